@@ -9,13 +9,13 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use crate::python;
-use crate::shell::Failure;
+use crate::shell::TaskError;
 
 const PLAYBOOKS: &str = "xtask/ansible";
 
 /// `xtask/ansible/<book>` for the labs in these rooms, which are neighbours; `more` holds further variables.
-pub(crate) fn playbook(book: &str, rooms: &[&Path], more: &Value) -> Result<Command, Failure> {
-    let root = env::current_dir().map_err(|error| Failure::new(format!("cannot tell where this is: {error}")))?;
+pub(crate) fn playbook_command(book: &str, rooms: &[&Path], more: &Value) -> Result<Command, TaskError> {
+    let root = env::current_dir().map_err(|error| TaskError::new(format!("cannot tell where this is: {error}")))?;
     let hosts: Vec<&str> = rooms.iter().filter_map(|room| room.file_name()?.to_str()).collect();
     let parent = rooms.first().and_then(|room| room.parent()).map(|parent| root.join(parent)).unwrap_or_default();
     // Paths are absolute, because Ansible looks for relative ones beside the playbook.
@@ -23,13 +23,14 @@ pub(crate) fn playbook(book: &str, rooms: &[&Path], more: &Value) -> Result<Comm
     let more = more.to_string();
     let (inventory, path) = (format!("{},", hosts.join(",")), format!("{PLAYBOOKS}/{book}"));
     let labs = format!("@{PLAYBOOKS}/labs.yml");
-    let mut command = python::python(&["-m", "ansible", "playbook", "-i", &inventory, "-e", &labs, "-e", &ways, "-e", &more, &path]);
-    surroundings(&mut command, &root, &parent);
+    let mut command =
+        python::python_command(&["-m", "ansible", "playbook", "-i", &inventory, "-e", &labs, "-e", &ways, "-e", &more, &path]);
+    isolate_environment(&mut command, &root, &parent);
     Ok(command)
 }
 
 /// Nothing of the user's own Ansible counts, and nothing is left in the user's home.
-fn surroundings(command: &mut Command, root: &Path, parent: &Path) {
+fn isolate_environment(command: &mut Command, root: &Path, parent: &Path) {
     let kept: Vec<(String, String)> =
         env::vars().filter(|(name, _)| name.starts_with("ANSIBLE_") || name.starts_with("PROXMOX_")).collect();
     for (name, _) in kept {

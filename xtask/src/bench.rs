@@ -16,27 +16,27 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::shell::{Failure, Outcome};
-use build::Programs;
-use child::Cost;
-use engine::Simulator;
-use report::Bound::AtMost;
-use report::{Report, Target};
+use crate::shell::{TaskError, TaskResult};
+use build::BenchPrograms;
+use child::ProcessCost;
+use engine::SimulatorBench;
+use report::TargetBound::AtMost;
+use report::{BenchReport, BenchTarget};
 
 /// What was asked for besides the measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Wish {
+pub(crate) struct BenchOptions {
     /// Print the report as JSON, and no table.
     pub(crate) json: bool,
     /// Count instructions with valgrind too: repeatable, slow, not judged.
     pub(crate) callgrind: bool,
     /// Measure one part and nothing else.
-    pub(crate) only: Option<Part>,
+    pub(crate) only_part: Option<BenchPart>,
 }
 
 /// What can be measured by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum BenchPart {
     /// What evidence costs.
     Evidence,
     /// How many schedules the simulation tells.
@@ -46,69 +46,69 @@ pub(crate) enum Part {
 /// Where the report is written.
 const REPORT: &str = "target/bench.json";
 /// Where the fleet is written, as files.
-const FLEET: &str = "target/bench";
+const FLEET_DIRECTORY: &str = "target/bench";
 const FLEET_GUESTS: &str = "100000";
 /// Each work is done so often, in turns with what it is compared with; the least CPU time counts.
 const TURNS: u32 = 9;
-const STARTS: u32 = 200;
+const START_COUNT: u32 = 200;
 
 /// A part of the measurement.
-type Measure = fn(&Programs, &mut Report) -> Outcome;
+type MeasureFn = fn(&BenchPrograms, &mut BenchReport) -> TaskResult;
 /// Everything that is measured in one go.
-const PARTS: [Measure; 11] = [
-    allocations,
-    end_to_end,
-    yaml,
-    start_up,
-    live::audits,
-    live::lists,
-    ansible::noop,
-    engine::schedule,
-    engine::journal,
-    engine::ratio,
-    |programs, report| evidence::all(&programs.of_store.evidence, report),
+const MEASUREMENTS: [MeasureFn; 11] = [
+    measure_allocations,
+    measure_end_to_end,
+    measure_yaml,
+    measure_start_up,
+    live::measure_audits,
+    live::measure_lists,
+    ansible::measure_noop,
+    engine::measure_schedule,
+    engine::measure_journal,
+    engine::measure_journal_ratio,
+    |programs, report| evidence::measure_evidence(&programs.store.evidence, report),
 ];
 /// Planning is measured before the first of so many parts, because the largest fleet takes a quarter of a minute to write.
-const PARTS_A_PLAN: usize = 4;
+const MEASUREMENTS_PER_PLAN_TURN: usize = 4;
 
 /// Build, measure, judge, and write the report; a missed target is a failure.
-pub(crate) fn run(wish: Wish) -> Outcome {
-    let mut report = Report::default();
-    match wish.only {
-        None => everything(wish, &mut report)?,
-        Some(Part::Evidence) => evidence::all(&build::of_store()?.evidence, &mut report)?,
-        Some(Part::Simulator) => {
-            let mut simulator = Simulator::of(build::simulate()?);
-            (0..TURNS).try_for_each(|_| simulator.turn())?;
-            simulator.judge(&mut report)?;
+pub(crate) fn run_bench(wish: BenchOptions) -> TaskResult {
+    let mut report = BenchReport::default();
+    match wish.only_part {
+        None => measure_everything(wish, &mut report)?,
+        Some(BenchPart::Evidence) => evidence::measure_evidence(&build::build_store_programs()?.evidence, &mut report)?,
+        Some(BenchPart::Simulator) => {
+            let mut simulator = SimulatorBench::new(build::build_simulation()?);
+            (0..TURNS).try_for_each(|_| simulator.measure_turn())?;
+            simulator.add_targets(&mut report)?;
         }
     }
-    let text = report.json();
-    std::fs::write(REPORT, &text).map_err(|error| Failure::new(format!("cannot write `{REPORT}`: {error}")))?;
-    print!("{}", if wish.json { text } else { report.table() });
-    report.verdict()
+    let text = report.to_json();
+    std::fs::write(REPORT, &text).map_err(|error| TaskError::new(format!("cannot write `{REPORT}`: {error}")))?;
+    print!("{}", if wish.json { text } else { report.render_table() });
+    report.check_targets()
 }
 
 /// Neighbours of a machine come and go in minutes. What they disturb most, because it lives on the caches that they share, has its turns between the other parts,
 /// and not all of them in a minute of theirs.
-fn everything(wish: Wish, report: &mut Report) -> Outcome {
-    let programs = build::programs()?;
-    let (mut planning, mut simulator) = (Planning::NONE, Simulator::of(build::simulate()?));
-    child::output(&programs.decode, &["write", FLEET, FLEET_GUESTS])?;
-    for (at, measure) in PARTS.into_iter().enumerate() {
-        if at % PARTS_A_PLAN == 0 {
-            planning.turn(&programs)?;
+fn measure_everything(wish: BenchOptions, report: &mut BenchReport) -> TaskResult {
+    let programs = build::build_programs()?;
+    let (mut planning, mut simulator) = (PlanningBench::NONE, SimulatorBench::new(build::build_simulation()?));
+    child::run_for_json(&programs.decode, &["write", FLEET_DIRECTORY, FLEET_GUESTS])?;
+    for (at, measure) in MEASUREMENTS.into_iter().enumerate() {
+        if at % MEASUREMENTS_PER_PLAN_TURN == 0 {
+            planning.measure_turn(&programs)?;
         }
-        simulator.turn()?;
+        simulator.measure_turn()?;
         measure(&programs, report)?;
     }
-    planning.judge(report);
-    simulator.judge(report)?;
-    if wish.callgrind { instructions(&programs, report) } else { Ok(()) }
+    planning.add_targets(report);
+    simulator.add_targets(report)?;
+    if wish.callgrind { count_instructions(&programs, report) } else { Ok(()) }
 }
 
 /// Planning against a bare sorted merge, at two sizes.
-struct Planning {
+struct PlanningBench {
     small: PlanCost,
     large: PlanCost,
 }
@@ -120,28 +120,33 @@ struct PlanCost {
     merge_ns: f64,
 }
 
-impl Planning {
+impl PlanningBench {
     /// Nothing measured yet.
     const NONE: Self = Self { small: PlanCost::NONE, large: PlanCost::NONE };
     const SMALL: &str = "100000";
     const LARGE: &str = "1000000";
     const REPETITIONS: &str = "3";
 
-    fn turn(&mut self, programs: &Programs) -> Outcome {
+    fn measure_turn(&mut self, programs: &BenchPrograms) -> TaskResult {
         for (guests, least) in [(Self::SMALL, &mut self.small), (Self::LARGE, &mut self.large)] {
-            let measured = child::output(&programs.plan, &[guests, Self::REPETITIONS])?;
-            let cost = PlanCost { plan_ns: number(&measured, "plan_ns")?, merge_ns: number(&measured, "merge_ns")? };
-            *least = least.and(cost);
+            let measured = child::run_for_json(&programs.plan, &[guests, Self::REPETITIONS])?;
+            let cost = PlanCost { plan_ns: read_number(&measured, "plan_ns")?, merge_ns: read_number(&measured, "merge_ns")? };
+            *least = least.best_of(cost);
         }
         Ok(())
     }
 
-    fn judge(&self, report: &mut Report) {
+    fn add_targets(&self, report: &mut BenchReport) {
         let Self { small, large } = self;
-        report.measured("plan", json!({ Self::SMALL: small.json(), Self::LARGE: large.json() }));
-        report.target(Target { name: "plan", value: large.ratio(), bound: AtMost(10.0), unit: "x a bare merge, 1,000,000 guests" });
+        report.add_measurement("plan", json!({ Self::SMALL: small.to_json(), Self::LARGE: large.to_json() }));
+        report.add_target(BenchTarget {
+            name: "plan",
+            value: large.ratio(),
+            bound: AtMost(10.0),
+            unit: "x a bare merge, 1,000,000 guests",
+        });
         let growth = large.ratio() / small.ratio();
-        report.target(Target { name: "plan-growth", value: growth, bound: AtMost(1.2), unit: "x the ratio at 100,000 guests" });
+        report.add_target(BenchTarget { name: "plan-growth", value: growth, bound: AtMost(1.2), unit: "x the ratio at 100,000 guests" });
     }
 }
 
@@ -149,7 +154,7 @@ impl PlanCost {
     /// Nothing measured yet: a ratio of it is no number, and meets no target.
     const NONE: Self = Self { plan_ns: f64::INFINITY, merge_ns: f64::INFINITY };
 
-    fn and(self, other: Self) -> Self {
+    fn best_of(self, other: Self) -> Self {
         Self { plan_ns: self.plan_ns.min(other.plan_ns), merge_ns: self.merge_ns.min(other.merge_ns) }
     }
 
@@ -157,94 +162,101 @@ impl PlanCost {
         self.plan_ns / self.merge_ns
     }
 
-    fn json(self) -> Value {
+    fn to_json(self) -> Value {
         json!({ "plan_ns": self.plan_ns, "merge_ns": self.merge_ns })
     }
 }
 
 /// What planning allocates for a guest with nothing to do.
-fn allocations(programs: &Programs, report: &mut Report) -> Outcome {
-    let count = |guests: &str| number(&child::output(&programs.allocations, &[guests])?, "allocations");
+fn measure_allocations(programs: &BenchPrograms, report: &mut BenchReport) -> TaskResult {
+    let count = |guests: &str| read_number(&child::run_for_json(&programs.allocations, &[guests])?, "allocations");
     let (few, many) = (count("1000")?, count("101000")?);
-    report.measured("allocations", json!({ "guests-1000": few, "guests-101000": many }));
-    report.target(Target { name: "plan-allocations", value: (many - few) / 100_000.0, bound: AtMost(0.0), unit: "per converged guest" });
+    report.add_measurement("allocations", json!({ "guests-1000": few, "guests-101000": many }));
+    report.add_target(BenchTarget {
+        name: "plan-allocations",
+        value: (many - few) / 100_000.0,
+        bound: AtMost(0.0),
+        unit: "per converged guest",
+    });
     Ok(())
 }
 
 /// `converger plan` on two JSON files against a typed, owned parse of the same files with serde_json: whole processes.
-fn end_to_end(programs: &Programs, report: &mut Report) -> Outcome {
-    let (mut parse, mut plan) = (Cost::NONE, Cost::NONE);
+fn measure_end_to_end(programs: &BenchPrograms, report: &mut BenchReport) -> TaskResult {
+    let (mut parse, mut plan) = (ProcessCost::NONE, ProcessCost::NONE);
     for _ in 0..TURNS {
-        parse = parse.and(child::cost(&programs.decode, &["serde", "."], FLEET, &[0])?);
-        plan = plan.and(planned(programs, "desired.json", FLEET)?);
+        parse = parse.best_of(child::measure_program(&programs.decode, &["serde", "."], FLEET_DIRECTORY, &[0])?);
+        plan = plan.best_of(measure_plan(programs, "desired.json", FLEET_DIRECTORY)?);
     }
-    let yaml = planned(programs, "desired.yaml", FLEET)?;
+    let yaml = measure_plan(programs, "desired.yaml", FLEET_DIRECTORY)?;
     let bytes = json!({
-        "desired.json": size("desired.json")?, "desired.yaml": size("desired.yaml")?, "current.json": size("current.json")?
+        "desired.json": file_size("desired.json")?, "desired.yaml": file_size("desired.yaml")?, "current.json": file_size("current.json")?
     });
-    let memory = |cost: Cost, desired: &str| Ok(cost.peak_bytes / (number(&bytes, desired)? + number(&bytes, "current.json")?));
+    let memory =
+        |cost: ProcessCost, desired: &str| Ok(cost.peak_bytes / (read_number(&bytes, desired)? + read_number(&bytes, "current.json")?));
     let (of_json, of_yaml): (f64, f64) = (memory(plan, "desired.json")?, memory(yaml, "desired.yaml")?);
-    report.measured("end-to-end", json!({ "serde": parse.json(), "json": plan.json(), "yaml": yaml.json(), "bytes": bytes }));
-    report.target(Target {
+    report
+        .add_measurement("end-to-end", json!({ "serde": parse.to_json(), "json": plan.to_json(), "yaml": yaml.to_json(), "bytes": bytes }));
+    report.add_target(BenchTarget {
         name: "end-to-end",
         value: plan.cpu_ms / parse.cpu_ms,
         bound: AtMost(4.0),
         unit: "x a serde_json parse, 100,000 guests",
     });
-    report.target(Target { name: "peak-memory", value: of_json.max(of_yaml), bound: AtMost(4.0), unit: "x the files" });
+    report.add_target(BenchTarget { name: "peak-memory", value: of_json.max(of_yaml), bound: AtMost(4.0), unit: "x the files" });
     Ok(())
 }
 
 /// A plan of the fleet; 3 is its exit code, because the default limits refuse a run over 25,000 guests.
-fn planned(programs: &Programs, desired: &str, fleet: &str) -> Result<Cost, Failure> {
-    child::cost(&programs.converger, &["plan", desired, "--replay", "current.json"], fleet, &[3])
+fn measure_plan(programs: &BenchPrograms, desired: &str, fleet: &str) -> Result<ProcessCost, TaskError> {
+    child::measure_program(&programs.converger, &["plan", desired, "--replay", "current.json"], fleet, &[3])
 }
 
 /// Parsing desired.yaml against a bare pass over the parser's events.
-fn yaml(programs: &Programs, report: &mut Report) -> Outcome {
-    let measured = child::output(&programs.decode, &["yaml", FLEET, &TURNS.to_string()])?;
-    let ratio = number(&measured, "desired_ns")? / number(&measured, "events_ns")?;
-    report.measured("yaml", measured);
-    report.target(Target { name: "yaml", value: ratio, bound: AtMost(2.0), unit: "x a bare event pass, 100,000 guests" });
+fn measure_yaml(programs: &BenchPrograms, report: &mut BenchReport) -> TaskResult {
+    let measured = child::run_for_json(&programs.decode, &["yaml", FLEET_DIRECTORY, &TURNS.to_string()])?;
+    let ratio = read_number(&measured, "desired_ns")? / read_number(&measured, "events_ns")?;
+    report.add_measurement("yaml", measured);
+    report.add_target(BenchTarget { name: "yaml", value: ratio, bound: AtMost(2.0), unit: "x a bare event pass, 100,000 guests" });
     Ok(())
 }
 
 /// The mean of many starts: one is too short to be measured.
-fn start_up(programs: &Programs, report: &mut Report) -> Outcome {
+fn measure_start_up(programs: &BenchPrograms, report: &mut BenchReport) -> TaskResult {
     let mut total_ms = 0.0;
-    for _ in 0..STARTS {
-        total_ms += child::cost(&programs.converger, &["--version"], ".", &[0])?.cpu_ms;
+    for _ in 0..START_COUNT {
+        total_ms += child::measure_program(&programs.converger, &["--version"], ".", &[0])?.cpu_ms;
     }
-    let mean_ms = total_ms / f64::from(STARTS);
-    report.measured("start-up", json!({ "starts": STARTS, "mean_ms": mean_ms }));
-    report.target(Target { name: "start-up", value: mean_ms, bound: AtMost(5.0), unit: "ms of CPU" });
+    let mean_ms = total_ms / f64::from(START_COUNT);
+    report.add_measurement("start-up", json!({ "starts": START_COUNT, "mean_ms": mean_ms }));
+    report.add_target(BenchTarget { name: "start-up", value: mean_ms, bound: AtMost(5.0), unit: "ms of CPU" });
     Ok(())
 }
 
 /// Instructions of the same works, on smaller fleets. SHA-256 counts in full, because valgrind has no SHA instructions.
-fn instructions(programs: &Programs, report: &mut Report) -> Outcome {
+fn count_instructions(programs: &BenchPrograms, report: &mut BenchReport) -> TaskResult {
     const SMALL: &str = "target/bench-small";
-    child::output(&programs.decode, &["write", SMALL, "10000"])?;
-    let plan = |function| child::instructions_in(&programs.plan, &["100000", "1"], ".", function);
-    let yaml = |function| child::instructions_in(&programs.decode, &["yaml", ".", "1"], SMALL, function);
+    child::run_for_json(&programs.decode, &["write", SMALL, "10000"])?;
+    let plan = |function| child::count_instructions_in(&programs.plan, &["100000", "1"], ".", function);
+    let yaml = |function| child::count_instructions_in(&programs.decode, &["yaml", ".", "1"], SMALL, function);
     let counted = json!({
         "plan-100000": { "merge": plan("merge_once")?, "plan": plan("plan_once")? },
         "yaml-10000": { "events": yaml("events_once")?, "desired": yaml("desired_once")? },
         "end-to-end-10000": {
-            "serde": child::instructions(&programs.decode, &["serde", "."], SMALL)?,
-            "json": child::instructions(&programs.converger, &["plan", "desired.json", "--replay", "current.json"], SMALL)?,
+            "serde": child::count_instructions(&programs.decode, &["serde", "."], SMALL)?,
+            "json": child::count_instructions(&programs.converger, &["plan", "desired.json", "--replay", "current.json"], SMALL)?,
         },
-        "start-up": child::instructions(&programs.converger, &["--version"], ".")?,
+        "start-up": child::count_instructions(&programs.converger, &["--version"], ".")?,
     });
-    report.measured("instructions", counted);
+    report.add_measurement("instructions", counted);
     Ok(())
 }
 
-fn number(measured: &Value, key: &str) -> Result<f64, Failure> {
-    measured.get(key).and_then(Value::as_f64).ok_or_else(|| Failure::new(format!("a bench did not say `{key}`: {measured}")))
+fn read_number(measured: &Value, key: &str) -> Result<f64, TaskError> {
+    measured.get(key).and_then(Value::as_f64).ok_or_else(|| TaskError::new(format!("a bench did not say `{key}`: {measured}")))
 }
 
-fn size(name: &str) -> Result<u64, Failure> {
-    let path = Path::new(FLEET).join(name);
-    path.metadata().map(|file| file.len()).map_err(|error| Failure::new(format!("cannot read `{}`: {error}", path.display())))
+fn file_size(name: &str) -> Result<u64, TaskError> {
+    let path = Path::new(FLEET_DIRECTORY).join(name);
+    path.metadata().map(|file| file.len()).map_err(|error| TaskError::new(format!("cannot read `{}`: {error}", path.display())))
 }

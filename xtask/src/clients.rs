@@ -8,44 +8,44 @@ use std::path::{Path, PathBuf};
 use serde_json::json;
 
 use crate::ansible;
-use crate::lab::{self, Lab, Time};
+use crate::lab::{self, LabChild, LabTime};
 use crate::python;
-use crate::shell::{self, Failure, Outcome};
+use crate::shell::{self, TaskError, TaskResult};
 
-const ROOMS: &str = "target/clients";
+const WORK_DIRECTORY: &str = "target/clients";
 const WORLD: &str = "xtask/ansible/world.yaml";
-const FLAVOURS: [&str; 3] = ["7", "8", "9"];
+const RELEASES: [&str; 3] = ["7", "8", "9"];
 
 /// Both clients on a lab of each release; then no request may be left that a lab could not handle.
-pub(crate) fn ask() -> Outcome {
-    let labs: Vec<Lab> = FLAVOURS.iter().map(|flavour| start(flavour)).collect::<Result<_, _>>()?;
+pub(crate) fn check_clients() -> TaskResult {
+    let labs: Vec<LabChild> = RELEASES.iter().map(|flavour| start_lab(flavour)).collect::<Result<_, _>>()?;
     for lab in &labs {
-        python::run("proxmoxer_on_lab.py", &[&lab.room().display().to_string()])?;
+        python::run_script("proxmoxer_on_lab.py", &[&lab.directory().display().to_string()])?;
     }
-    play(&labs)?;
+    run_playbook_twice(&labs)?;
     labs.iter().try_for_each(|lab| {
         let requests = lab.requests()?;
-        lab::all_understood(&requests)?;
-        lab::all_documented(&requests)
+        lab::check_all_handled(&requests)?;
+        lab::check_all_documented(&requests)
     })
 }
 
 /// What is declared changes everything once and nothing the second time.
-fn play(labs: &[Lab]) -> Outcome {
-    let rooms: Vec<&Path> = labs.iter().map(Lab::room).collect();
-    shell::hush(&mut ansible::playbook("declared.yml", &rooms, &json!({ "again": false }))?)?;
-    shell::hush(&mut ansible::playbook("declared.yml", &rooms, &json!({ "again": true }))?)?;
-    shell::hush(&mut ansible::playbook("verbs.yml", &rooms, &json!({}))?)
+fn run_playbook_twice(labs: &[LabChild]) -> TaskResult {
+    let rooms: Vec<&Path> = labs.iter().map(LabChild::directory).collect();
+    shell::run_quietly(&mut ansible::playbook_command("declared.yml", &rooms, &json!({ "again": false }))?)?;
+    shell::run_quietly(&mut ansible::playbook_command("declared.yml", &rooms, &json!({ "again": true }))?)?;
+    shell::run_quietly(&mut ansible::playbook_command("verbs.yml", &rooms, &json!({}))?)
 }
 
-fn start(flavour: &str) -> Result<Lab, Failure> {
-    let room = room(flavour)?;
-    Lab::start(shell::built("converger", &[]), &[WORLD, "--flavour", flavour], &room, Time::Asked)
+fn start_lab(flavour: &str) -> Result<LabChild, TaskError> {
+    let room = make_lab_directory(flavour)?;
+    LabChild::start(shell::built_command("converger", &[]), &[WORLD, "--flavour", flavour], &room, LabTime::PerRequest)
 }
 
 /// An empty directory: what an earlier run left must lead nobody astray.
-fn room(flavour: &str) -> Result<PathBuf, Failure> {
-    let room = Path::new(ROOMS).join(format!("pve{flavour}"));
+fn make_lab_directory(flavour: &str) -> Result<PathBuf, TaskError> {
+    let room = Path::new(WORK_DIRECTORY).join(format!("pve{flavour}"));
     let emptied = if room.exists() { fs::remove_dir_all(&room) } else { Ok(()) };
-    emptied.map(|()| room.clone()).map_err(|error| Failure::new(format!("cannot empty `{}`: {error}", room.display())))
+    emptied.map(|()| room.clone()).map_err(|error| TaskError::new(format!("cannot empty `{}`: {error}", room.display())))
 }

@@ -5,10 +5,10 @@
 //! how a crash is made (`trace`), told (`story`) and judged (`evidence`).
 
 mod evidence;
-mod player;
 mod points;
+mod process_run;
 mod report;
-mod story;
+mod sandbox;
 mod trace;
 
 use std::fs;
@@ -17,24 +17,24 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use crate::shell::{self, Failure, Outcome};
-use evidence::Evidence;
-use points::{Fault, Memory, Point, Run};
-use report::{Calls, Report, Row};
-use story::{Stage, Told};
+use crate::shell::{self, TaskError, TaskResult};
+use evidence::CrashEvidence;
+use points::{CrashPoint, CrashRun, InjectedFault, StateBefore};
+use report::{CallCoverage, CrashReport, CrashRow};
+use sandbox::{CrashSandbox, PointOutcome};
 
 /// What was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Wish {
-    pub(crate) binary: Binary,
-    pub(crate) extent: Extent,
+pub(crate) struct CrashOptions {
+    pub(crate) binary: CrashBinary,
+    pub(crate) extent: PointSelection,
     /// Where the order of a sample comes from.
     pub(crate) seed: u64,
 }
 
 /// Which program is killed. It is built first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Binary {
+pub(crate) enum CrashBinary {
     /// The one that people get.
     Release,
     /// That of CI, which has no time to build another.
@@ -45,28 +45,28 @@ pub(crate) enum Binary {
 
 /// How much of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Extent {
+pub(crate) enum PointSelection {
     /// Every point.
     All,
     /// At least so many.
     Sample(usize),
     /// This one, for whoever looks into a violation.
-    One(Point),
+    One(CrashPoint),
 }
 
-impl Wish {
-    pub(crate) const SEED: u64 = 20_261_116;
+impl CrashOptions {
+    pub(crate) const DEFAULT_SEED: u64 = 20_261_116;
 
     /// Read from the arguments after `crash`.
-    pub(crate) fn read(arguments: &[&str]) -> Option<Self> {
-        let mut wish = Self { binary: Binary::Release, extent: Extent::All, seed: Self::SEED };
+    pub(crate) fn parse(arguments: &[&str]) -> Option<Self> {
+        let mut wish = Self { binary: CrashBinary::Release, extent: PointSelection::All, seed: Self::DEFAULT_SEED };
         let mut arguments = arguments.iter();
         while let Some(argument) = arguments.next() {
             match *argument {
-                "--ci" => wish.binary = Binary::Ci,
-                "--debug" => wish.binary = Binary::Debug,
-                "--sample" => wish.extent = Extent::Sample(arguments.next()?.parse().ok().filter(|count| *count > 0)?),
-                "--point" => wish.extent = Extent::One(arguments.next()?.parse().ok()?),
+                "--ci" => wish.binary = CrashBinary::Ci,
+                "--debug" => wish.binary = CrashBinary::Debug,
+                "--sample" => wish.extent = PointSelection::Sample(arguments.next()?.parse().ok().filter(|count| *count > 0)?),
+                "--point" => wish.extent = PointSelection::One(arguments.next()?.parse().ok()?),
                 "--seed" => wish.seed = arguments.next()?.parse().ok()?,
                 _ => return None,
             }
@@ -75,74 +75,75 @@ impl Wish {
     }
 }
 
-const ROOMS: &str = "target/crash";
+const WORK_DIRECTORY: &str = "target/crash";
 /// Most of a crash is waiting, so that several share a core.
-const PER_CORE: usize = 6;
+const WORKERS_PER_CORE: usize = 6;
 /// What CI asks for.
-const SAMPLE: usize = 300;
+const CI_SAMPLE: usize = 300;
 
 /// The stage of CI.
-pub(crate) fn sample() -> Outcome {
-    run(Wish { binary: Binary::Ci, extent: Extent::Sample(SAMPLE), seed: Wish::SEED })
+pub(crate) fn run_ci_sample() -> TaskResult {
+    run_crashes(CrashOptions { binary: CrashBinary::Ci, extent: PointSelection::Sample(CI_SAMPLE), seed: CrashOptions::DEFAULT_SEED })
 }
 
 /// Play the crashes, print what came of them, write the report; a violation is a failure.
-pub(crate) fn run(wish: Wish) -> Outcome {
-    let converger = program(wish.binary)?;
-    let workers = thread::available_parallelism().map_or(2, usize::from) * PER_CORE;
-    let stages: Vec<Stage> =
-        (0..workers).map(|number| Stage::new(&converger, &Path::new(ROOMS).join(number.to_string()))).collect::<Result<_, _>>()?;
-    let mut calls = Calls::default();
+pub(crate) fn run_crashes(wish: CrashOptions) -> TaskResult {
+    let converger = build_program(wish.binary)?;
+    let workers = thread::available_parallelism().map_or(2, usize::from) * WORKERS_PER_CORE;
+    let stages: Vec<CrashSandbox> = (0..workers)
+        .map(|number| CrashSandbox::new(&converger, &Path::new(WORK_DIRECTORY).join(number.to_string())))
+        .collect::<Result<_, _>>()?;
+    let mut calls = CallCoverage::default();
     let (points, twice) = match wish.extent {
-        Extent::One(point) => (vec![point], Vec::new()),
-        Extent::All | Extent::Sample(_) => {
-            let points = points::shuffled(all(&stages, &mut calls)?, wish.seed);
-            let twice = points::shuffled(twice(&stages, &points)?, wish.seed);
+        PointSelection::One(point) => (vec![point], Vec::new()),
+        PointSelection::All | PointSelection::Sample(_) => {
+            let points = points::shuffle_points(find_all_points(&stages, &mut calls)?, wish.seed);
+            let twice = points::shuffle_points(find_recovery_points(&stages, &points)?, wish.seed);
             (points, twice)
         }
     };
     eprintln!("{} points, and {} in a recovery; seed {}", points.len(), twice.len(), wish.seed);
-    let enough = if let Extent::Sample(count) = wish.extent { count } else { usize::MAX };
-    let mut rows = play(&stages, &points, &Fault::ALL, enough)?;
-    rows.extend(play(&stages, &twice, &Fault::ALL, enough / TWICE_SHARE)?);
-    let (rows, replayed) = again(&stages, rows)?;
+    let enough = if let PointSelection::Sample(count) = wish.extent { count } else { usize::MAX };
+    let mut rows = play_points(&stages, &points, &InjectedFault::ALL, enough)?;
+    rows.extend(play_points(&stages, &twice, &InjectedFault::ALL, enough / RECOVERY_SHARE)?);
+    let (rows, replayed) = replay_slow(&stages, rows)?;
     let known = points.len() + twice.len();
-    let report = Report::new(wish.seed, known, rows).with_calls(calls).with_replayed(replayed);
-    report.write()?;
-    print!("{}", report.text());
-    report.verdict(match wish.extent {
-        Extent::Sample(count) => count,
-        Extent::One(_) => 1,
+    let report = CrashReport::new(wish.seed, known, rows).with_calls(calls).with_replayed(replayed);
+    report.write_file()?;
+    print!("{}", report.render_text());
+    report.check(match wish.extent {
+        PointSelection::Sample(count) => count,
+        PointSelection::One(_) => 1,
         // Which calls a run makes differs a little from run to run; a sweep that strikes much less than it knows has struck nothing.
-        Extent::All => known * 9 / 10,
+        PointSelection::All => known * 9 / 10,
     })
 }
 
-fn program(binary: Binary) -> Result<PathBuf, Failure> {
-    let strace = shell::succeeds(&mut shell::command("strace", &["-V"]));
-    let script = shell::succeeds(&mut shell::command("script", &["-V"]));
+fn build_program(binary: CrashBinary) -> Result<PathBuf, TaskError> {
+    let strace = shell::succeeds(&mut shell::new_command("strace", &["-V"]));
+    let script = shell::succeeds(&mut shell::new_command("script", &["-V"]));
     if !strace || !script {
-        return Err(Failure::new("`strace` or `script` is not installed; `cargo xtask ci tools` installs them"));
+        return Err(TaskError::new("`strace` or `script` is not installed; `cargo xtask ci tools` installs them"));
     }
     let (profile, directory) = match binary {
-        Binary::Ci => (&["--workspace", "--all-features", "--profile", "ci"][..], "ci"),
-        Binary::Release => (&["--release"][..], "release"),
-        Binary::Debug => (&["--workspace", "--all-features"][..], "debug"),
+        CrashBinary::Ci => (&["--workspace", "--all-features", "--profile", "ci"][..], "ci"),
+        CrashBinary::Release => (&["--release"][..], "release"),
+        CrashBinary::Debug => (&["--workspace", "--all-features"][..], "debug"),
     };
-    shell::run(&mut shell::cargo(&[&["build", "--bin", "converger"], profile].concat()))?;
-    copied(&shell::built_as(directory, "converger"))
+    shell::run_visibly(&mut shell::cargo_command(&[&["build", "--bin", "converger"], profile].concat()))?;
+    copy_program(&shell::built_program(directory, "converger"))
 }
 
 /// Whoever builds meanwhile does not change what is killed.
-fn copied(program: &Path) -> Result<PathBuf, Failure> {
-    let copy = Path::new(ROOMS).join("converger");
-    let copied = fs::create_dir_all(ROOMS).and_then(|()| fs::copy(program, &copy));
-    copied.map(|_| copy).map_err(|error| Failure::new(format!("cannot copy `{}`: {error}", program.display())))
+fn copy_program(program: &Path) -> Result<PathBuf, TaskError> {
+    let copy = Path::new(WORK_DIRECTORY).join("converger");
+    let copied = fs::create_dir_all(WORK_DIRECTORY).and_then(|()| fs::copy(program, &copy));
+    copied.map(|_| copy).map_err(|error| TaskError::new(format!("cannot copy `{}`: {error}", program.display())))
 }
 
 /// Every point, by runs in which nothing happens, and what they say about the calls.
-fn all(stages: &[Stage], calls: &mut Calls) -> Result<Vec<Point>, Failure> {
-    let counted = in_parallel(stages, &Run::ALL, |stage, run| stage.count(*run), |_| false)?;
+fn find_all_points(stages: &[CrashSandbox], calls: &mut CallCoverage) -> Result<Vec<CrashPoint>, TaskError> {
+    let counted = run_in_parallel(stages, &CrashRun::ALL, |stage, run| stage.count_points(*run), |_| false)?;
     let mut points = Vec::new();
     for reached in counted {
         points.extend(&reached.points);
@@ -153,36 +154,41 @@ fn all(stages: &[Stage], calls: &mut Calls) -> Result<Vec<Point>, Failure> {
 }
 
 /// After so many crashes something befalls whoever comes back at each of their calls: more than a thousand points for each.
-const FIRSTS: usize = 3;
+const RECOVERY_CRASHES: usize = 3;
 /// One of so many points of a sample is in a recovery.
-const TWICE_SHARE: usize = 5;
+const RECOVERY_SHARE: usize = 5;
 
 /// All that can befall whoever comes back after some of these crashes: the first that leave something to be found out.
-fn twice(stages: &[Stage], points: &[Point]) -> Result<Vec<Point>, Failure> {
-    let kills = points.iter().copied().filter(|point| point.fault == Fault::Kill && point.place.memory == Memory::Kept);
-    let kills: Vec<(usize, Point)> = kills.enumerate().collect();
-    let deaths = |stage: &Stage, (at, point): &(usize, Point)| Ok((*at, stage.count_again(*point)?));
-    let is_enough = |found: &[(usize, Vec<Point>)]| found.iter().filter(|(_, deaths)| !deaths.is_empty()).count() >= FIRSTS;
-    let mut found = in_parallel(stages, &kills, deaths, is_enough)?;
+fn find_recovery_points(stages: &[CrashSandbox], points: &[CrashPoint]) -> Result<Vec<CrashPoint>, TaskError> {
+    let kills = points.iter().copied().filter(|point| point.fault == InjectedFault::Kill && point.site.memory == StateBefore::Kept);
+    let kills: Vec<(usize, CrashPoint)> = kills.enumerate().collect();
+    let deaths = |stage: &CrashSandbox, (at, point): &(usize, CrashPoint)| Ok((*at, stage.count_recovery_points(*point)?));
+    let is_enough = |found: &[(usize, Vec<CrashPoint>)]| found.iter().filter(|(_, deaths)| !deaths.is_empty()).count() >= RECOVERY_CRASHES;
+    let mut found = run_in_parallel(stages, &kills, deaths, is_enough)?;
     // Those beside the last that was needed are finished too, in any order.
     found.retain(|(_, deaths)| !deaths.is_empty());
     found.sort_by_key(|(at, _)| *at);
-    let mut all: Vec<Point> = found.into_iter().take(FIRSTS).flat_map(|(_, deaths)| deaths).collect();
+    let mut all: Vec<CrashPoint> = found.into_iter().take(RECOVERY_CRASHES).flat_map(|(_, deaths)| deaths).collect();
     all.sort();
     Ok(all)
 }
 
 /// Plays them in their order, until there are enough, of each fault its share.
-fn play(stages: &[Stage], points: &[Point], faults: &[Fault], enough: usize) -> Result<Vec<Row>, Failure> {
-    let play = |stage: &Stage, point: &Point| {
-        Ok(match stage.play(*point)? {
-            Told::Untouched => Row { point: *point, evidence: None },
-            Told::Struck(evidence) => Row { point: *point, evidence: Some(*evidence) },
+fn play_points(
+    stages: &[CrashSandbox],
+    points: &[CrashPoint],
+    faults: &[InjectedFault],
+    enough: usize,
+) -> Result<Vec<CrashRow>, TaskError> {
+    let play = |stage: &CrashSandbox, point: &CrashPoint| {
+        Ok(match stage.play_point(*point)? {
+            PointOutcome::NotReached => CrashRow { point: *point, evidence: None },
+            PointOutcome::Hit(evidence) => CrashRow { point: *point, evidence: Some(*evidence) },
         })
     };
-    in_parallel(stages, points, play, |rows: &[Row]| {
+    run_in_parallel(stages, points, play, |rows: &[CrashRow]| {
         let struck = rows.iter().filter(|row| row.evidence.is_some());
-        let of = |fault: Fault| rows.iter().filter(|row| row.evidence.is_some() && row.point.last_fault() == fault).count();
+        let of = |fault: InjectedFault| rows.iter().filter(|row| row.evidence.is_some() && row.point.last_fault() == fault).count();
         if rows.len().is_multiple_of(50) {
             eprintln!("  {} points", rows.len());
         }
@@ -191,17 +197,17 @@ fn play(stages: &[Stage], points: &[Point], faults: &[Fault], enough: usize) -> 
 }
 
 /// So often is a restart timed that was slow among others.
-const TIMED_AGAIN: usize = 3;
+const REPLAYS_MAX: usize = 3;
 
 /// What was only slow is played again by itself: the neighbours of a restart only ever add to its time, so that the least counts. How
 /// many those were is told.
-fn again(stages: &[Stage], mut rows: Vec<Row>) -> Result<(Vec<Row>, usize), Failure> {
-    let is_slow = |row: &Row| row.evidence.as_ref().is_some_and(Evidence::is_only_slow);
+fn replay_slow(stages: &[CrashSandbox], mut rows: Vec<CrashRow>) -> Result<(Vec<CrashRow>, usize), TaskError> {
+    let is_slow = |row: &CrashRow| row.evidence.as_ref().is_some_and(CrashEvidence::is_only_slow);
     let slow = rows.iter().filter(|row| is_slow(row)).count();
     let Some(stage) = stages.first() else { return Ok((rows, 0)) };
     for row in rows.iter_mut().filter(|row| is_slow(row)) {
-        for _ in 0..TIMED_AGAIN {
-            if let Told::Struck(evidence) = stage.play(row.point)? {
+        for _ in 0..REPLAYS_MAX {
+            if let PointOutcome::Hit(evidence) = stage.play_point(row.point)? {
                 row.evidence = Some(*evidence);
             }
             if !is_slow(row) {
@@ -213,15 +219,15 @@ fn again(stages: &[Stage], mut rows: Vec<Row>) -> Result<(Vec<Row>, usize), Fail
 }
 
 /// Each stage takes the next of what is to be done, until all is done, it is enough, or something fails.
-fn in_parallel<T: Sync, R: Send>(
-    stages: &[Stage],
+fn run_in_parallel<T: Sync, R: Send>(
+    stages: &[CrashSandbox],
     works: &[T],
-    work: impl Fn(&Stage, &T) -> Result<R, Failure> + Sync,
+    work: impl Fn(&CrashSandbox, &T) -> Result<R, TaskError> + Sync,
     is_enough: impl Fn(&[R]) -> bool + Sync,
-) -> Result<Vec<R>, Failure> {
+) -> Result<Vec<R>, TaskError> {
     let next = AtomicUsize::new(0);
-    let done: Mutex<Result<Vec<R>, Failure>> = Mutex::new(Ok(Vec::new()));
-    let keep = |result: Result<R, Failure>| {
+    let done: Mutex<Result<Vec<R>, TaskError>> = Mutex::new(Ok(Vec::new()));
+    let keep = |result: Result<R, TaskError>| {
         let mut done = done.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         match (&mut *done, result) {
             (Ok(rows), Ok(row)) => rows.push(row),
@@ -249,17 +255,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn wishes_are_read_or_refused() {
-        let plain = Wish { binary: Binary::Release, extent: Extent::All, seed: Wish::SEED };
-        assert_eq!(Wish::read(&[]), Some(plain));
+    fn options_are_parsed_or_refused() {
+        let plain = CrashOptions { binary: CrashBinary::Release, extent: PointSelection::All, seed: CrashOptions::DEFAULT_SEED };
+        assert_eq!(CrashOptions::parse(&[]), Some(plain));
         assert_eq!(
-            Wish::read(&["--ci", "--sample", "9", "--seed", "3"]),
-            Some(Wish { binary: Binary::Ci, extent: Extent::Sample(9), seed: 3 })
+            CrashOptions::parse(&["--ci", "--sample", "9", "--seed", "3"]),
+            Some(CrashOptions { binary: CrashBinary::Ci, extent: PointSelection::Sample(9), seed: 3 })
         );
         let point = "script/kept/log/fsync/2/eio";
-        assert_eq!(Wish::read(&["--point", point]), point.parse().ok().map(|point| Wish { extent: Extent::One(point), ..plain }));
+        assert_eq!(
+            CrashOptions::parse(&["--point", point]),
+            point.parse().ok().map(|point| CrashOptions { extent: PointSelection::One(point), ..plain })
+        );
         for wrong in [&["--sample"][..], &["--sample", "0"], &["--point", "here"], &["--fast"], &["--seed", "x"]] {
-            assert_eq!(Wish::read(wrong), None, "{wrong:?}");
+            assert_eq!(CrashOptions::parse(wrong), None, "{wrong:?}");
         }
     }
 }

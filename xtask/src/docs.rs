@@ -8,81 +8,81 @@ mod reference;
 use std::fs;
 use std::path::Path;
 
-use crate::shell::{Failure, Outcome};
+use crate::shell::{TaskError, TaskResult};
 
 /// A generated page: where it stands in the repository, and who writes it.
-struct Page {
+struct GeneratedPage {
     path: &'static str,
-    text: fn() -> Result<String, Failure>,
+    text: fn() -> Result<String, TaskError>,
 }
 
 /// Every generated page of this repository.
-fn pages() -> Vec<Page> {
+fn generated_pages() -> Vec<GeneratedPage> {
     vec![
         // First, because the program that the other pages are asked of has it built in.
-        Page { path: "crates/converger-core/contract/tests.txt", text: reference::contract_tests },
-        Page { path: "docs/reference/cli.md", text: reference::cli },
-        Page { path: "docs/reference/refusals.md", text: reference::refusals },
-        Page { path: "docs/reference/fields.md", text: reference::fields },
-        Page { path: "docs/reference/schemas/desired.schema.json", text: || reference::schema("desired") },
-        Page { path: "docs/reference/schemas/observation.schema.json", text: || reference::schema("observation") },
-        Page { path: "docs/reference/schemas/plan.schema.json", text: || reference::schema("plan") },
-        Page { path: "docs/reference/schemas/result.schema.json", text: || reference::schema("result") },
-        Page { path: "docs/reference/schemas/history.schema.json", text: || reference::schema("history") },
-        Page { path: "docs/reference/schemas/said.schema.json", text: || reference::schema("said") },
-        Page { path: "docs/reference/schemas/doctor.schema.json", text: || reference::schema("doctor") },
-        Page { path: "docs/reference/schemas/pin.schema.json", text: || reference::schema("pin") },
-        Page { path: "docs/reference/schemas/init.schema.json", text: || reference::schema("init") },
-        Page { path: "docs/reference/schemas/entry.schema.json", text: || reference::schema("entry") },
-        Page { path: "docs/reference/schemas/verified.schema.json", text: || reference::schema("verified") },
-        Page { path: "docs/reference/schemas/reproduced.schema.json", text: || reference::schema("reproduced") },
-        Page { path: "docs/reference/schemas/explained.schema.json", text: || reference::schema("explained") },
-        Page { path: "docs/reference/schemas/backtest.schema.json", text: || reference::schema("backtest") },
-        Page { path: "docs/reference/schemas/pruned.schema.json", text: || reference::schema("pruned") },
-        Page { path: "docs/reference/schemas/diff.schema.json", text: || reference::schema("diff") },
+        GeneratedPage { path: "crates/converger-core/contract/tests.txt", text: reference::contract_tests_page },
+        GeneratedPage { path: "docs/reference/cli.md", text: reference::cli_page },
+        GeneratedPage { path: "docs/reference/refusals.md", text: reference::refusals_page },
+        GeneratedPage { path: "docs/reference/fields.md", text: reference::fields_page },
+        GeneratedPage { path: "docs/reference/schemas/desired.schema.json", text: || reference::schema_page("desired") },
+        GeneratedPage { path: "docs/reference/schemas/observation.schema.json", text: || reference::schema_page("observation") },
+        GeneratedPage { path: "docs/reference/schemas/plan.schema.json", text: || reference::schema_page("plan") },
+        GeneratedPage { path: "docs/reference/schemas/result.schema.json", text: || reference::schema_page("result") },
+        GeneratedPage { path: "docs/reference/schemas/history.schema.json", text: || reference::schema_page("history") },
+        GeneratedPage { path: "docs/reference/schemas/said.schema.json", text: || reference::schema_page("said") },
+        GeneratedPage { path: "docs/reference/schemas/doctor.schema.json", text: || reference::schema_page("doctor") },
+        GeneratedPage { path: "docs/reference/schemas/pin.schema.json", text: || reference::schema_page("pin") },
+        GeneratedPage { path: "docs/reference/schemas/init.schema.json", text: || reference::schema_page("init") },
+        GeneratedPage { path: "docs/reference/schemas/entry.schema.json", text: || reference::schema_page("entry") },
+        GeneratedPage { path: "docs/reference/schemas/verified.schema.json", text: || reference::schema_page("verified") },
+        GeneratedPage { path: "docs/reference/schemas/reproduced.schema.json", text: || reference::schema_page("reproduced") },
+        GeneratedPage { path: "docs/reference/schemas/explained.schema.json", text: || reference::schema_page("explained") },
+        GeneratedPage { path: "docs/reference/schemas/backtest.schema.json", text: || reference::schema_page("backtest") },
+        GeneratedPage { path: "docs/reference/schemas/pruned.schema.json", text: || reference::schema_page("pruned") },
+        GeneratedPage { path: "docs/reference/schemas/diff.schema.json", text: || reference::schema_page("diff") },
     ]
 }
 
 /// Write every page.
-pub(crate) fn write() -> Outcome {
-    pages().iter().try_for_each(|page| write_page(Path::new("."), page))
+pub(crate) fn write_pages() -> TaskResult {
+    generated_pages().iter().try_for_each(|page| write_page(Path::new("."), page))
 }
 
 /// Compare every page with the committed file; one sentence names all that differ.
-pub(crate) fn check() -> Outcome {
-    check_pages(Path::new("."), &pages())
+pub(crate) fn check_docs() -> TaskResult {
+    check_pages(Path::new("."), &generated_pages())
 }
 
-fn write_page(root: &Path, page: &Page) -> Outcome {
+fn write_page(root: &Path, page: &GeneratedPage) -> TaskResult {
     let path = root.join(page.path);
     let text = (page.text)()?;
     let written = fs::create_dir_all(path.parent().unwrap_or(root)).and_then(|()| fs::write(&path, text));
-    written.map_err(|error| Failure::new(format!("cannot write `{}`: {error}", page.path)))
+    written.map_err(|error| TaskError::new(format!("cannot write `{}`: {error}", page.path)))
 }
 
-fn check_pages(root: &Path, pages: &[Page]) -> Outcome {
+fn check_pages(root: &Path, pages: &[GeneratedPage]) -> TaskResult {
     let mut stale = Vec::new();
     for page in pages {
         let committed = fs::read_to_string(root.join(page.path)).ok();
-        stale.extend(difference(page.path, committed.as_deref(), &(page.text)()?));
+        stale.extend(page_difference(page.path, committed.as_deref(), &(page.text)()?));
     }
     if stale.is_empty() {
         return Ok(());
     }
     let stale = stale.join(", ");
-    Err(Failure::new(format!("{stale}; run `cargo xtask gen-docs`, read the change and commit it")))
+    Err(TaskError::new(format!("{stale}; run `cargo xtask gen-docs`, read the change and commit it")))
 }
 
 /// How the committed text differs, if it does.
-fn difference(path: &str, committed: Option<&str>, generated: &str) -> Option<String> {
+fn page_difference(path: &str, committed: Option<&str>, generated: &str) -> Option<String> {
     match committed {
         None => Some(format!("`{path}` is missing")),
         Some(committed) if committed == generated => None,
-        Some(committed) => Some(format!("`{path}` is stale from line {}", equal_lines(committed, generated) + 1)),
+        Some(committed) => Some(format!("`{path}` is stale from line {}", count_equal_lines(committed, generated) + 1)),
     }
 }
 
-fn equal_lines(left: &str, right: &str) -> usize {
+fn count_equal_lines(left: &str, right: &str) -> usize {
     left.lines().zip(right.lines()).take_while(|(left, right)| left == right).count()
 }
 
@@ -91,17 +91,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_missing_and_a_stale_page_are_told_apart() {
-        assert_eq!(difference("a.md", None, "one\n"), Some("`a.md` is missing".to_owned()));
-        let stale = difference("a.md", Some("one\ntwo\n"), "one\n2\n");
+    fn missing_and_stale_pages_are_distinguished() {
+        assert_eq!(page_difference("a.md", None, "one\n"), Some("`a.md` is missing".to_owned()));
+        let stale = page_difference("a.md", Some("one\ntwo\n"), "one\n2\n");
         assert_eq!(stale, Some("`a.md` is stale from line 2".to_owned()));
-        assert!(difference("a.md", Some("one\ntwo"), "one\ntwo\n").is_some(), "the last newline counts");
+        assert!(page_difference("a.md", Some("one\ntwo"), "one\ntwo\n").is_some(), "the last newline counts");
     }
 
     #[test]
-    fn what_was_written_is_current_until_somebody_edits_it() {
+    fn written_pages_are_current_until_edited() {
         let root = std::env::temp_dir().join(format!("xtask-docs-{}", std::process::id()));
-        let page = || Page { path: "reference/codes.md", text: || Ok("# Codes\n".to_owned()) };
+        let page = || GeneratedPage { path: "reference/codes.md", text: || Ok("# Codes\n".to_owned()) };
         let missing = check_pages(&root, &[page()]);
         let written = write_page(&root, &page()).and_then(|()| check_pages(&root, &[page()]));
         fs::write(root.join("reference/codes.md"), "# Cods\n").unwrap();

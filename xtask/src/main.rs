@@ -10,8 +10,8 @@ mod clients;
 mod crash;
 mod docs;
 mod evidence;
+mod format_check;
 mod lab;
-mod opinion;
 mod python;
 mod readme;
 mod shell;
@@ -22,7 +22,7 @@ mod tools;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use shell::{Failure, Outcome};
+use shell::{TaskError, TaskResult};
 
 const USAGE: &str = "\
 usage: cargo xtask <task>
@@ -46,8 +46,8 @@ usage: cargo xtask <task>
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    match task(&arguments) {
-        Some(task) => exit_code(enter_root().and_then(|()| perform(task))),
+    match parse_command(&arguments) {
+        Some(task) => exit_code(enter_repository_root().and_then(|()| run_command(task))),
         None => {
             eprintln!("{USAGE}");
             ExitCode::from(2)
@@ -57,7 +57,7 @@ fn main() -> ExitCode {
 
 /// What the arguments asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Task {
+enum XtaskCommand {
     Usage,
     Ci,
     Stage(&'static str),
@@ -66,63 +66,63 @@ enum Task {
     TightenLimits,
     WriteDocs,
     CheckDocs,
-    Bench(bench::Wish),
-    Crash(crash::Wish),
+    Bench(bench::BenchOptions),
+    Crash(crash::CrashOptions),
     Evidence,
-    Simulate(simulate::Wish),
+    Simulate(simulate::SimulateOptions),
 }
 
-fn task(arguments: &[&str]) -> Option<Task> {
+fn parse_command(arguments: &[&str]) -> Option<XtaskCommand> {
     match arguments {
-        ["help" | "--help" | "-h"] => Some(Task::Usage),
-        ["ci"] => Some(Task::Ci),
-        ["ci", name] => ci::stage(name).map(Task::Stage),
-        ["tidy"] => Some(Task::Tidy),
-        ["tidy", "--report"] => Some(Task::ReportFigures),
-        ["tidy", "--tighten"] => Some(Task::TightenLimits),
-        ["gen-docs"] => Some(Task::WriteDocs),
-        ["gen-docs", "--check"] => Some(Task::CheckDocs),
-        ["bench", wishes @ ..] => bench_wish(wishes).map(Task::Bench),
-        ["crash", wishes @ ..] => crash::Wish::read(wishes).map(Task::Crash),
-        ["evidence"] => Some(Task::Evidence),
-        ["simulate", wishes @ ..] => simulate::Wish::read(wishes).map(Task::Simulate),
+        ["help" | "--help" | "-h"] => Some(XtaskCommand::Usage),
+        ["ci"] => Some(XtaskCommand::Ci),
+        ["ci", name] => ci::find_stage(name).map(XtaskCommand::Stage),
+        ["tidy"] => Some(XtaskCommand::Tidy),
+        ["tidy", "--report"] => Some(XtaskCommand::ReportFigures),
+        ["tidy", "--tighten"] => Some(XtaskCommand::TightenLimits),
+        ["gen-docs"] => Some(XtaskCommand::WriteDocs),
+        ["gen-docs", "--check"] => Some(XtaskCommand::CheckDocs),
+        ["bench", wishes @ ..] => parse_bench_options(wishes).map(XtaskCommand::Bench),
+        ["crash", wishes @ ..] => crash::CrashOptions::parse(wishes).map(XtaskCommand::Crash),
+        ["evidence"] => Some(XtaskCommand::Evidence),
+        ["simulate", wishes @ ..] => simulate::SimulateOptions::parse(wishes).map(XtaskCommand::Simulate),
         _ => None,
     }
 }
 
-fn bench_wish(arguments: &[&str]) -> Option<bench::Wish> {
+fn parse_bench_options(arguments: &[&str]) -> Option<bench::BenchOptions> {
     let known = arguments.iter().all(|argument| ["--json", "--callgrind", "--evidence", "--simulator"].contains(argument));
     let has = |wish| arguments.contains(&wish);
     let only = match (has("--evidence"), has("--simulator")) {
         (true, true) => return None,
-        (true, false) => Some(bench::Part::Evidence),
-        (false, true) => Some(bench::Part::Simulator),
+        (true, false) => Some(bench::BenchPart::Evidence),
+        (false, true) => Some(bench::BenchPart::Simulator),
         (false, false) => None,
     };
-    known.then(|| bench::Wish { json: has("--json"), callgrind: has("--callgrind"), only })
+    known.then(|| bench::BenchOptions { json: has("--json"), callgrind: has("--callgrind"), only_part: only })
 }
 
-fn perform(task: Task) -> Outcome {
+fn run_command(task: XtaskCommand) -> TaskResult {
     match task {
-        Task::Usage => {
+        XtaskCommand::Usage => {
             println!("{USAGE}");
             Ok(())
         }
-        Task::Ci => ci::run(),
-        Task::Stage(name) => ci::run_only(name),
-        Task::Tidy => tidy::check(),
-        Task::ReportFigures => tidy::report_figures(),
-        Task::TightenLimits => tidy::tighten_limits(),
-        Task::WriteDocs => docs::write(),
-        Task::CheckDocs => docs::check(),
-        Task::Bench(wish) => bench::run(wish),
-        Task::Crash(wish) => crash::run(wish),
-        Task::Evidence => evidence::run(),
-        Task::Simulate(wish) => simulate::run(wish),
+        XtaskCommand::Ci => ci::run_all_stages(),
+        XtaskCommand::Stage(name) => ci::run_stage(name),
+        XtaskCommand::Tidy => tidy::check_tidy(),
+        XtaskCommand::ReportFigures => tidy::report_figures(),
+        XtaskCommand::TightenLimits => tidy::tighten_limits(),
+        XtaskCommand::WriteDocs => docs::write_pages(),
+        XtaskCommand::CheckDocs => docs::check_docs(),
+        XtaskCommand::Bench(wish) => bench::run_bench(wish),
+        XtaskCommand::Crash(wish) => crash::run_crashes(wish),
+        XtaskCommand::Evidence => evidence::run_evidence_tests(),
+        XtaskCommand::Simulate(wish) => simulate::run_simulation(wish),
     }
 }
 
-fn exit_code(outcome: Outcome) -> ExitCode {
+fn exit_code(outcome: TaskResult) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
@@ -134,16 +134,16 @@ fn exit_code(outcome: Outcome) -> ExitCode {
 
 /// Every path in this program is relative to the root of the repository, wherever it was called
 /// from.
-fn enter_root() -> Outcome {
-    let root = root()?;
-    std::env::set_current_dir(&root).map_err(|error| Failure::new(format!("cannot enter `{}`: {error}", root.display())))
+fn enter_repository_root() -> TaskResult {
+    let root = repository_root()?;
+    std::env::set_current_dir(&root).map_err(|error| TaskError::new(format!("cannot enter `{}`: {error}", root.display())))
 }
 
 /// Asked at run time, not with `env!`: a binary built in one clone must not check another one.
-fn root() -> Result<PathBuf, Failure> {
+fn repository_root() -> Result<PathBuf, TaskError> {
     let manifest = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
     let root = manifest.as_deref().and_then(Path::parent).map(Path::to_path_buf);
-    root.ok_or_else(|| Failure::new("CARGO_MANIFEST_DIR is not set; call this program as `cargo xtask`"))
+    root.ok_or_else(|| TaskError::new("CARGO_MANIFEST_DIR is not set; call this program as `cargo xtask`"))
 }
 
 #[cfg(test)]
@@ -151,27 +151,33 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unknown_words_are_no_task() {
+    fn unknown_arguments_are_no_command() {
         for arguments in [&[][..], &["cii"], &["ci", "fast"], &["gen-docs", "--chek"], &["bench", "--fast"]] {
-            assert_eq!(task(arguments), None, "{arguments:?}");
+            assert_eq!(parse_command(arguments), None, "{arguments:?}");
         }
     }
 
     #[test]
-    fn each_task_is_reached_by_its_name() {
-        assert_eq!(task(&["ci"]), Some(Task::Ci));
-        assert_eq!(task(&["ci", "tidy"]), Some(Task::Stage("tidy")));
-        assert_eq!(task(&["tidy"]), Some(Task::Tidy));
-        assert_eq!(task(&["tidy", "--report"]), Some(Task::ReportFigures));
-        assert_eq!(task(&["tidy", "--tighten"]), Some(Task::TightenLimits));
-        assert_eq!(task(&["gen-docs"]), Some(Task::WriteDocs));
-        assert_eq!(task(&["gen-docs", "--check"]), Some(Task::CheckDocs));
-        let all = bench::Wish { json: false, callgrind: false, only: None };
-        assert_eq!(task(&["bench"]), Some(Task::Bench(all)));
-        assert_eq!(task(&["bench", "--json"]), Some(Task::Bench(bench::Wish { json: true, ..all })));
-        assert_eq!(task(&["bench", "--evidence"]), Some(Task::Bench(bench::Wish { only: Some(bench::Part::Evidence), ..all })));
-        assert_eq!(task(&["bench", "--simulator"]), Some(Task::Bench(bench::Wish { only: Some(bench::Part::Simulator), ..all })));
-        assert_eq!(task(&["bench", "--simulator", "--evidence"]), None);
-        assert_eq!(task(&["--help"]), Some(Task::Usage));
+    fn each_command_is_parsed_from_its_name() {
+        assert_eq!(parse_command(&["ci"]), Some(XtaskCommand::Ci));
+        assert_eq!(parse_command(&["ci", "tidy"]), Some(XtaskCommand::Stage("tidy")));
+        assert_eq!(parse_command(&["tidy"]), Some(XtaskCommand::Tidy));
+        assert_eq!(parse_command(&["tidy", "--report"]), Some(XtaskCommand::ReportFigures));
+        assert_eq!(parse_command(&["tidy", "--tighten"]), Some(XtaskCommand::TightenLimits));
+        assert_eq!(parse_command(&["gen-docs"]), Some(XtaskCommand::WriteDocs));
+        assert_eq!(parse_command(&["gen-docs", "--check"]), Some(XtaskCommand::CheckDocs));
+        let all = bench::BenchOptions { json: false, callgrind: false, only_part: None };
+        assert_eq!(parse_command(&["bench"]), Some(XtaskCommand::Bench(all)));
+        assert_eq!(parse_command(&["bench", "--json"]), Some(XtaskCommand::Bench(bench::BenchOptions { json: true, ..all })));
+        assert_eq!(
+            parse_command(&["bench", "--evidence"]),
+            Some(XtaskCommand::Bench(bench::BenchOptions { only_part: Some(bench::BenchPart::Evidence), ..all }))
+        );
+        assert_eq!(
+            parse_command(&["bench", "--simulator"]),
+            Some(XtaskCommand::Bench(bench::BenchOptions { only_part: Some(bench::BenchPart::Simulator), ..all }))
+        );
+        assert_eq!(parse_command(&["bench", "--simulator", "--evidence"]), None);
+        assert_eq!(parse_command(&["--help"]), Some(XtaskCommand::Usage));
     }
 }

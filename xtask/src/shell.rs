@@ -11,78 +11,78 @@ use std::time::Instant;
 
 /// What went wrong, where, and what to do about it, as a sentence for a person.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Failure(String);
+pub(crate) struct TaskError(String);
 
 /// How a task ends: done, or with a sentence.
-pub(crate) type Outcome = Result<(), Failure>;
+pub(crate) type TaskResult = Result<(), TaskError>;
 
-impl Failure {
+impl TaskError {
     pub(crate) fn new(sentence: impl Into<String>) -> Self {
         Self(sentence.into())
     }
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for TaskError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(&self.0)
     }
 }
 
 /// The cargo that called us, so that one toolchain does everything.
-pub(crate) fn cargo(arguments: &[&str]) -> Command {
-    command(std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")), arguments)
+pub(crate) fn cargo_command(arguments: &[&str]) -> Command {
+    new_command(std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")), arguments)
 }
 
 /// A program that cargo has built in the profile `ci`.
-pub(crate) fn built(program: &str, arguments: &[&str]) -> Command {
-    command(built_as("ci", program), arguments)
+pub(crate) fn built_command(program: &str, arguments: &[&str]) -> Command {
+    new_command(built_program("ci", program), arguments)
 }
 
 /// Where cargo has put a program of a profile; its directory may have been moved by the environment.
-pub(crate) fn built_as(profile: &str, program: &str) -> PathBuf {
+pub(crate) fn built_program(profile: &str, program: &str) -> PathBuf {
     let directory = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| OsString::from("target"));
     Path::new(&directory).join(profile).join(program)
 }
 
 /// A command without a standard input: nothing here may wait for an answer.
-pub(crate) fn command(program: impl Into<OsString>, arguments: &[&str]) -> Command {
+pub(crate) fn new_command(program: impl Into<OsString>, arguments: &[&str]) -> Command {
     let mut command = Command::new(program.into());
     command.args(arguments).stdin(Stdio::null());
     command
 }
 
 /// Run it in sight of the user: the command line before, the time it took after.
-pub(crate) fn run(command: &mut Command) -> Outcome {
-    let line = line(command);
+pub(crate) fn run_visibly(command: &mut Command) -> TaskResult {
+    let line = command_line(command);
     eprintln!("$ {line}");
     let started = Instant::now();
-    let status = command.status().map_err(|error| not_started(&line, &error))?;
+    let status = command.status().map_err(|error| start_error(&line, &error))?;
     eprintln!("  {:.1} s", started.elapsed().as_secs_f32());
-    ended(&line, status)
+    check_status(&line, status)
 }
 
-/// Run it as `run` does, but show what it says only if it fails.
-pub(crate) fn hush(command: &mut Command) -> Outcome {
-    let line = line(command);
+/// Run it as `run_visibly` does, but show what it says only if it fails.
+pub(crate) fn run_quietly(command: &mut Command) -> TaskResult {
+    let line = command_line(command);
     eprintln!("$ {line}");
     let started = Instant::now();
-    let output = command.output().map_err(|error| not_started(&line, &error))?;
+    let output = command.output().map_err(|error| start_error(&line, &error))?;
     eprintln!("  {:.1} s", started.elapsed().as_secs_f32());
     if !output.status.success() {
         eprint!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     }
-    ended(&line, output.status)
+    check_status(&line, output.status)
 }
 
 /// Run it quietly and take what it says; its complaints are shown only if it fails.
-pub(crate) fn capture(command: &mut Command) -> Result<String, Failure> {
-    let line = line(command);
-    let output = command.output().map_err(|error| not_started(&line, &error))?;
+pub(crate) fn capture_stdout(command: &mut Command) -> Result<String, TaskError> {
+    let line = command_line(command);
+    let output = command.output().map_err(|error| start_error(&line, &error))?;
     if !output.status.success() {
         eprint!("{}", String::from_utf8_lossy(&output.stderr));
     }
-    ended(&line, output.status)?;
-    text(&line, output)
+    check_status(&line, output.status)?;
+    stdout_text(&line, output)
 }
 
 /// Whether it is there and content; what it says is thrown away.
@@ -91,23 +91,23 @@ pub(crate) fn succeeds(command: &mut Command) -> bool {
     quiet.status().is_ok_and(|status| status.success())
 }
 
-fn text(line: &str, output: Output) -> Result<String, Failure> {
-    String::from_utf8(output.stdout).map_err(|_| Failure::new(format!("`{line}` did not answer in UTF-8")))
+fn stdout_text(line: &str, output: Output) -> Result<String, TaskError> {
+    String::from_utf8(output.stdout).map_err(|_| TaskError::new(format!("`{line}` did not answer in UTF-8")))
 }
 
-fn ended(line: &str, status: ExitStatus) -> Outcome {
+fn check_status(line: &str, status: ExitStatus) -> TaskResult {
     if status.success() {
         return Ok(());
     }
-    Err(Failure::new(format!("`{line}` failed ({status}); what it said stands above")))
+    Err(TaskError::new(format!("`{line}` failed ({status}); what it said stands above")))
 }
 
-fn not_started(line: &str, error: &std::io::Error) -> Failure {
-    Failure::new(format!("`{line}` could not be started: {error}"))
+fn start_error(line: &str, error: &std::io::Error) -> TaskError {
+    TaskError::new(format!("`{line}` could not be started: {error}"))
 }
 
 /// The command as a person would type it; the toolchain's own path to cargo is noise.
-pub(crate) fn line(command: &Command) -> String {
+pub(crate) fn command_line(command: &Command) -> String {
     let program = command.get_program().to_string_lossy();
     let program = program.strip_suffix("/bin/cargo").map_or(program.as_ref(), |_| "cargo");
     let arguments = command.get_args().map(|argument| argument.to_string_lossy());
@@ -120,22 +120,22 @@ mod tests {
 
     #[test]
     fn a_failing_command_is_named_with_its_status() {
-        let failure = run(&mut command("sh", &["-c", "exit 7"])).unwrap_err();
+        let failure = run_visibly(&mut new_command("sh", &["-c", "exit 7"])).unwrap_err();
         assert_eq!(failure.to_string(), "`sh -c exit 7` failed (exit status: 7); what it said stands above");
-        assert_eq!(hush(&mut command("sh", &["-c", "exit 7"])).unwrap_err(), failure);
-        assert_eq!(hush(&mut command("sh", &["-c", "echo unheard"])), Ok(()));
+        assert_eq!(run_quietly(&mut new_command("sh", &["-c", "exit 7"])).unwrap_err(), failure);
+        assert_eq!(run_quietly(&mut new_command("sh", &["-c", "echo unheard"])), Ok(()));
     }
 
     #[test]
     fn a_missing_program_is_named() {
-        let failure = capture(&mut command("converger-no-such-program", &[])).unwrap_err();
+        let failure = capture_stdout(&mut new_command("converger-no-such-program", &[])).unwrap_err();
         assert!(failure.to_string().starts_with("`converger-no-such-program` could not be started: "), "{failure}");
-        assert!(!succeeds(&mut command("converger-no-such-program", &[])));
+        assert!(!succeeds(&mut new_command("converger-no-such-program", &[])));
     }
 
     #[test]
-    fn what_a_command_says_is_captured_and_nothing_waits_for_input() {
-        assert_eq!(capture(&mut command("sh", &["-c", "cat; echo said"])), Ok("said\n".to_owned()));
-        assert!(succeeds(&mut command("sh", &["-c", "exit 0"])));
+    fn output_is_captured_and_stdin_is_empty() {
+        assert_eq!(capture_stdout(&mut new_command("sh", &["-c", "cat; echo said"])), Ok("said\n".to_owned()));
+        assert!(succeeds(&mut new_command("sh", &["-c", "exit 0"])));
     }
 }

@@ -3,11 +3,11 @@
 //! What never enters here: what goes wrong and what must hold. The program that tells the stories knows that; it is an example of
 //! the crate `converger`, and nothing of it ships.
 
-use crate::shell::{self, Outcome};
+use crate::shell::{self, TaskResult};
 
 /// What is to be told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wish {
+pub(crate) enum SimulateOptions {
     /// So many stories, from this seed on: counted.
     Many { schedules: u64, first: u64 },
     /// The story of one seed, line by line.
@@ -18,26 +18,26 @@ pub(crate) enum Wish {
     Sagas,
 }
 
-impl Wish {
+impl SimulateOptions {
     /// What CI asks for.
-    const SCHEDULES: u64 = 100_000;
-    const MILLION: u64 = 1_000_000;
+    const CI_SCHEDULES: u64 = 100_000;
+    const MILLION_SCHEDULES: u64 = 1_000_000;
     /// A planted bug must be found by so many seeds.
     const BUG_SEEDS: u64 = 10_000;
 
     /// Read from the arguments after `simulate`.
-    pub(crate) fn read(arguments: &[&str]) -> Option<Self> {
+    pub(crate) fn parse(arguments: &[&str]) -> Option<Self> {
         match arguments {
             ["--bugs"] => return Some(Self::Bugs),
             ["--sagas"] => return Some(Self::Sagas),
             ["--seed", seed] => return seed.parse().ok().map(Self::One),
             _ => {}
         }
-        let (mut schedules, mut first) = (Self::SCHEDULES, 0);
+        let (mut schedules, mut first) = (Self::CI_SCHEDULES, 0);
         let mut arguments = arguments.iter();
         while let Some(argument) = arguments.next() {
             match *argument {
-                "--million" => schedules = Self::MILLION,
+                "--million" => schedules = Self::MILLION_SCHEDULES,
                 "--schedules" => schedules = arguments.next()?.parse().ok().filter(|count| *count > 0)?,
                 "--from" => first = arguments.next()?.parse().ok()?,
                 _ => return None,
@@ -46,7 +46,7 @@ impl Wish {
         Some(Self::Many { schedules, first })
     }
 
-    fn arguments(self) -> Vec<String> {
+    fn to_arguments(self) -> Vec<String> {
         let numbers: &[(&str, u64)] = match self {
             Self::Many { schedules, first } => &[("--schedules", schedules), ("--from", first)],
             Self::One(seed) => &[("--seed", seed)],
@@ -58,16 +58,16 @@ impl Wish {
 }
 
 /// The stage of CI.
-pub(crate) fn stage() -> Outcome {
-    run(Wish::Many { schedules: Wish::SCHEDULES, first: 0 })
+pub(crate) fn run_ci_stage() -> TaskResult {
+    run_simulation(SimulateOptions::Many { schedules: SimulateOptions::CI_SCHEDULES, first: 0 })
 }
 
 /// Tell the stories; a rule that is broken, or something that never happened, is a failure.
-pub(crate) fn run(wish: Wish) -> Outcome {
-    shell::run(&mut shell::cargo(&["build", "--workspace", "--all-features", "--profile", "ci", "--example", "simulate"]))?;
-    let arguments = wish.arguments();
+pub(crate) fn run_simulation(wish: SimulateOptions) -> TaskResult {
+    shell::run_visibly(&mut shell::cargo_command(&["build", "--workspace", "--all-features", "--profile", "ci", "--example", "simulate"]))?;
+    let arguments = wish.to_arguments();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    shell::run(&mut shell::built("examples/simulate", &arguments))
+    shell::run_visibly(&mut shell::built_command("examples/simulate", &arguments))
 }
 
 #[cfg(test)]
@@ -75,20 +75,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wish_is_read_whole_or_not_at_all() {
-        assert_eq!(Wish::read(&[]), Some(Wish::Many { schedules: 100_000, first: 0 }));
-        assert_eq!(Wish::read(&["--schedules", "5", "--from", "7"]), Some(Wish::Many { schedules: 5, first: 7 }));
-        assert_eq!(Wish::read(&["--million"]), Some(Wish::Many { schedules: 1_000_000, first: 0 }));
-        assert_eq!(Wish::read(&["--seed", "7"]), Some(Wish::One(7)));
+    fn options_are_parsed_completely_or_refused() {
+        assert_eq!(SimulateOptions::parse(&[]), Some(SimulateOptions::Many { schedules: 100_000, first: 0 }));
+        assert_eq!(SimulateOptions::parse(&["--schedules", "5", "--from", "7"]), Some(SimulateOptions::Many { schedules: 5, first: 7 }));
+        assert_eq!(SimulateOptions::parse(&["--million"]), Some(SimulateOptions::Many { schedules: 1_000_000, first: 0 }));
+        assert_eq!(SimulateOptions::parse(&["--seed", "7"]), Some(SimulateOptions::One(7)));
         for wrong in [&["--schedules"][..], &["--schedules", "0"], &["--seed", "x"], &["--fast"], &["--seed", "1", "--million"]] {
-            assert_eq!(Wish::read(wrong), None, "{wrong:?}");
+            assert_eq!(SimulateOptions::parse(wrong), None, "{wrong:?}");
         }
     }
 
     #[test]
-    fn the_program_is_asked_for_what_was_wished() {
-        assert_eq!(Wish::One(7).arguments(), ["--seed", "7"]);
-        assert_eq!(Wish::Many { schedules: 5, first: 7 }.arguments(), ["--schedules", "5", "--from", "7"]);
-        assert_eq!(Wish::Sagas.arguments(), ["--sagas"]);
+    fn options_become_program_arguments() {
+        assert_eq!(SimulateOptions::One(7).to_arguments(), ["--seed", "7"]);
+        assert_eq!(SimulateOptions::Many { schedules: 5, first: 7 }.to_arguments(), ["--schedules", "5", "--from", "7"]);
+        assert_eq!(SimulateOptions::Sagas.to_arguments(), ["--sagas"]);
     }
 }

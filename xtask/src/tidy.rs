@@ -5,112 +5,112 @@
 //! named after what it looks at. What never enters here: taste. A rule that needs judgement belongs
 //! in review, not in this walk.
 
-mod arrows;
+mod banned_words;
+mod crate_rules;
 mod definitions;
 mod functions;
-mod graph;
 mod guarantees;
 mod lengths;
+mod machine_specifics;
 mod manifests;
 mod mutation;
 mod names;
+mod package_graph;
 mod participles;
 mod purity;
 mod run_library;
-mod rust;
+mod rust_source;
 mod silent_tests;
-mod strangers;
-mod words;
 
 use std::fmt;
 use std::fs;
 use std::path::Path;
 
-use crate::shell::{self, Failure, Outcome};
-use graph::Graph;
-use rust::Source;
+use crate::shell::{self, TaskError, TaskResult};
+use package_graph::PackageGraph;
+use rust_source::RustSource;
 
 /// One broken rule: where, and a sentence that says what to do.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Violation {
+struct TidyViolation {
     path: String,
     line: usize,
     sentence: String,
 }
 
-impl Violation {
+impl TidyViolation {
     fn new(path: &str, line: usize, sentence: impl Into<String>) -> Self {
         Self { path: path.to_owned(), line, sentence: sentence.into() }
     }
 }
 
-impl fmt::Display for Violation {
+impl fmt::Display for TidyViolation {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{}:{}: {}", self.path, self.line, self.sentence)
     }
 }
 
 /// A tracked text file.
-struct File {
+struct TrackedFile {
     path: String,
     text: String,
 }
 
 /// Print every violation in the repository; fail if there is one.
-pub(crate) fn check() -> Outcome {
-    let files = tracked()?;
-    let graph = Graph::read()?;
-    report(violations(&files, &graph))
+pub(crate) fn check_tidy() -> TaskResult {
+    let files = read_tracked_files()?;
+    let graph = PackageGraph::read()?;
+    report_violations(find_violations(&files, &graph))
 }
 
 /// Print the figures that have a limit, with their worst offenders.
-pub(crate) fn report_figures() -> Outcome {
-    let files = tracked()?;
+pub(crate) fn report_figures() -> TaskResult {
+    let files = read_tracked_files()?;
     println!("{}", names::report(&files, &sources(&files)));
     Ok(())
 }
 
 /// Write today's figures where they are lower than their limits.
-pub(crate) fn tighten_limits() -> Outcome {
-    let files = tracked()?;
+pub(crate) fn tighten_limits() -> TaskResult {
+    let files = read_tracked_files()?;
     names::tighten(&files, &sources(&files))
 }
 
 /// Every test that is named after a guarantee, for the contract that the program prints.
-pub(crate) fn tests_of_guarantees() -> Result<Vec<(u32, String, String)>, Failure> {
-    let files = tracked()?;
+pub(crate) fn list_guarantee_tests() -> Result<Vec<(u32, String, String)>, TaskError> {
+    let files = read_tracked_files()?;
     let sources = sources(&files);
-    Ok(guarantees::named_tests(&sources))
+    Ok(guarantees::list_named_tests(&sources))
 }
 
-fn report(mut violations: Vec<Violation>) -> Outcome {
+fn report_violations(mut violations: Vec<TidyViolation>) -> TaskResult {
     violations.sort();
     for violation in &violations {
         println!("{violation}");
     }
     match violations.len() {
         0 => Ok(()),
-        count => Err(Failure::new(format!("violations, listed above: {count}"))),
+        count => Err(TaskError::new(format!("violations, listed above: {count}"))),
     }
 }
 
-fn violations(files: &[File], graph: &Graph) -> Vec<Violation> {
+fn find_violations(files: &[TrackedFile], graph: &PackageGraph) -> Vec<TidyViolation> {
     let sources = sources(files);
     [
-        arrows::violations(graph, files),
+        crate_rules::violations(graph, files),
         manifests::violations(graph, files),
         guarantees::violations(files, &sources),
         lengths::violations(&sources),
         names::violations(files, &sources),
-        files.iter().flat_map(strangers::violations).collect(),
-        sources.iter().flat_map(of_source).collect(),
+        files.iter().flat_map(machine_specifics::violations).collect(),
+        sources.iter().flat_map(source_violations).collect(),
     ]
     .concat()
 }
 
-fn of_source(source: &Source) -> Vec<Violation> {
+fn source_violations(source: &RustSource) -> Vec<TidyViolation> {
     [
-        words::violations(source),
+        banned_words::violations(source),
         purity::violations(source),
         run_library::violations(source),
         mutation::violations(source),
@@ -119,26 +119,26 @@ fn of_source(source: &Source) -> Vec<Violation> {
     .concat()
 }
 
-fn sources(files: &[File]) -> Vec<Source> {
-    files.iter().filter(|file| is_rust(&file.path)).map(Source::new).collect()
+fn sources(files: &[TrackedFile]) -> Vec<RustSource> {
+    files.iter().filter(|file| is_rust(&file.path)).map(RustSource::new).collect()
 }
 
 fn is_rust(path: &str) -> bool {
     Path::new(path).extension().is_some_and(|extension| extension == "rs")
 }
 
-fn find<'a>(files: &'a [File], path: &str) -> Option<&'a File> {
+fn find_file<'a>(files: &'a [TrackedFile], path: &str) -> Option<&'a TrackedFile> {
     files.iter().find(|file| file.path == path)
 }
 
 /// Every tracked file that holds text; a file with a zero byte is data and has no lines to point
 /// at.
-fn tracked() -> Result<Vec<File>, Failure> {
+fn read_tracked_files() -> Result<Vec<TrackedFile>, TaskError> {
     let mut files = Vec::new();
     for path in tracked_paths()? {
-        let bytes = read(&path)?;
+        let bytes = read_bytes(&path)?;
         if !bytes.contains(&0) {
-            files.push(File { path, text: String::from_utf8_lossy(&bytes).into_owned() });
+            files.push(TrackedFile { path, text: String::from_utf8_lossy(&bytes).into_owned() });
         }
     }
     Ok(files)
@@ -146,15 +146,15 @@ fn tracked() -> Result<Vec<File>, Failure> {
 
 /// `safe.directory`: in a container the clone often belongs to another user, and git would refuse
 /// to list it.
-fn tracked_paths() -> Result<Vec<String>, Failure> {
+fn tracked_paths() -> Result<Vec<String>, TaskError> {
     let arguments = ["-c", "safe.directory=*", "ls-files", "-z"];
-    let listed = shell::capture(&mut shell::command("git", &arguments))?;
+    let listed = shell::capture_stdout(&mut shell::new_command("git", &arguments))?;
     let paths = listed.split('\0').filter(|path| Path::new(path).is_file());
     Ok(paths.map(str::to_owned).collect())
 }
 
-fn read(path: &str) -> Result<Vec<u8>, Failure> {
-    fs::read(path).map_err(|error| Failure::new(format!("cannot read `{path}`: {error}")))
+fn read_bytes(path: &str) -> Result<Vec<u8>, TaskError> {
+    fs::read(path).map_err(|error| TaskError::new(format!("cannot read `{path}`: {error}")))
 }
 
 /// What the unit tests of the rules share: a file and a source from a text, and violations as the
@@ -163,15 +163,15 @@ fn read(path: &str) -> Result<Vec<u8>, Failure> {
 mod sample {
     use super::*;
 
-    pub(super) fn file(path: &str, text: &str) -> File {
-        File { path: path.to_owned(), text: text.to_owned() }
+    pub(super) fn file(path: &str, text: &str) -> TrackedFile {
+        TrackedFile { path: path.to_owned(), text: text.to_owned() }
     }
 
-    pub(super) fn source(path: &str, text: &str) -> Source {
-        Source::new(&file(path, text))
+    pub(super) fn source(path: &str, text: &str) -> RustSource {
+        RustSource::new(&file(path, text))
     }
 
-    pub(super) fn lines(violations: &[Violation]) -> Vec<usize> {
+    pub(super) fn lines(violations: &[TidyViolation]) -> Vec<usize> {
         violations.iter().map(|violation| violation.line).collect()
     }
 }
@@ -182,13 +182,13 @@ mod tests {
 
     #[test]
     fn one_violation_fails_the_task() {
-        let failure = report(vec![Violation::new("a.rs", 3, "is wrong")]).unwrap_err();
+        let failure = report_violations(vec![TidyViolation::new("a.rs", 3, "is wrong")]).unwrap_err();
         assert_eq!(failure.to_string(), "violations, listed above: 1");
-        assert_eq!(report(Vec::new()), Ok(()));
+        assert_eq!(report_violations(Vec::new()), Ok(()));
     }
 
     #[test]
     fn a_violation_reads_as_path_line_sentence() {
-        assert_eq!(Violation::new("a/b.rs", 3, "is wrong.").to_string(), "a/b.rs:3: is wrong.");
+        assert_eq!(TidyViolation::new("a/b.rs", 3, "is wrong.").to_string(), "a/b.rs:3: is wrong.");
     }
 }

@@ -4,35 +4,35 @@
 //! cargo and pip know theirs, and whoever runs a mirror has told them.
 
 use crate::python;
-use crate::shell::{self, Failure, Outcome};
+use crate::shell::{self, TaskError, TaskResult};
 
 /// Pinned, because a later one may ask for a later Rust than ours.
-const NEXTEST: &str = "cargo-nextest@0.9.143";
+const NEXTEST_VERSION: &str = "cargo-nextest@0.9.143";
 
 /// Install what is missing; touch nothing that is there.
-pub(crate) fn ready() -> Outcome {
-    system_ready()?;
-    nextest_ready()?;
-    python::ready()
+pub(crate) fn ensure_tools() -> TaskResult {
+    ensure_system_tools()?;
+    ensure_nextest()?;
+    python::ensure_venv()
 }
 
 /// A program of the system: how to see that it works, and the Debian packages that bring it.
-struct Need {
+struct SystemTool {
     probe: &'static [&'static str],
     packages: &'static [&'static str],
 }
 
 /// Debian's `python3` alone cannot make a venv: `ensurepip` comes with `python3-venv`.
-const SYSTEM: &[Need] = &[
-    Need { probe: &["cc", "--version"], packages: &["build-essential"] },
-    Need { probe: &["git", "--version"], packages: &["git"] },
-    Need { probe: &["strace", "-V"], packages: &["strace"] },
-    Need { probe: &["script", "-V"], packages: &["bsdutils"] },
-    Need { probe: &["python3", "-c", "import ensurepip, venv"], packages: &["python3", "python3-venv"] },
+const SYSTEM_TOOLS: &[SystemTool] = &[
+    SystemTool { probe: &["cc", "--version"], packages: &["build-essential"] },
+    SystemTool { probe: &["git", "--version"], packages: &["git"] },
+    SystemTool { probe: &["strace", "-V"], packages: &["strace"] },
+    SystemTool { probe: &["script", "-V"], packages: &["bsdutils"] },
+    SystemTool { probe: &["python3", "-c", "import ensurepip, venv"], packages: &["python3", "python3-venv"] },
 ];
 
-fn system_ready() -> Outcome {
-    let missing = packages(SYSTEM, works);
+fn ensure_system_tools() -> TaskResult {
+    let missing = missing_packages(SYSTEM_TOOLS, is_working);
     if missing.is_empty() { Ok(()) } else { apt_install(&missing) }
 }
 
@@ -40,36 +40,36 @@ fn system_ready() -> Outcome {
 pub(crate) const PROFDATA: &str = "llvm-profdata-19";
 
 /// For whoever builds with counts.
-pub(crate) fn profdata_ready() -> Outcome {
-    if works(&[PROFDATA, "--version"]) { Ok(()) } else { apt_install(&["llvm-19"]) }
+pub(crate) fn ensure_profdata() -> TaskResult {
+    if is_working(&[PROFDATA, "--version"]) { Ok(()) } else { apt_install(&["llvm-19"]) }
 }
 
-fn works(probe: &[&str]) -> bool {
-    probe.split_first().is_some_and(|(program, arguments)| shell::succeeds(&mut shell::command(*program, arguments)))
+fn is_working(probe: &[&str]) -> bool {
+    probe.split_first().is_some_and(|(program, arguments)| shell::succeeds(&mut shell::new_command(*program, arguments)))
 }
 
-fn packages(needs: &[Need], works: impl Fn(&[&str]) -> bool) -> Vec<&'static str> {
+fn missing_packages(needs: &[SystemTool], works: impl Fn(&[&str]) -> bool) -> Vec<&'static str> {
     needs.iter().filter(|need| !works(need.probe)).flat_map(|need| need.packages).copied().collect()
 }
 
-fn apt_install(packages: &[&str]) -> Outcome {
+fn apt_install(packages: &[&str]) -> TaskResult {
     apt_get(&["update"]).and_then(|()| apt_get(&[&["install", "-y", "--no-install-recommends"], packages].concat())).map_err(|failure| {
         let packages = packages.join(" ");
-        Failure::new(format!("{failure}; run as root, or have this machine's keeper install: {packages}"))
+        TaskError::new(format!("{failure}; run as root, or have this machine's keeper install: {packages}"))
     })
 }
 
-fn apt_get(arguments: &[&str]) -> Outcome {
-    shell::run(shell::command("apt-get", arguments).env("DEBIAN_FRONTEND", "noninteractive"))
+fn apt_get(arguments: &[&str]) -> TaskResult {
+    shell::run_visibly(shell::new_command("apt-get", arguments).env("DEBIAN_FRONTEND", "noninteractive"))
 }
 
 /// A debug build, because it is ready after two minutes on two cores, and what takes time later is
 /// the tests and not their runner.
-fn nextest_ready() -> Outcome {
-    if shell::succeeds(&mut shell::cargo(&["nextest", "--version"])) {
+fn ensure_nextest() -> TaskResult {
+    if shell::succeeds(&mut shell::cargo_command(&["nextest", "--version"])) {
         return Ok(());
     }
-    shell::run(&mut shell::cargo(&["install", "--locked", "--debug", "--no-default-features", NEXTEST]))
+    shell::run_visibly(&mut shell::cargo_command(&["install", "--locked", "--debug", "--no-default-features", NEXTEST_VERSION]))
 }
 
 #[cfg(test)]
@@ -77,14 +77,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bare_machine_needs_every_package() {
+    fn bare_machines_need_every_package() {
         let all = ["build-essential", "git", "strace", "bsdutils", "python3", "python3-venv"];
-        assert_eq!(packages(SYSTEM, |_| false), all);
+        assert_eq!(missing_packages(SYSTEM_TOOLS, |_| false), all);
     }
 
     #[test]
-    fn only_what_does_not_work_is_installed() {
-        assert_eq!(packages(SYSTEM, |probe| probe != ["cc", "--version"]), ["build-essential"]);
-        assert!(packages(SYSTEM, |_| true).is_empty());
+    fn only_missing_tools_are_installed() {
+        assert_eq!(missing_packages(SYSTEM_TOOLS, |probe| probe != ["cc", "--version"]), ["build-essential"]);
+        assert!(missing_packages(SYSTEM_TOOLS, |_| true).is_empty());
     }
 }

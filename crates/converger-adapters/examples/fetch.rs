@@ -14,12 +14,12 @@ use rustls::pki_types::pem::PemObject;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-type Any<T> = Result<T, Box<dyn Error>>;
+type FetchResult<T> = Result<T, Box<dyn Error>>;
 
 /// A row of the list, with what a reading keeps of it.
 #[derive(Deserialize)]
 #[expect(dead_code, reason = "parsed and thrown away: that is what is measured")]
-struct Row {
+struct FetchedRow {
     vmid: u32,
     #[serde(rename = "type")]
     kind: String,
@@ -35,36 +35,36 @@ struct Row {
 }
 
 #[derive(Deserialize)]
-struct Answer<T> {
+struct FetchedAnswer<T> {
     data: T,
 }
 
-fn main() -> Any<()> {
+fn main() -> FetchResult<()> {
     let mut arguments = std::env::args().skip(1);
     let room = PathBuf::from(arguments.next().ok_or("which directory?")?);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let said = match arguments.next().as_deref() {
-        Some("desired") => runtime.block_on(desired(&room))?,
+        Some("desired") => runtime.block_on(print_desired(&room))?,
         Some("lists") => {
             let count = arguments.next().ok_or("how many?")?.parse()?;
-            runtime.block_on(lists(&room, count))?
+            runtime.block_on(fetch_lists(&room, count))?
         }
-        _ => runtime.block_on(fetch(&room))?,
+        _ => runtime.block_on(fetch_reading(&room))?,
     };
     println!("{said}");
     Ok(())
 }
 
-async fn fetch(room: &Path) -> Any<Value> {
-    let lab = Lab::open(room)?;
-    let before: Answer<Vec<Value>> = serde_json::from_slice(&lab.get("cluster/status").await?)?;
-    let rows: Answer<Vec<Row>> = serde_json::from_slice(&lab.get("cluster/resources?type=vm").await?)?;
-    let after: Answer<Vec<Value>> = serde_json::from_slice(&lab.get("cluster/status").await?)?;
+async fn fetch_reading(room: &Path) -> FetchResult<Value> {
+    let lab = LabEndpoint::open(room)?;
+    let before: FetchedAnswer<Vec<Value>> = serde_json::from_slice(&lab.get("cluster/status").await?)?;
+    let rows: FetchedAnswer<Vec<FetchedRow>> = serde_json::from_slice(&lab.get("cluster/resources?type=vm").await?)?;
+    let after: FetchedAnswer<Vec<Value>> = serde_json::from_slice(&lab.get("cluster/status").await?)?;
     Ok(json!({ "guests": rows.data.len(), "nodes": before.data.len().max(after.data.len()) }))
 }
 
-async fn lists(room: &Path, count: u32) -> Any<Value> {
-    let lab = Lab::open(room)?;
+async fn fetch_lists(room: &Path, count: u32) -> FetchResult<Value> {
+    let lab = LabEndpoint::open(room)?;
     let mut bytes = 0;
     for _ in 0..count {
         bytes = lab.get("cluster/resources?type=vm").await?.len();
@@ -72,9 +72,9 @@ async fn lists(room: &Path, count: u32) -> Any<Value> {
     Ok(json!({ "bytes": bytes }))
 }
 
-async fn desired(room: &Path) -> Any<Value> {
-    let lab = Lab::open(room)?;
-    let rows: Answer<Vec<Row>> = serde_json::from_slice(&lab.get("cluster/resources?type=vm").await?)?;
+async fn print_desired(room: &Path) -> FetchResult<Value> {
+    let lab = LabEndpoint::open(room)?;
+    let rows: FetchedAnswer<Vec<FetchedRow>> = serde_json::from_slice(&lab.get("cluster/resources?type=vm").await?)?;
     // Who is neither running nor stopped cannot be declared to be so.
     let settled = rows.data.iter().filter(|row| matches!(row.status.as_str(), "running" | "stopped"));
     let guests: Vec<Value> =
@@ -82,31 +82,32 @@ async fn desired(room: &Path) -> Any<Value> {
     Ok(json!({ "version": 1, "environment": "lab", "guests": guests }))
 }
 
-struct Lab {
+struct LabEndpoint {
     client: reqwest::Client,
     url: String,
     token: String,
 }
 
-impl Lab {
-    fn open(room: &Path) -> Any<Self> {
+impl LabEndpoint {
+    fn open(room: &Path) -> FetchResult<Self> {
         let told: Value = serde_json::from_slice(&fs::read(room.join("lab.json"))?)?;
         let text = |pointer: &str| told.pointer(pointer).and_then(Value::as_str).ok_or(format!("lab.json has no {pointer}"));
         let port = told.pointer("/nodes/0/port").ok_or("lab.json has no port")?;
         let secret = fs::read_to_string(room.join(text("/token/secret/file")?))?;
-        let client = reqwest::Client::builder().tls_backend_preconfigured(tls(&room.join("ca.pem"))?).http1_only().no_proxy().build()?;
+        let client =
+            reqwest::Client::builder().tls_backend_preconfigured(tls_config(&room.join("ca.pem"))?).http1_only().no_proxy().build()?;
         let token = format!("PVEAPIToken={}={}", text("/token/id")?, secret.trim_end());
         Ok(Self { client, url: format!("https://{}:{port}", text("/nodes/0/host")?), token })
     }
 
-    async fn get(&self, path: &str) -> Any<Vec<u8>> {
+    async fn get(&self, path: &str) -> FetchResult<Vec<u8>> {
         let url = format!("{}/api2/extjs/{path}", self.url);
         let answer = self.client.get(url).header("Authorization", &self.token).send().await?.error_for_status()?;
         Ok(answer.bytes().await?.to_vec())
     }
 }
 
-fn tls(authority: &Path) -> Any<rustls::ClientConfig> {
+fn tls_config(authority: &Path) -> FetchResult<rustls::ClientConfig> {
     let mut roots = rustls::RootCertStore::empty();
     for certificate in CertificateDer::pem_file_iter(authority)? {
         roots.add(certificate?)?;

@@ -10,7 +10,7 @@ pub mod client;
 
 pub mod observe;
 
-pub mod hand;
+pub mod actuator;
 
 pub mod identity;
 
@@ -18,8 +18,8 @@ pub mod doctor;
 
 mod observer;
 
-mod shell;
+mod shell_quote;
 
 mod time;
 
-pub use observer::{Environment, Proxmox, ProxmoxError, Report};
+pub use observer::{ConnectionSettings, ObservationReport, ProxmoxError, ProxmoxObserver};

@@ -13,52 +13,52 @@ use crate::{ObserveError, Observer};
 
 /// Where a recording is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Replay {
+pub enum RecordingObserver {
     /// In a file.
     File(PathBuf),
     /// On standard input, which can be read once.
     Stdin,
 }
 
-impl Replay {
-    fn place(&self) -> String {
+impl RecordingObserver {
+    fn source_name(&self) -> String {
         match self {
             Self::File(path) => path.display().to_string(),
             Self::Stdin => "standard input".into(),
         }
     }
 
-    fn bytes(&self) -> Result<Vec<u8>, ObserveError> {
+    fn read_bytes(&self) -> Result<Vec<u8>, ObserveError> {
         let read = match self {
-            Self::File(path) => File::open(path).and_then(bounded),
-            Self::Stdin => bounded(io::stdin().lock()),
+            Self::File(path) => File::open(path).and_then(read_bounded),
+            Self::Stdin => read_bounded(io::stdin().lock()),
         };
-        let bytes = read.map_err(|source| ObserveError::Unreadable { place: self.place(), source })?;
+        let bytes = read.map_err(|source| ObserveError::Unreadable { place: self.source_name(), source })?;
         if bytes.len() > TEXT_BYTES_MAX {
-            return Err(ObserveError::TooLarge { place: self.place() });
+            return Err(ObserveError::TooLarge { place: self.source_name() });
         }
         Ok(bytes)
     }
 }
 
 /// At most one byte more than is accepted: enough to know that it is too much.
-fn bounded(source: impl Read) -> io::Result<Vec<u8>> {
+fn read_bounded(source: impl Read) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     source.take(TEXT_BYTES_MAX as u64 + 1).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
-impl Observer for Replay {
+impl Observer for RecordingObserver {
     async fn observe(&self, environment: &EnvironmentName, scope: &Scope) -> Result<Scoped, ObserveError> {
-        let bytes = self.bytes()?;
+        let bytes = self.read_bytes()?;
         let observation = match observe::parse(&bytes) {
             Ok(observation) => observation,
-            Err(diagnostics) => return Err(ObserveError::Malformed { place: self.place(), bytes, diagnostics }),
+            Err(diagnostics) => return Err(ObserveError::Malformed { place: self.source_name(), bytes, diagnostics }),
         };
         if observation.environment != *environment {
             let (found, wanted) = (observation.environment.to_string(), environment.to_string());
-            return Err(ObserveError::OtherEnvironment { place: self.place(), found, wanted });
+            return Err(ObserveError::OtherEnvironment { place: self.source_name(), found, wanted });
         }
-        Ok(observation.within(scope))
+        Ok(observation.into_scoped(scope))
     }
 }

@@ -13,17 +13,17 @@ use converger_core::document::Notation;
 use converger_core::observe;
 use converger_core::plan::plan;
 
-use fleet::{Fleet, Share};
+use fleet::{BenchFleet, GuestShare};
 
 fn main() {
     let Some(guests) = std::env::args().find_map(|argument| argument.parse().ok()) else {
         eprintln!("allocations <guests>");
         return;
     };
-    let fleet = Fleet { guests, drifted: Share::None, ordered: Share::None };
+    let fleet = BenchFleet { guests, drifted_share: GuestShare::None, ordered_share: GuestShare::None };
     let desired = desired::parse(fleet.desired_json().as_bytes(), Notation::Json).expect("the fleet is well-formed");
     let observation = observe::parse(fleet.current_json().as_bytes()).expect("the fleet is well-formed");
-    let (scoped, desired, rules) = (Arc::new(observation.within(&desired.scope())), Arc::new(desired), Arc::default());
+    let (scoped, desired, rules) = (Arc::new(observation.into_scoped(&desired.scope())), Arc::new(desired), Arc::default());
     let counted = allocation_counter::measure(|| drop(plan(desired, scoped, rules)));
     println!(r#"{{"guests":{guests},"allocations":{}}}"#, counted.count_total);
 }

@@ -19,21 +19,21 @@ use converger_core::document::Notation;
 use granit_parser::{Options, Parser};
 use serde::Deserialize;
 
-use fleet::{Fleet, Share};
+use fleet::{BenchFleet, GuestShare};
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match arguments[..] {
-        ["write", directory, guests] => write(Path::new(directory), guests.parse().expect("a number of guests")),
-        ["serde", directory] => serde(Path::new(directory)),
-        ["yaml", directory, repetitions] => yaml(Path::new(directory), repetitions.parse().expect("a number of repetitions")),
+        ["write", directory, guests] => write_fleet_files(Path::new(directory), guests.parse().expect("a number of guests")),
+        ["serde", directory] => parse_with_serde(Path::new(directory)),
+        ["yaml", directory, repetitions] => time_yaml(Path::new(directory), repetitions.parse().expect("a number of repetitions")),
         _ => eprintln!("decode write <directory> <guests> | serde <directory> | yaml <directory> <repetitions>"),
     }
 }
 
-fn write(directory: &Path, guests: u32) {
-    let fleet = Fleet { guests, drifted: Share::OneIn(4), ordered: Share::OneIn(10) };
+fn write_fleet_files(directory: &Path, guests: u32) {
+    let fleet = BenchFleet { guests, drifted_share: GuestShare::OneIn(4), ordered_share: GuestShare::OneIn(10) };
     let write = |name: &str, text: String| fs::write(directory.join(name), text).expect("a file");
     fs::create_dir_all(directory).expect("a directory");
     write("desired.json", fleet.desired_json());
@@ -41,14 +41,14 @@ fn write(directory: &Path, guests: u32) {
     write("current.json", fleet.current_json());
 }
 
-fn yaml(directory: &Path, repetitions: u32) {
+fn time_yaml(directory: &Path, repetitions: u32) {
     let text = fs::read_to_string(directory.join("desired.yaml")).expect("written before");
-    let [events, desired] = cpu::least(repetitions, text.as_str(), [events_once, desired_once]);
+    let [events, desired] = cpu::measure_least(repetitions, text.as_str(), [parse_events, parse_desired]);
     println!(r#"{{"events_ns":{events},"desired_ns":{desired}}}"#);
 }
 
 #[inline(never)]
-fn events_once(text: &str) {
+fn parse_events(text: &str) {
     let mut options = Options::default();
     // As the program has them, so that both passes do the same checks.
     options.flow_nesting_limit = 32;
@@ -63,43 +63,43 @@ fn events_once(text: &str) {
 }
 
 #[inline(never)]
-fn desired_once(text: &str) {
+fn parse_desired(text: &str) {
     drop(black_box(desired::parse(text.as_bytes(), Notation::Yaml).expect("the fleet is well-formed")));
 }
 
-fn serde(directory: &Path) {
-    let desired: Desired = owned(&directory.join("desired.json"));
-    let current: Current = owned(&directory.join("current.json"));
+fn parse_with_serde(directory: &Path) {
+    let desired: BenchDesired = load_json(&directory.join("desired.json"));
+    let current: BenchObservation = load_json(&directory.join("current.json"));
     black_box((&desired, &current));
 }
 
-fn owned<T: for<'de> Deserialize<'de>>(path: &Path) -> T {
+fn load_json<T: for<'de> Deserialize<'de>>(path: &Path) -> T {
     serde_json::from_slice(&fs::read(path).expect("written before")).expect("the fleet is well-formed")
 }
 
 #[derive(Deserialize)]
 #[expect(dead_code, reason = "what is parsed is not looked at")]
-struct Desired {
+struct BenchDesired {
     version: u32,
     environment: String,
-    guests: Vec<Declared>,
+    guests: Vec<BenchDesiredGuest>,
 }
 
 #[derive(Deserialize)]
 #[expect(dead_code, reason = "what is parsed is not looked at")]
-struct Declared {
+struct BenchDesiredGuest {
     vmid: u32,
     kind: String,
     name: Option<String>,
     state: Option<String>,
-    config: Option<DeclaredConfig>,
+    config: Option<BenchDesiredConfig>,
     after: Option<Vec<u32>>,
-    identity: Option<Identity>,
+    identity: Option<BenchIdentity>,
 }
 
 #[derive(Deserialize)]
 #[expect(dead_code, reason = "what is parsed is not looked at")]
-struct DeclaredConfig {
+struct BenchDesiredConfig {
     cores: Option<u32>,
     memory: Option<String>,
     description: Option<String>,
@@ -109,7 +109,7 @@ struct DeclaredConfig {
 
 #[derive(Deserialize)]
 #[expect(dead_code, reason = "what is parsed is not looked at")]
-struct Identity {
+struct BenchIdentity {
     uuid: Option<String>,
     ctime: Option<u64>,
     rootfs: Option<String>,
@@ -118,27 +118,27 @@ struct Identity {
 
 #[derive(Deserialize)]
 #[expect(dead_code, reason = "what is parsed is not looked at")]
-struct Current {
+struct BenchObservation {
     schema: String,
     environment: String,
     source: Option<String>,
     taken_at: Option<String>,
     complete: bool,
     quorate: bool,
-    nodes: Vec<Node>,
-    guests: Vec<Observed>,
+    nodes: Vec<BenchNode>,
+    guests: Vec<BenchObservedGuest>,
 }
 
 #[derive(Deserialize)]
 #[expect(dead_code, reason = "what is parsed is not looked at")]
-struct Node {
+struct BenchNode {
     name: String,
     online: bool,
 }
 
 #[derive(Deserialize)]
 #[expect(dead_code, reason = "what is parsed is not looked at")]
-struct Observed {
+struct BenchObservedGuest {
     vmid: u32,
     kind: String,
     name: Option<String>,
@@ -148,25 +148,25 @@ struct Observed {
     cpus: Option<u32>,
     maxmem: Option<u64>,
     lock: Option<String>,
-    ha: Option<Ha>,
+    ha: Option<BenchHa>,
     template: Option<bool>,
     protection: Option<bool>,
     tags: Option<Vec<String>>,
-    identity: Option<Identity>,
-    config: Option<ObservedConfig>,
-    pending: Option<Vec<Pending>>,
+    identity: Option<BenchIdentity>,
+    config: Option<BenchObservedConfig>,
+    pending: Option<Vec<BenchPending>>,
     digest: Option<String>,
 }
 
 #[derive(Deserialize)]
 #[expect(dead_code, reason = "what is parsed is not looked at")]
-struct Ha {
+struct BenchHa {
     state: Option<String>,
 }
 
 #[derive(Deserialize)]
 #[expect(dead_code, reason = "what is parsed is not looked at")]
-struct ObservedConfig {
+struct BenchObservedConfig {
     cores: Option<u32>,
     memory: Option<u32>,
     description: Option<String>,
@@ -175,6 +175,6 @@ struct ObservedConfig {
 
 #[derive(Deserialize)]
 #[expect(dead_code, reason = "what is parsed is not looked at")]
-struct Pending {
+struct BenchPending {
     key: String,
 }

@@ -10,14 +10,14 @@ mod fleet;
 use std::hint::black_box;
 use std::sync::Arc;
 
-use converger_core::desired::{self, Desired, DesiredGuest, Setting};
+use converger_core::desired::{self, Desired, DesiredGuest, DesiredSetting};
 use converger_core::document::Notation;
-use converger_core::normalize::{Field, Value};
-use converger_core::observe::{self, Observation, ObservedGuest, Reading, Scoped, Status};
+use converger_core::normalize::{Field, FieldValue};
+use converger_core::observe::{self, Observation, ObservedGuest, ObservedStatus, Reading, Scoped};
 use converger_core::plan::{Plan, Verdict, plan};
 use converger_core::policy::Rules;
 
-use fleet::{Fleet, Share};
+use fleet::{BenchFleet, GuestShare};
 
 fn main() {
     let numbers: Vec<u32> = std::env::args().filter_map(|argument| argument.parse().ok()).collect();
@@ -25,44 +25,45 @@ fn main() {
         eprintln!("plan <guests> <repetitions>");
         return;
     };
-    let fleet = Fleet { guests, drifted: Share::OneIn(4), ordered: Share::None };
+    let fleet = BenchFleet { guests, drifted_share: GuestShare::OneIn(4), ordered_share: GuestShare::None };
     let desired = desired::parse(fleet.desired_json().as_bytes(), Notation::Json).expect("the fleet is well-formed");
     let observation = observe::parse(fleet.current_json().as_bytes()).expect("the fleet is well-formed");
-    let inputs = Inputs { observation: Arc::new(observation.within(&desired.scope())), desired: Arc::new(desired), rules: Arc::default() };
-    let drifted = merged(&inputs.desired, &inputs.observation);
-    assert_eq!(drifted, to_do(&inputs.plan()), "the merge and the planner find the same guests");
-    let [merge, plan] = cpu::least(repetitions, &inputs, [merge_once, plan_once]);
+    let inputs =
+        BenchInputs { observation: Arc::new(observation.into_scoped(&desired.scope())), desired: Arc::new(desired), rules: Arc::default() };
+    let drifted = count_drifted(&inputs.desired, &inputs.observation);
+    assert_eq!(drifted, count_unconverged(&inputs.plan()), "the merge and the planner find the same guests");
+    let [merge, plan] = cpu::measure_least(repetitions, &inputs, [merge_once, plan_once]);
     println!(r#"{{"guests":{guests},"drifted":{drifted},"merge_ns":{merge},"plan_ns":{plan}}}"#);
 }
 
-struct Inputs {
+struct BenchInputs {
     desired: Arc<Desired>,
     observation: Arc<Scoped>,
     rules: Arc<Rules>,
 }
 
-impl Inputs {
+impl BenchInputs {
     fn plan(&self) -> Plan {
         plan(Arc::clone(&self.desired), Arc::clone(&self.observation), Arc::clone(&self.rules))
     }
 }
 
 #[inline(never)]
-fn plan_once(inputs: &Inputs) {
+fn plan_once(inputs: &BenchInputs) {
     drop(black_box(inputs.plan()));
 }
 
 #[inline(never)]
-fn merge_once(inputs: &Inputs) {
-    black_box(merged(&inputs.desired, &inputs.observation));
+fn merge_once(inputs: &BenchInputs) {
+    black_box(count_drifted(&inputs.desired, &inputs.observation));
 }
 
-fn to_do(plan: &Plan) -> usize {
+fn count_unconverged(plan: &Plan) -> usize {
     plan.verdicts().iter().filter(|verdict| !matches!(verdict, Verdict::Converged { .. })).count()
 }
 
 /// How many guests are not as declared.
-fn merged(desired: &Desired, observation: &Observation) -> usize {
+fn count_drifted(desired: &Desired, observation: &Observation) -> usize {
     let mut rows = observation.guests.iter().peekable();
     let is_drifted = |guest: &&DesiredGuest| {
         while rows.next_if(|row| row.vmid < guest.vmid).is_some() {}
@@ -75,13 +76,13 @@ fn is_as_declared(guest: &DesiredGuest, row: &ObservedGuest) -> bool {
     guest.kind == row.kind
         && guest.name.as_ref().is_none_or(|name| row.name.as_deref() == Some(name.as_str()))
         && guest.identity.as_ref().is_none_or(|pinned| matches!(&row.identity, Reading::Read(seen) if seen == pinned))
-        && guest.state.is_none_or(|state| row.status == Status::Known(state))
+        && guest.state.is_none_or(|state| row.status == ObservedStatus::Known(state))
         && guest.config.iter().all(|setting| is_set(setting, row))
 }
 
-fn is_set(setting: &Setting, row: &ObservedGuest) -> bool {
+fn is_set(setting: &DesiredSetting, row: &ObservedGuest) -> bool {
     match (setting.field, &setting.wanted, &row.tags, &row.config) {
-        (Field::Tags, Some(Value::Tags(wanted)), Reading::Read(tags), _) => wanted == tags,
+        (Field::Tags, Some(FieldValue::Tags(wanted)), Reading::Read(tags), _) => wanted == tags,
         (Field::Tags, None, Reading::Read(tags), _) => tags.is_empty(),
         (_, wanted, _, Reading::Read(config)) => config.get(setting.field) == wanted.as_ref(),
         _ => false,

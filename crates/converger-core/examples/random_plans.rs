@@ -8,7 +8,7 @@ use std::io::{self, BufWriter, Write};
 use converger_core::artifact::{Provenance, write_plan};
 use converger_core::policy::{Circumstances, Limits};
 use converger_core::safety;
-use converger_core::testing::{Rng, World};
+use converger_core::testing::{Rng, TestWorld};
 
 const SEED: u64 = 8785;
 
@@ -17,7 +17,7 @@ fn main() -> io::Result<()> {
     let mut rng = Rng::new(SEED);
     let mut out = BufWriter::new(io::stdout().lock());
     for _ in 0..count {
-        let inputs = World::small(&mut rng).parse().map_err(|faults| io::Error::other(format!("{faults:?}")))?;
+        let inputs = TestWorld::random_small(&mut rng).parse().map_err(|faults| io::Error::other(format!("{faults:?}")))?;
         let limits = Limits { guests: 3, percent: 50, stops: 1 };
         let freeze = rng.one_in(3).then(|| "month's end: \"ledger\" \u{e9}\u{1f512}\u{7f}\u{1}".to_owned());
         let judged = safety::judge(inputs.plan(), limits, Circumstances { freeze });

@@ -7,7 +7,7 @@ use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
 use crate::guest::RunState;
-use crate::normalize::{Effect, Field, Value};
+use crate::normalize::{ChangeEffect, Field, FieldValue};
 
 /// A primitive mutation of one guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,13 +36,13 @@ pub struct FieldChange {
     /// The key.
     pub field: Field,
     /// The value in effect before; `None`: absent.
-    pub before: Option<Value>,
+    pub before: Option<FieldValue>,
     /// The value that is written; `None`: the key is removed.
-    pub after: Option<Value>,
+    pub after: Option<FieldValue>,
     /// A value of somebody else that waits for the next start and is replaced by this write; `Some(None)`: a removal.
-    pub pending: Option<Option<Value>>,
+    pub pending: Option<Option<FieldValue>>,
     /// When it takes effect.
-    pub effect: Effect,
+    pub effect: ChangeEffect,
 }
 
 /// What a step does to the guest while it is carried out.
@@ -74,7 +74,7 @@ pub enum Risk {
 /// What a step amounts to: whether data is touched, and whether it can be undone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Class {
+pub enum ChangeClass {
     /// Nothing is interrupted, and it can be undone.
     Benign,
     /// Something is interrupted.
@@ -91,7 +91,7 @@ pub struct Action {
     /// The word of its change.
     pub change: &'static str,
     /// The class of it, at least.
-    pub class: Class,
+    pub class: ChangeClass,
     /// The impact of it, at least.
     pub impact: Impact,
     /// The risk of it, at least.
@@ -100,11 +100,11 @@ pub struct Action {
 
 /// The catalogue. Its digest is part of every plan.
 pub static CATALOGUE: [Action; 5] = [
-    Action { action: "vm.config.set", change: "config.set", class: Class::Benign, impact: Impact::None, risk: Risk::Low },
-    Action { action: "vm.reboot", change: "reboot", class: Class::Disruptive, impact: Impact::Reboot, risk: Risk::Medium },
-    Action { action: "vm.shutdown", change: "shutdown", class: Class::Disruptive, impact: Impact::Stop, risk: Risk::Medium },
-    Action { action: "vm.start", change: "start", class: Class::Benign, impact: Impact::None, risk: Risk::Medium },
-    Action { action: "vm.stop", change: "stop", class: Class::Disruptive, impact: Impact::Stop, risk: Risk::Medium },
+    Action { action: "vm.config.set", change: "config.set", class: ChangeClass::Benign, impact: Impact::None, risk: Risk::Low },
+    Action { action: "vm.reboot", change: "reboot", class: ChangeClass::Disruptive, impact: Impact::Reboot, risk: Risk::Medium },
+    Action { action: "vm.shutdown", change: "shutdown", class: ChangeClass::Disruptive, impact: Impact::Stop, risk: Risk::Medium },
+    Action { action: "vm.start", change: "start", class: ChangeClass::Benign, impact: Impact::None, risk: Risk::Medium },
+    Action { action: "vm.stop", change: "stop", class: ChangeClass::Disruptive, impact: Impact::Stop, risk: Risk::Medium },
 ];
 
 impl Change {
@@ -129,7 +129,7 @@ impl Change {
 
     /// The run-state that it leads to, if it changes it.
     #[must_use]
-    pub fn leads_to(&self) -> Option<RunState> {
+    pub fn resulting_state(&self) -> Option<RunState> {
         match self {
             Self::ConfigSet(_) => None,
             Self::Start | Self::Reboot { .. } => Some(RunState::Running),
@@ -139,15 +139,15 @@ impl Change {
 }
 
 /// What undoes a change, as far as anything does.
-pub struct Undo<'c>(pub &'c Change);
+pub struct InverseChange<'c>(pub &'c Change);
 
-impl Serialize for Undo<'_> {
+impl Serialize for InverseChange<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut undo = serializer.serialize_map(None)?;
         match self.0 {
             Change::ConfigSet(fields) => {
                 undo.serialize_entry("change", "config.set")?;
-                undo.serialize_entry("fields", &Befores(fields))?;
+                undo.serialize_entry("fields", &ValuesBefore(fields))?;
             }
             Change::Start => undo.serialize_entry("change", "shutdown")?,
             Change::Shutdown { .. } | Change::Stop => undo.serialize_entry("change", "start")?,
@@ -158,18 +158,18 @@ impl Serialize for Undo<'_> {
     }
 }
 
-struct Befores<'c>(&'c [FieldChange]);
+struct ValuesBefore<'c>(&'c [FieldChange]);
 
-impl Serialize for Befores<'_> {
+impl Serialize for ValuesBefore<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_map(self.0.iter().map(|change| (change.field.word(), &change.before)))
     }
 }
 
 /// The fields of a config write, for artifacts.
-pub struct Fields<'c>(pub &'c [FieldChange]);
+pub struct FieldChanges<'c>(pub &'c [FieldChange]);
 
-impl Serialize for Fields<'_> {
+impl Serialize for FieldChanges<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_map(self.0.iter().map(|change| (change.field.word(), change)))
     }

@@ -8,20 +8,20 @@
 mod pin;
 mod scaffold;
 
-pub use pin::{Chosen, GuestPin, Outcome, Pinned, Wish, pin};
-pub use scaffold::{Adopted, LeftOut, Scaffold, Unadopted, scaffold};
+pub use pin::{GuestPin, PinOutcome, PinRequest, PinResult, PinSelection, pin};
+pub use scaffold::{AdoptedGuest, OmittedField, Scaffold, UnadoptableGuest, scaffold};
 
-use crate::guest::Identity;
+use crate::guest::GuestIdentity;
 
 /// A mark of blanks would hold for every guest that has none.
-fn without_blanks(marks: &Identity) -> Identity {
+fn drop_blank_marks(marks: &GuestIdentity) -> GuestIdentity {
     let text = |mark: &Option<Box<str>>| mark.clone().filter(|mark| !mark.trim().is_empty());
     match marks {
-        Identity::Qemu { uuid, ctime } => Identity::Qemu { uuid: text(uuid), ctime: *ctime },
-        Identity::Lxc { rootfs, mac } => Identity::Lxc { rootfs: text(rootfs), mac: text(mac) },
+        GuestIdentity::Qemu { uuid, ctime } => GuestIdentity::Qemu { uuid: text(uuid), ctime: *ctime },
+        GuestIdentity::Lxc { rootfs, mac } => GuestIdentity::Lxc { rootfs: text(rootfs), mac: text(mac) },
     }
 }
 
-fn has_marks(identity: &Identity) -> bool {
+fn has_marks(identity: &GuestIdentity) -> bool {
     identity.marks().iter().any(|(_, mark)| mark.is_some())
 }

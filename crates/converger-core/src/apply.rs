@@ -1,16 +1,16 @@
 //! The words of carrying out: an operation, what the journal takes of it, and how it ends.
 //!
-//! One [`Operation`] is one step of a plan on its way. The journal takes [`Record`]s and only adds: the intent before
+//! One [`Operation`] is one step of a plan on its way. The journal takes [`JournalRecord`]s and only adds: the intent before
 //! anything is sent, a mark right before the sending, the task as soon as it is known, one end, and for what was held a
-//! person's word. [`History`] is what the records of one operation amount to, and the only judge of which record may follow.
+//! person's word. [`OperationHistory`] is what the records of one operation amount to, and the only judge of which record may follow.
 //!
 //! A stored operation is evidence and a thing to be resolved by reading; it is never a permission to send anything.
 //!
 //! What never enters: sending, waiting, storing. Ids and times are handed in.
 
-mod ask;
 pub mod check;
 mod decode;
+mod env_request;
 mod history;
 mod id;
 mod names;
@@ -26,15 +26,20 @@ mod tests;
 use crate::artifact::Digest;
 use crate::guest::{ClusterIdentity, EnvironmentName, Vmid};
 
-pub use ask::{Answer, Ask, Cause, ConfigRead, Live, Membership, Place, Revision, Sent, TaskSeen, TaskState, Trouble};
-pub use check::{Reliance, Terms};
-pub use decode::{Malformed, parse_operation, parse_outcome};
-pub(crate) use decode::{OperationFile, OutcomeFile, checked, evidence, list, number, one_of, parse, schema, vmid};
-pub use history::{History, Illegal, Progress, Resolved, Sending, is_remark, is_storable};
-pub use id::{BootId, IdempotencyKey, OperationId, RunId, TaskId, Word};
+pub use check::{CheckContext, DependencyCheck};
+pub(crate) use decode::{
+    OperationDecoder, OutcomeDecoder, check_schema, parse_stored, read_checked, read_enum, read_evidence, read_list, read_u32, read_vmid,
+};
+pub use decode::{StoredTextError, parse_operation, parse_outcome};
+pub use env_request::{
+    ClusterMembership, ConfigRevision, EnvFault, EnvFaultKind, EnvRequest, EnvResponse, GuestAddress, LiveConfig, LiveStatus, ObservedTask,
+    SendResult, TaskState,
+};
+pub use history::{IllegalRecord, JournalProgress, OperationHistory, ResolutionRecord, SendingMark, is_storable, is_valid_remark};
+pub use id::{BootId, IdempotencyKey, OperationId, RunId, Slug, TaskId};
 pub use names::{EnvironmentNames, NameConflict, binding_conflict};
-pub use operation::{Guards, Operation, Source, Target};
-pub use outcome::{End, Evidence, Fact, Findings, Outcome, Release, Resolution};
+pub use operation::{GuestGuards, Operation, OperationSource, OperationTarget};
+pub use outcome::{Evidence, Fact, Findings, OperationEnd, Outcome, ReleaseCondition, Resolution};
 pub use own_write::own_writes;
 pub use write::{write_operation, write_outcome};
 
@@ -46,7 +51,7 @@ pub const OUTCOME_SCHEMA: &str = "converger.outcome/1";
 
 /// One line of the journal. Times are milliseconds since 1970 and for people: no order is derived from them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Record {
+pub enum JournalRecord {
     /// It is about to be sent. Durable before anything is (G11).
     Intent {
         /// What is about to be sent.
@@ -65,7 +70,7 @@ pub enum Record {
         up_ms: u64,
     },
     /// The environment runs it as this task. Durable as soon as it is known.
-    Tasked {
+    TaskStarted {
         /// The operation.
         id: OperationId,
         /// The task.
@@ -97,13 +102,13 @@ pub enum Record {
     },
 }
 
-impl Record {
+impl JournalRecord {
     /// The operation that it is about.
     #[must_use]
     pub fn id(&self) -> &OperationId {
         match self {
             Self::Intent { operation, .. } => &operation.id,
-            Self::Sending { id, .. } | Self::Tasked { id, .. } | Self::Ended { id, .. } | Self::Resolved { id, .. } => id,
+            Self::Sending { id, .. } | Self::TaskStarted { id, .. } | Self::Ended { id, .. } | Self::Resolved { id, .. } => id,
         }
     }
 
@@ -113,7 +118,7 @@ impl Record {
         match self {
             Self::Intent { at_ms, .. }
             | Self::Sending { at_ms, .. }
-            | Self::Tasked { at_ms, .. }
+            | Self::TaskStarted { at_ms, .. }
             | Self::Ended { at_ms, .. }
             | Self::Resolved { at_ms, .. } => *at_ms,
         }
@@ -137,7 +142,7 @@ pub struct Uptime {
 
 /// One pass of the spine that acts: what its operations belong to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Run {
+pub struct RunStart {
     /// Its id.
     pub id: RunId,
     /// The environment that it acts on.

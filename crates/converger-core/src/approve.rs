@@ -2,7 +2,7 @@
 //!
 //! [`admit`] makes an [`ApprovedPlan`] of a [`SafePlan`], and nothing else does; the engine takes nothing else. In this first
 //! form an environment is driven by one person: what they type at a terminal is the approval, and the full digest of a plan,
-//! as a script gives it, covers benign steps only. What needs more is refused with `approval-missing`.
+//! as a script gives it, covers benign steps only. What needs more is refused with `check_approval-missing`.
 //!
 //! What never enters: who is at the terminal, what was typed there and what time it is; all of it is handed in. Limits and
 //! guarantees (`safety`) are judged before.
@@ -10,19 +10,19 @@
 use std::io;
 use std::sync::Arc;
 
-use crate::action::{Change, Class, Impact};
-use crate::apply::{Operation, OperationId, Place, Reliance, RunId, Source, Target, Terms};
+use crate::action::{Change, ChangeClass, Impact};
+use crate::apply::{CheckContext, DependencyCheck, GuestAddress, Operation, OperationId, OperationSource, OperationTarget, RunId};
 use crate::artifact::{Digest, Provenance, write_body};
 use crate::desired::DesiredGuest;
 use crate::guest::{RunState, Vmid};
-use crate::moment;
 use crate::plan::{Plan, Step, Verdict};
 use crate::refusal::Refusal;
 use crate::safety::SafePlan;
+use crate::timestamp;
 
 /// Who decides in an environment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
+pub enum ApprovalMode {
     /// One person, who is asked and answers.
     Solo,
     /// Several: whoever asks does not approve.
@@ -57,24 +57,24 @@ pub enum Confirmation {
 
 /// What to do about guests that the plan refuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
+pub enum RefusedGuestPolicy {
     /// Nothing is carried out while there is one.
-    StopsAll,
+    StopRun,
     /// They are left out, and the others are carried out.
-    IsLeftOut,
+    LeaveOut,
 }
 
 /// What holds at the moment of an admission.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Admission {
     /// Who decides.
-    pub mode: Mode,
+    pub mode: ApprovalMode,
     /// Where the reading came from (G7).
     pub provenance: Provenance,
     /// What was said.
     pub confirmation: Confirmation,
     /// What to do about guests that are refused.
-    pub refused: Refused,
+    pub refused: RefusedGuestPolicy,
     /// The time, in milliseconds since 1970.
     pub now_ms: u64,
     /// How old the reading may be.
@@ -167,7 +167,7 @@ pub fn admit(safe: SafePlan, admission: &Admission) -> io::Result<Admitted> {
     if !refusals.is_empty() {
         return Ok(Admitted::Refused(refusals));
     }
-    Ok(match approval(safe.plan(), admission, digest) {
+    Ok(match check_approval(safe.plan(), admission, digest) {
         Ok((by, how)) => Admitted::Approved(ApprovedPlan { safe, digest, by, how }),
         Err(refusal) => Admitted::Refused(vec![refusal]),
     })
@@ -180,17 +180,17 @@ pub fn objections(safe: &SafePlan, admission: &Admission) -> Vec<Refusal> {
     if admission.provenance == Provenance::Replay {
         refusals.push(Refusal::replay_not_appliable());
     }
-    refusals.extend(stale(safe.plan(), admission));
-    if admission.refused == Refused::StopsAll {
-        refusals.extend(refused_guests(safe.plan()));
+    refusals.extend(check_age(safe.plan(), admission));
+    if admission.refused == RefusedGuestPolicy::StopRun {
+        refusals.extend(guest_refusals(safe.plan()));
     }
     refusals
 }
 
 /// Age is judged here and nowhere else; what does not say when it was taken has none that could be trusted.
-fn stale(plan: &Plan, admission: &Admission) -> Option<Refusal> {
+fn check_age(plan: &Plan, admission: &Admission) -> Option<Refusal> {
     let now_secs = admission.now_ms / 1000;
-    let taken = plan.observation().taken_at.as_deref().and_then(moment::read);
+    let taken = plan.observation().taken_at.as_deref().and_then(timestamp::parse_timestamp);
     let Some(taken) = taken.filter(|taken| *taken <= now_secs.saturating_add(Admission::AHEAD_SECS_MAX)) else {
         return Some(Refusal::observation_undated());
     };
@@ -198,7 +198,7 @@ fn stale(plan: &Plan, admission: &Admission) -> Option<Refusal> {
     (age > admission.age_secs_max).then(|| Refusal::observation_stale(age, admission.age_secs_max))
 }
 
-fn refused_guests(plan: &Plan) -> Vec<Refusal> {
+fn guest_refusals(plan: &Plan) -> Vec<Refusal> {
     let refused = plan.verdicts().iter().filter_map(|verdict| match verdict {
         Verdict::Refused(refusals) => Some(refusals.iter().cloned()),
         Verdict::Converged { .. } | Verdict::Steps(_) => None,
@@ -207,54 +207,54 @@ fn refused_guests(plan: &Plan) -> Vec<Refusal> {
 }
 
 /// Who approved it and how, or what is missing.
-fn approval(plan: &Plan, admission: &Admission, digest: Digest) -> Result<(Box<str>, &'static str), Refusal> {
+fn check_approval(plan: &Plan, admission: &Admission, digest: Digest) -> Result<(Box<str>, &'static str), Refusal> {
     let missing = |needs: &'static str, guests: Vec<Vmid>| Err(Refusal::approval_missing(needs, guests));
-    let changed = guests_with(plan, |_| true);
+    let changed = ids_with_step(plan, |_| true);
     if changed.is_empty() {
         // Nothing is carried out, so that nothing has to be approved.
         return Ok(("nobody".into(), "nothing to do"));
     }
-    if admission.mode == Mode::Shared {
+    if admission.mode == ApprovalMode::Shared {
         return missing("somebody else's approval", changed);
     }
     match &admission.confirmation {
         Confirmation::None => missing("a confirmation", changed),
         Confirmation::Declined { .. } => missing("a yes of whoever was asked", changed),
         Confirmation::Typed { by, names } => {
-            let unnamed = unnamed(plan, names);
+            let unnamed = guests_not_named(plan, names);
             if unnamed.is_empty() { Ok((by.clone(), "typed")) } else { missing("the typed name of each guest that goes down", unnamed) }
         }
         Confirmation::FullDigest { by, digest: given } => {
             if *given != digest {
                 return missing("the digest of this plan", changed);
             }
-            let more = guests_with(plan, |step| step.class() > Class::Benign);
+            let more = ids_with_step(plan, |step| step.class() > ChangeClass::Benign);
             if more.is_empty() { Ok((by.clone(), "digest")) } else { missing("a person at a terminal", more) }
         }
     }
 }
 
 /// The guests that go down and were not named. Names are not unique: each was typed for one guest.
-fn unnamed(plan: &Plan, names: &[Box<str>]) -> Vec<Vmid> {
+fn guests_not_named(plan: &Plan, names: &[Box<str>]) -> Vec<Vmid> {
     let mut left: Vec<&str> = names.iter().map(AsRef::as_ref).collect();
     let mut is_named = |guest: &DesiredGuest| {
         let at = plan.name_of(guest).and_then(|name| left.iter().position(|typed| *typed == name));
         at.map(|at| left.swap_remove(at)).is_some()
     };
-    going_down(plan).filter(|guest| !is_named(guest)).map(|guest| guest.vmid).collect()
+    guests_to_stop(plan).filter(|guest| !is_named(guest)).map(|guest| guest.vmid).collect()
 }
 
 /// The guests that are stopped, or worse: each is named by whoever confirms the plan.
-pub fn going_down(plan: &Plan) -> impl Iterator<Item = &DesiredGuest> {
-    with_steps(plan, |step| step.impact() >= Impact::Stop)
+pub fn guests_to_stop(plan: &Plan) -> impl Iterator<Item = &DesiredGuest> {
+    guests_with_step(plan, |step| step.impact() >= Impact::Stop)
 }
 
-fn guests_with(plan: &Plan, is_meant: impl Fn(&Step) -> bool) -> Vec<Vmid> {
-    with_steps(plan, is_meant).map(|guest| guest.vmid).collect()
+fn ids_with_step(plan: &Plan, is_meant: impl Fn(&Step) -> bool) -> Vec<Vmid> {
+    guests_with_step(plan, is_meant).map(|guest| guest.vmid).collect()
 }
 
 /// The guests of which a step is meant.
-fn with_steps(plan: &Plan, is_meant: impl Fn(&Step) -> bool) -> impl Iterator<Item = &DesiredGuest> {
+fn guests_with_step(plan: &Plan, is_meant: impl Fn(&Step) -> bool) -> impl Iterator<Item = &DesiredGuest> {
     plan.guests().filter_map(move |(guest, verdict)| match verdict {
         Verdict::Steps(steps) if steps.iter().any(&is_meant) => Some(guest),
         _ => None,
@@ -276,34 +276,42 @@ impl ApprovedPlan {
 
     /// Who approved it.
     #[must_use]
-    pub fn by(&self) -> &str {
+    pub fn approver(&self) -> &str {
         &self.by
     }
 
     /// How, in a word.
     #[must_use]
-    pub fn how(&self) -> &'static str {
+    pub fn approval_method(&self) -> &'static str {
         self.how
     }
 
     /// Its steps as operations of a run, in the order of the plan, with the terms that each is held against. `id` makes the id
     /// of the operation with this number; ids are never made here. `None`: an id is missing.
     #[must_use]
-    pub fn into_operations(self, run: &RunId, id: impl Fn(usize) -> Option<OperationId>) -> Option<Vec<(Operation, Terms)>> {
+    pub fn into_operations(self, run: &RunId, id: impl Fn(usize) -> Option<OperationId>) -> Option<Vec<(Operation, CheckContext)>> {
         let plan = self.safe.plan();
         let rules = Arc::new(plan.rules().clone());
         let mut operations = Vec::new();
         for (guest, verdict) in plan.guests() {
             let Verdict::Steps(steps) = verdict else { continue };
-            let target = Target::of(plan, guest)?;
-            let ends = steps.iter().rev().find_map(|step| step.change.leads_to());
+            let target = OperationTarget::from_plan(plan, guest)?;
+            let ends = steps.iter().rev().find_map(|step| step.change.resulting_state());
             for (position, step) in (0..).zip(steps) {
                 let environment = plan.desired().environment().clone();
                 let id = id(operations.len())?;
-                let operation =
-                    Operation::new(id, run.clone(), environment, target.clone(), step.clone(), position, self.digest, Source::Convergent);
-                let relies = reliances(plan, guest, &step.change, ends);
-                operations.push((operation, Terms::new(Arc::clone(&rules), guest).with_reliances(relies)));
+                let operation = Operation::new(
+                    id,
+                    run.clone(),
+                    environment,
+                    target.clone(),
+                    step.clone(),
+                    position,
+                    self.digest,
+                    OperationSource::Convergent,
+                );
+                let relies = dependency_checks(plan, guest, &step.change, ends);
+                operations.push((operation, CheckContext::new(Arc::clone(&rules), guest).with_dependencies(relies)));
             }
         }
         Some(operations)
@@ -315,8 +323,8 @@ impl ApprovedPlan {
 ///
 /// The first half of a restart relies on what the second relies on: it would leave the guest down otherwise. It does not ask for those
 /// that come after to be down, because nobody declared them so.
-fn reliances(plan: &Plan, guest: &DesiredGuest, change: &Change, ends: Option<RunState>) -> Vec<Reliance> {
-    let (others, state): (Vec<Vmid>, RunState) = match change.leads_to().and(ends) {
+fn dependency_checks(plan: &Plan, guest: &DesiredGuest, change: &Change, ends: Option<RunState>) -> Vec<DependencyCheck> {
+    let (others, state): (Vec<Vmid>, RunState) = match change.resulting_state().and(ends) {
         Some(RunState::Running) => (guest.after.to_vec(), RunState::Running),
         Some(RunState::Stopped) => {
             let dependents = plan.guests().filter(|(other, _)| other.after.contains(&guest.vmid));
@@ -326,9 +334,9 @@ fn reliances(plan: &Plan, guest: &DesiredGuest, change: &Change, ends: Option<Ru
     };
     let placed = others.into_iter().filter_map(|vmid| {
         let row = plan.observation().find(vmid)?;
-        Some(Place { node: plan.observation().node_of(row)?.name.clone(), kind: row.kind, vmid })
+        Some(GuestAddress { node: plan.observation().node_of(row)?.name.clone(), kind: row.kind, vmid })
     });
-    placed.map(|place| Reliance { place, state }).collect()
+    placed.map(|place| DependencyCheck { address: place, state }).collect()
 }
 
 #[cfg(test)]

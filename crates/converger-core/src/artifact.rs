@@ -20,11 +20,11 @@ use sha2::{Digest as _, Sha256};
 use crate::action::CATALOGUE;
 use crate::desired::Desired;
 use crate::normalize::TABLE;
-use crate::observe::{InScope, Observation, Scoped};
+use crate::observe::{Observation, PlanView, Scoped};
 use crate::policy::Rules;
 
-pub use plan::{Provenance, SCHEMA as PLAN_SCHEMA, is_bound, write_body, write_judgement, write_plan};
-pub use recorded::{Narrowed, RecordedPlan};
+pub use plan::{Provenance, SCHEMA as PLAN_SCHEMA, has_body_digest, write_body, write_judgement, write_plan};
+pub use recorded::{GuestOmission, RecordedPlan};
 
 /// The largest integer in any artifact: RFC 8785 numbers are doubles, and above this they would be rounded in silence.
 pub const INTEGER_MAX: u64 = (1 << 53) - 1;
@@ -56,19 +56,19 @@ impl Digest {
     ///
     /// # Errors
     /// A value that cannot be written as JSON; none of ours is one.
-    pub fn of(value: &impl Serialize) -> io::Result<Self> {
-        Ok(Self(hashed(Sha256::new(), value)?.finalize().into()))
+    pub fn of_value(value: &impl Serialize) -> io::Result<Self> {
+        Ok(Self(hash_value(Sha256::new(), value)?.finalize().into()))
     }
 }
 
 /// `sha256:` and two digits for each byte.
-const TEXT_BYTES: usize = 7 + 64;
+const DIGEST_TEXT_BYTES: usize = 7 + 64;
 
 impl Digest {
     /// Gives its text to whoever wants it. It is made in place: every entry and every plan names several.
     fn with_text<T>(&self, take: impl FnOnce(&str) -> T) -> T {
         let mut text = *b"sha256:0000000000000000000000000000000000000000000000000000000000000000";
-        let (_, digits) = text.split_at_mut(TEXT_BYTES - 64);
+        let (_, digits) = text.split_at_mut(DIGEST_TEXT_BYTES - 64);
         let digit = |half: u8| if half < 10 { b'0' + half } else { b'a' - 10 + half };
         for ([high, low], byte) in digits.as_chunks_mut::<2>().0.iter_mut().zip(self.0) {
             (*high, *low) = (digit(byte >> 4), digit(byte & 15));
@@ -102,16 +102,16 @@ const BUFFER_BYTES: usize = 64 * 1024;
 /// What is only hashed needs no more than the hash takes at once with good speed; most of it is small.
 const HASH_BUFFER_BYTES: usize = 4 * 1024;
 
-struct Hashing(Sha256);
+struct HashWriter(Sha256);
 
 /// A hash that goes on over a value's canonical form.
-fn hashed(hash: Sha256, value: &impl Serialize) -> io::Result<Sha256> {
-    let mut hashing = BufWriter::with_capacity(HASH_BUFFER_BYTES, Hashing(hash));
-    write(&mut hashing, value)?;
+fn hash_value(hash: Sha256, value: &impl Serialize) -> io::Result<Sha256> {
+    let mut hashing = BufWriter::with_capacity(HASH_BUFFER_BYTES, HashWriter(hash));
+    write_json(&mut hashing, value)?;
     hashing.into_inner().map(|hashing| hashing.0).map_err(io::IntoInnerError::into_error)
 }
 
-impl Write for Hashing {
+impl Write for HashWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.update(bytes);
         Ok(bytes.len())
@@ -123,12 +123,12 @@ impl Write for Hashing {
 }
 
 /// Passes bytes on and hashes them on the way.
-struct Tee<W> {
+struct TeeHashWriter<W> {
     hash: Sha256,
     out: W,
 }
 
-impl<W: Write> Write for Tee<W> {
+impl<W: Write> Write for TeeHashWriter<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.out.write_all(bytes)?;
         self.hash.update(bytes);
@@ -140,7 +140,7 @@ impl<W: Write> Write for Tee<W> {
     }
 }
 
-fn write(out: &mut impl Write, value: &impl Serialize) -> io::Result<()> {
+fn write_json(out: &mut impl Write, value: &impl Serialize) -> io::Result<()> {
     serde_json::to_writer(out, value).map_err(io::Error::from)
 }
 
@@ -150,7 +150,7 @@ fn write(out: &mut impl Write, value: &impl Serialize) -> io::Result<()> {
 /// What the writer says.
 pub fn write_observation(out: &mut impl Write, observation: &Observation) -> io::Result<()> {
     let mut buffered = BufWriter::with_capacity(BUFFER_BYTES, out);
-    write(&mut buffered, observation)?;
+    write_json(&mut buffered, observation)?;
     buffered.write_all(b"\n")?;
     buffered.flush()
 }
@@ -160,7 +160,7 @@ pub fn write_observation(out: &mut impl Write, observation: &Observation) -> io:
 /// # Errors
 /// See [`Digest::of`].
 pub fn desired_digest(desired: &Desired) -> io::Result<Digest> {
-    Digest::of(desired)
+    Digest::of_value(desired)
 }
 
 /// The digest of a reading, over the rows in scope.
@@ -168,7 +168,7 @@ pub fn desired_digest(desired: &Desired) -> io::Result<Digest> {
 /// # Errors
 /// See [`Digest::of`].
 pub fn observation_digest(observation: &Scoped) -> io::Result<Digest> {
-    Digest::of(&InScope(observation))
+    Digest::of_value(&PlanView(observation))
 }
 
 /// The digest of the protection rules and the table of fields.
@@ -176,18 +176,18 @@ pub fn observation_digest(observation: &Scoped) -> io::Result<Digest> {
 /// # Errors
 /// See [`Digest::of`].
 pub fn rules_digest(rules: &Rules) -> io::Result<Digest> {
-    let mut hash = hashed(table_hashed()?, rules)?;
+    let mut hash = hash_value(rules_hash_prefix()?, rules)?;
     hash.update(b"}");
     Ok(Digest(hash.finalize().into()))
 }
 
 /// The hash over `{"fields":...,"protect":`, which is the same for all rules: the table never changes while a program runs.
-fn table_hashed() -> io::Result<Sha256> {
+fn rules_hash_prefix() -> io::Result<Sha256> {
     static HASHED: OnceLock<Sha256> = OnceLock::new();
     if let Some(hash) = HASHED.get() {
         return Ok(hash.clone());
     }
-    let mut hash = hashed(Sha256::new_with_prefix(b"{\"fields\":"), &TABLE)?;
+    let mut hash = hash_value(Sha256::new_with_prefix(b"{\"fields\":"), &TABLE)?;
     hash.update(b",\"protect\":");
     Ok(HASHED.get_or_init(|| hash).clone())
 }
@@ -200,7 +200,7 @@ pub fn catalogue_digest() -> io::Result<Digest> {
     static DIGEST: OnceLock<Digest> = OnceLock::new();
     match DIGEST.get() {
         Some(digest) => Ok(*digest),
-        None => Digest::of(&CATALOGUE).map(|digest| *DIGEST.get_or_init(|| digest)),
+        None => Digest::of_value(&CATALOGUE).map(|digest| *DIGEST.get_or_init(|| digest)),
     }
 }
 
@@ -209,22 +209,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_rules_are_hashed_in_parts_as_they_would_be_whole() {
+    fn rules_hashed_in_parts_match_the_whole() {
         #[derive(Serialize)]
-        struct Whole<'r> {
-            fields: &'r [crate::normalize::Rule],
+        struct WholeRulesFixture<'r> {
+            fields: &'r [crate::normalize::FieldRule],
             protect: &'r Rules,
         }
         let (plain, wider) = (Rules::default(), Rules::new(vec![], vec!["edge-".to_owned()], vec![]));
         for rules in [&plain, &wider, &plain] {
-            assert_eq!(rules_digest(rules).unwrap(), Digest::of(&Whole { fields: &TABLE, protect: rules }).unwrap());
+            assert_eq!(rules_digest(rules).unwrap(), Digest::of_value(&WholeRulesFixture { fields: &TABLE, protect: rules }).unwrap());
         }
         assert_ne!(rules_digest(&plain).unwrap(), rules_digest(&wider).unwrap());
-        assert_eq!(catalogue_digest().unwrap(), Digest::of(&CATALOGUE).unwrap());
+        assert_eq!(catalogue_digest().unwrap(), Digest::of_value(&CATALOGUE).unwrap());
     }
 
     #[test]
-    fn a_digest_is_read_as_it_is_written_and_in_no_other_way() {
+    fn digest_parses_only_its_own_format() {
         let digest = Digest::of_bytes(b"x");
         let text = digest.to_string();
         assert_eq!(Digest::parse(&text), Some(digest));

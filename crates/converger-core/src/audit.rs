@@ -7,7 +7,7 @@ use crate::safety::Judged;
 
 /// The counts of a plan. Members stand in the order of their names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Summary {
+pub struct PlanSummary {
     /// Guests with nothing to do.
     pub converged: u64,
     /// Guests in scope.
@@ -22,7 +22,7 @@ pub struct Summary {
 
 /// How an audit ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Conclusion {
+pub enum AuditConclusion {
     /// All is as declared.
     Converged,
     /// Something would be done.
@@ -33,9 +33,9 @@ pub enum Conclusion {
 
 /// Counts what is in a plan.
 #[must_use]
-pub fn summary(judged: &Judged) -> Summary {
+pub fn summarize_plan(judged: &Judged) -> PlanSummary {
     let plan = judged.plan();
-    let mut summary = Summary { unmanaged: plan.observation().unmanaged, ..Summary::default() };
+    let mut summary = PlanSummary { unmanaged: plan.observation().unmanaged, ..PlanSummary::default() };
     for verdict in plan.verdicts() {
         summary.guests += 1;
         match verdict {
@@ -49,13 +49,13 @@ pub fn summary(judged: &Judged) -> Summary {
 
 /// How a command ends that shows this plan: a refusal outweighs pending changes.
 #[must_use]
-pub fn conclude(judged: &Judged) -> Conclusion {
-    let summary = summary(judged);
+pub fn conclude_audit(judged: &Judged) -> AuditConclusion {
+    let summary = summarize_plan(judged);
     if matches!(judged, Judged::Refused(_)) || summary.refused > 0 {
-        Conclusion::Refused
+        AuditConclusion::Refused
     } else if summary.steps > 0 {
-        Conclusion::ChangesPending
+        AuditConclusion::ChangesPending
     } else {
-        Conclusion::Converged
+        AuditConclusion::Converged
     }
 }

@@ -1,13 +1,13 @@
 //! How much a change amounts to: the catalogue sets the floor, and what is known here can only raise it.
 
-use crate::action::{Change, Class, FieldChange, Impact, Risk};
-use crate::normalize::{Effect, Field};
+use crate::action::{Change, ChangeClass, FieldChange, Impact, Risk};
+use crate::normalize::{ChangeEffect, Field};
 
 /// The impact of a change on the guest while it is carried out.
 #[must_use]
 pub fn impact(change: &Change) -> Impact {
     let raised = match change {
-        Change::ConfigSet(fields) if fields.iter().any(|field| field.effect == Effect::Live) => Impact::Reload,
+        Change::ConfigSet(fields) if fields.iter().any(|field| field.effect == ChangeEffect::Live) => Impact::Reload,
         _ => Impact::None,
     };
     change.action().impact.max(raised)
@@ -17,7 +17,7 @@ pub fn impact(change: &Change) -> Impact {
 #[must_use]
 pub fn risk(change: &Change) -> Risk {
     let raised = match change {
-        Change::ConfigSet(fields) if fields.iter().all(is_note) => Risk::Low,
+        Change::ConfigSet(fields) if fields.iter().all(is_metadata_field) => Risk::Low,
         Change::ConfigSet(_) => Risk::Medium,
         // The guest cannot write out what it holds in memory.
         Change::Stop => Risk::High,
@@ -28,29 +28,29 @@ pub fn risk(change: &Change) -> Risk {
 
 /// The class of a change.
 #[must_use]
-pub fn class(change: &Change) -> Class {
-    let raised = if impact(change) >= Impact::DataLoss { Class::Destructive } else { Class::Benign };
+pub fn class(change: &Change) -> ChangeClass {
+    let raised = if impact(change) >= Impact::DataLoss { ChangeClass::Destructive } else { ChangeClass::Benign };
     change.action().class.max(raised)
 }
 
 /// Fields that tell people something, and the guest nothing.
-fn is_note(change: &FieldChange) -> bool {
+fn is_metadata_field(change: &FieldChange) -> bool {
     matches!(change.field, Field::Description | Field::Tags | Field::Onboot | Field::Startup)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::normalize::Value;
+    use crate::normalize::FieldValue;
 
-    fn set(field: Field, effect: Effect) -> Change {
-        Change::ConfigSet(Box::new([FieldChange { field, before: None, after: Some(Value::Count(1)), pending: None, effect }]))
+    fn config_set(field: Field, effect: ChangeEffect) -> Change {
+        Change::ConfigSet(Box::new([FieldChange { field, before: None, after: Some(FieldValue::Count(1)), pending: None, effect }]))
     }
 
     #[test]
-    fn the_classifier_only_raises() {
+    fn classifier_never_lowers_the_catalogue() {
         let changes = [
-            set(Field::Cores, Effect::AtRestart),
+            config_set(Field::Cores, ChangeEffect::AtRestart),
             Change::Start,
             Change::Stop,
             Change::Shutdown { timeout_secs: 1 },
@@ -63,11 +63,11 @@ mod tests {
     }
 
     #[test]
-    fn notes_are_low_and_live_changes_reload() {
-        assert_eq!(risk(&set(Field::Tags, Effect::Recorded)), Risk::Low);
-        assert_eq!(risk(&set(Field::Cores, Effect::AtRestart)), Risk::Medium);
-        assert_eq!(impact(&set(Field::Cpulimit, Effect::Live)), Impact::Reload);
-        assert_eq!(impact(&set(Field::Cores, Effect::AtRestart)), Impact::None);
+    fn metadata_changes_are_low_risk_and_live_changes_reload() {
+        assert_eq!(risk(&config_set(Field::Tags, ChangeEffect::Recorded)), Risk::Low);
+        assert_eq!(risk(&config_set(Field::Cores, ChangeEffect::AtRestart)), Risk::Medium);
+        assert_eq!(impact(&config_set(Field::Cpulimit, ChangeEffect::Live)), Impact::Reload);
+        assert_eq!(impact(&config_set(Field::Cores, ChangeEffect::AtRestart)), Impact::None);
         assert_eq!(risk(&Change::Stop), Risk::High);
     }
 }

@@ -24,7 +24,7 @@ const VECTORS_PINNED: &str = "sha256:278939f78a170a9f1b90daaeb522944955bb6fd6ea2
 const TESTS: &str = include_str!("../contract/tests.txt");
 
 /// A golden plan: inputs, and the body that they give.
-struct Vector {
+struct GoldenPlan {
     name: &'static str,
     desired: &'static str,
     current: &'static str,
@@ -33,7 +33,7 @@ struct Vector {
 
 macro_rules! vectors {
     ($($name:literal),* $(,)?) => {
-        [$(Vector {
+        [$(GoldenPlan {
             name: $name,
             desired: include_str!(concat!("../contract/vectors/", $name, "/desired.yaml")),
             current: include_str!(concat!("../contract/vectors/", $name, "/current.json")),
@@ -42,16 +42,16 @@ macro_rules! vectors {
     };
 }
 
-static VECTORS: [Vector; 10] =
+static VECTORS: [GoldenPlan; 10] =
     vectors!["after", "containers", "converged", "drift", "guards", "incomplete", "no-quorum", "pending", "protected", "strangers",];
 
 /// What [`check`] found.
 #[derive(Clone, Debug)]
-pub struct Report {
+pub struct ContractReport {
     /// The text of the guarantees.
-    pub design: Pin,
+    pub design: PinnedDigest,
     /// The golden vectors.
-    pub vectors: Pin,
+    pub vectors: PinnedDigest,
     /// How many vectors were planned again.
     pub planned: usize,
     /// The names of those that gave other bytes.
@@ -62,14 +62,14 @@ pub struct Report {
 
 /// A digest that must not change unnoticed.
 #[derive(Clone, Debug)]
-pub struct Pin {
+pub struct PinnedDigest {
     /// What the code says.
     pub pinned: &'static str,
     /// What it is.
     pub found: Digest,
 }
 
-impl Pin {
+impl PinnedDigest {
     /// Whether both are one.
     #[must_use]
     pub fn holds(&self) -> bool {
@@ -88,7 +88,7 @@ pub struct Guarantee {
     pub tests: Vec<&'static str>,
 }
 
-impl Report {
+impl ContractReport {
     /// Whether the program keeps its contract.
     #[must_use]
     pub fn holds(&self) -> bool {
@@ -101,46 +101,46 @@ impl Report {
 
 /// Checks the contract now.
 #[must_use]
-pub fn check() -> Report {
+pub fn check() -> ContractReport {
     check_with(DESIGN, DESIGN_PINNED, &VECTORS, VECTORS_PINNED)
 }
 
-fn check_with(design: &'static str, design_pinned: &'static str, vectors: &[Vector], vectors_pinned: &'static str) -> Report {
-    Report {
-        design: Pin { pinned: design_pinned, found: digest_of_text(design) },
-        vectors: Pin { pinned: vectors_pinned, found: digest_of_vectors(vectors) },
+fn check_with(design: &'static str, design_pinned: &'static str, vectors: &[GoldenPlan], vectors_pinned: &'static str) -> ContractReport {
+    ContractReport {
+        design: PinnedDigest { pinned: design_pinned, found: digest_of_text(design) },
+        vectors: PinnedDigest { pinned: vectors_pinned, found: digest_of_vectors(vectors) },
         planned: vectors.len(),
-        differing: vectors.iter().filter(|vector| !gives_its_body(vector)).map(|vector| vector.name).collect(),
-        guarantees: guarantees(design, TESTS),
+        differing: vectors.iter().filter(|vector| !reproduces_body(vector)).map(|vector| vector.name).collect(),
+        guarantees: parse_guarantees(design, TESTS),
     }
 }
 
 /// Line endings do not count: a checkout may change them.
-fn normalised(text: &str) -> String {
+fn normalise_line_endings(text: &str) -> String {
     text.replace("\r\n", "\n")
 }
 
 fn digest_of_text(text: &str) -> Digest {
-    Digest::of_bytes(normalised(text).as_bytes())
+    Digest::of_bytes(normalise_line_endings(text).as_bytes())
 }
 
 /// Each part by its own digest, so that nothing can move from one part into the next.
-fn digest_of_vectors(vectors: &[Vector]) -> Digest {
-    let parts = |vector: &Vector| {
+fn digest_of_vectors(vectors: &[GoldenPlan]) -> Digest {
+    let parts = |vector: &GoldenPlan| {
         let digests = [vector.desired, vector.current, vector.body].map(|part| digest_of_text(part).to_string());
         format!("{} {}\n", vector.name, digests.join(" "))
     };
     Digest::of_bytes(vectors.iter().map(parts).collect::<String>().as_bytes())
 }
 
-fn gives_its_body(vector: &Vector) -> bool {
-    body_of(vector.desired, vector.current).is_some_and(|body| body == normalised(vector.body).trim_end().as_bytes())
+fn reproduces_body(vector: &GoldenPlan) -> bool {
+    plan_body(vector.desired, vector.current).is_some_and(|body| body == normalise_line_endings(vector.body).trim_end().as_bytes())
 }
 
 /// The body of the plan that these inputs give under the built-in rules.
-fn body_of(desired: &str, current: &str) -> Option<Vec<u8>> {
-    let desired = desired::parse(normalised(desired).as_bytes(), Notation::Yaml).ok()?;
-    let observation = observe::parse(normalised(current).as_bytes()).ok()?.within(&desired.scope());
+fn plan_body(desired: &str, current: &str) -> Option<Vec<u8>> {
+    let desired = desired::parse(normalise_line_endings(desired).as_bytes(), Notation::Yaml).ok()?;
+    let observation = observe::parse(normalise_line_endings(current).as_bytes()).ok()?.into_scoped(&desired.scope());
     let plan = plan::plan(Arc::new(desired), Arc::new(observation), Arc::new(Rules::default()));
     let mut body = Vec::new();
     let written: io::Result<Digest> = artifact::write_body(&mut body, &plan);
@@ -148,7 +148,7 @@ fn body_of(desired: &str, current: &str) -> Option<Vec<u8>> {
 }
 
 /// Headings of the form `## G3 · title`, with the lines of `tests` that begin with the same id.
-fn guarantees(design: &'static str, tests: &'static str) -> Vec<Guarantee> {
+fn parse_guarantees(design: &'static str, tests: &'static str) -> Vec<Guarantee> {
     let heading = |line: &'static str| line.strip_prefix("## ")?.split_once(" · ").filter(|(id, _)| id.starts_with('G'));
     let tests_of =
         |id: &str| tests.lines().filter_map(|line| line.split_once(' ')).filter(|(own, _)| *own == id).map(|(_, test)| test).collect();
@@ -177,9 +177,9 @@ mod tests {
     }
 
     #[test]
-    fn a_vector_that_plans_differently_is_named() {
+    fn changed_golden_plan_is_reported() {
         let [first, ..] = &VECTORS;
-        let forged = [Vector { name: "forged", desired: first.desired, current: first.current, body: "{}" }];
+        let forged = [GoldenPlan { name: "forged", desired: first.desired, current: first.current, body: "{}" }];
         let report = check_with(DESIGN, DESIGN_PINNED, &forged, VECTORS_PINNED);
         assert_eq!(report.differing, ["forged"]);
         assert!(!report.vectors.holds() && !report.holds());
@@ -187,9 +187,9 @@ mod tests {
 
     #[test]
     fn a_guarantee_without_a_test_breaks_the_contract() {
-        let untested = guarantees("## G98 · never tested\n", TESTS);
+        let untested = parse_guarantees("## G98 · never tested\n", TESTS);
         assert_eq!(untested, [Guarantee { id: "G98", title: "never tested", tests: vec![] }]);
-        let report = Report { guarantees: untested, ..check() };
+        let report = ContractReport { guarantees: untested, ..check() };
         assert!(!report.holds());
     }
 }

@@ -17,8 +17,8 @@ use serde::ser::{SerializeMap, SerializeStruct};
 use serde::{Serialize, Serializer};
 
 use crate::document::{Diagnostics, Notation};
-use crate::guest::{EnvironmentName, GuestName, Identity, Kind, RunState, Vmid};
-use crate::normalize::{Field, Value};
+use crate::guest::{EnvironmentName, GuestIdentity, GuestKind, GuestName, RunState, Vmid};
+use crate::normalize::{Field, FieldValue};
 
 /// The version of the file format.
 pub const VERSION: u64 = 1;
@@ -39,37 +39,37 @@ pub struct DesiredGuest {
     /// Its id.
     pub vmid: Vmid,
     /// Its kind.
-    pub kind: Kind,
+    pub kind: GuestKind,
     /// Its name, which must be the observed one. Left out only where `identity` pins it.
     pub name: Option<GuestName>,
     /// The run-state; `None` means that it is not managed.
     pub state: Option<RunState>,
     /// The managed config keys, in the order of [`Field`].
-    pub config: Box<[Setting]>,
+    pub config: Box<[DesiredSetting]>,
     /// Whether it may be restarted for config that cannot take effect otherwise.
-    pub restart: Restart,
+    pub restart: RestartPolicy,
     /// It is started only once those are seen running, and stopped before those are.
     pub after: Box<[Vmid]>,
     /// How it is stopped.
-    pub stop: Stop,
+    pub stop: StopMethod,
     /// Seconds that a graceful shutdown may take.
     pub stop_timeout_secs: u32,
     /// Its birth marks.
-    pub identity: Option<Box<Identity>>,
+    pub identity: Option<Box<GuestIdentity>>,
 }
 
 /// One managed config key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Setting {
+pub struct DesiredSetting {
     /// The key.
     pub field: Field,
     /// The value; `None` means that the key is to be absent (`null` in the file).
-    pub wanted: Option<Value>,
+    pub wanted: Option<FieldValue>,
 }
 
 /// Whether a guest may be restarted for its config.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Restart {
+pub enum RestartPolicy {
     /// Never: config that cannot take effect while it runs stays pending.
     Never,
     /// When some config waits for it.
@@ -78,7 +78,7 @@ pub enum Restart {
 
 /// How a guest is stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stop {
+pub enum StopMethod {
     /// Gracefully, and never harder after a timeout.
     Shutdown,
     /// At once, as if power were cut.
@@ -105,7 +105,7 @@ impl Scope {
 
     /// Whether a guest is in scope.
     #[must_use]
-    pub fn has(&self, vmid: Vmid) -> bool {
+    pub fn contains(&self, vmid: Vmid) -> bool {
         self.0.binary_search(&vmid).is_ok()
     }
 
@@ -121,7 +121,7 @@ impl Scope {
 /// # Errors
 /// All faults of the text, each with its place.
 pub fn parse(bytes: &[u8], notation: Notation) -> Result<Desired, Diagnostics> {
-    parse::parse(bytes, notation, Form::Declared)
+    parse::parse(bytes, notation, ValueForm::Declared)
 }
 
 /// Reads a declared state in the form that is kept and hashed: numbers stand in the unit of their field, as the planner sees them.
@@ -129,12 +129,12 @@ pub fn parse(bytes: &[u8], notation: Notation) -> Result<Desired, Diagnostics> {
 /// # Errors
 /// Anything that is not such a state. What is not byte for byte as this program writes it is another text, though perhaps the same state.
 pub fn parse_normal(bytes: &[u8]) -> Result<Desired, Diagnostics> {
-    parse::parse(bytes, Notation::Json, Form::Normal)
+    parse::parse(bytes, Notation::Json, ValueForm::Normal)
 }
 
 /// How values are written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Form {
+enum ValueForm {
     /// By people, with units.
     #[default]
     Declared,
@@ -150,18 +150,18 @@ enum Form {
 ///
 /// # Errors
 /// Faults of the text, or the guest whose layout is not understood.
-pub fn with_marks(bytes: &[u8], notation: Notation, marks: &BTreeMap<Vmid, Identity>) -> Result<String, Diagnostics> {
-    edit::with_marks(bytes, notation, marks)
+pub fn insert_marks(bytes: &[u8], notation: Notation, marks: &BTreeMap<Vmid, GuestIdentity>) -> Result<String, Diagnostics> {
+    edit::insert_marks(bytes, notation, marks)
 }
 
 /// Birth marks as desired.yaml writes them, within one line.
-pub(crate) fn marks_text(identity: &Identity) -> String {
-    edit::marks_text(identity)
+pub(crate) fn format_marks(identity: &GuestIdentity) -> String {
+    edit::format_marks(identity)
 }
 
 /// Why a declared state cannot be narrowed so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NotNarrowed {
+pub enum NarrowError {
     /// The guest is not declared.
     Undeclared(Vmid),
     /// A guest names another in `after`, and only one of the two is chosen.
@@ -197,18 +197,18 @@ impl Desired {
     ///
     /// # Errors
     /// A guest that is not declared, or two that `after` joins and of which only one is chosen: their order would be lost.
-    pub fn narrowed(&self, only: &Scope) -> Result<Self, NotNarrowed> {
+    pub fn narrow_to(&self, only: &Scope) -> Result<Self, NarrowError> {
         if let Some(vmid) = only.ids().iter().find(|vmid| self.find(**vmid).is_none()) {
-            return Err(NotNarrowed::Undeclared(*vmid));
+            return Err(NarrowError::Undeclared(*vmid));
         }
-        let chosen: Vec<DesiredGuest> = self.guests.iter().filter(|guest| only.has(guest.vmid)).cloned().collect();
+        let chosen: Vec<DesiredGuest> = self.guests.iter().filter(|guest| only.contains(guest.vmid)).cloned().collect();
         // In both directions: who starts after another also stops before it.
         for guest in &self.guests {
-            if let Some(named) = guest.after.iter().find(|named| only.has(**named) != only.has(guest.vmid)) {
-                return Err(NotNarrowed::Splits { vmid: guest.vmid, named: *named });
+            if let Some(named) = guest.after.iter().find(|named| only.contains(**named) != only.contains(guest.vmid)) {
+                return Err(NarrowError::Splits { vmid: guest.vmid, named: *named });
             }
         }
-        let kept: Vec<u32> = self.guests.iter().zip(0..).filter(|(guest, _)| only.has(guest.vmid)).map(|(_, index)| index).collect();
+        let kept: Vec<u32> = self.guests.iter().zip(0..).filter(|(guest, _)| only.contains(guest.vmid)).map(|(_, index)| index).collect();
         let place = |index: &u32| kept.binary_search(index).ok().and_then(|place| u32::try_from(place).ok());
         let order = self.order.as_ref().map(|order| order.iter().filter_map(place).collect());
         Ok(Self { environment: self.environment.clone(), guests: chosen.into(), order })
@@ -252,7 +252,7 @@ impl Serialize for DesiredGuest {
             map.serialize_entry("after", &self.after)?;
         }
         if !self.config.is_empty() {
-            map.serialize_entry("config", &Settings(&self.config))?;
+            map.serialize_entry("config", &SettingsRow(&self.config))?;
         }
         if let Some(identity) = &self.identity {
             map.serialize_entry("identity", identity)?;
@@ -261,13 +261,13 @@ impl Serialize for DesiredGuest {
         if let Some(name) = &self.name {
             map.serialize_entry("name", name)?;
         }
-        if self.restart == Restart::WhenNeeded {
+        if self.restart == RestartPolicy::WhenNeeded {
             map.serialize_entry("restart", "when-needed")?;
         }
         if let Some(state) = self.state {
             map.serialize_entry("state", &state)?;
         }
-        if self.stop == Stop::Hard {
+        if self.stop == StopMethod::Hard {
             map.serialize_entry("stop", "hard")?;
         }
         if self.stop_timeout_secs != Self::STOP_TIMEOUT_SECS {
@@ -278,9 +278,9 @@ impl Serialize for DesiredGuest {
     }
 }
 
-struct Settings<'d>(&'d [Setting]);
+struct SettingsRow<'d>(&'d [DesiredSetting]);
 
-impl Serialize for Settings<'_> {
+impl Serialize for SettingsRow<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_map(self.0.iter().map(|setting| (setting.field.word(), &setting.wanted)))
     }

@@ -5,40 +5,42 @@
 //!
 //! What never enters: hashes of the log and its signatures, files, and text for people.
 
+mod admissions;
 mod bundle;
+mod canonical_check;
 mod config;
-mod deep;
-mod keep;
-mod proven;
+mod decision_record;
+mod entry_filter;
+mod ledger_check;
+mod observation_retention;
 mod read;
-mod readings;
-mod recall;
+mod receipt_check;
 mod replay;
-mod same;
-mod sieve;
-mod weighed;
+mod reproduce;
 mod write;
 
 #[cfg(test)]
 mod tests;
 
-use crate::apply::{End, EnvironmentBinding, EnvironmentRename, Evidence, Freeze, Hold, OperationId, Record, Run, RunId, Word};
+use crate::apply::{
+    EnvironmentBinding, EnvironmentRename, Evidence, Freeze, Hold, JournalRecord, OperationEnd, OperationId, RunId, RunStart, Slug,
+};
 use crate::artifact::Digest;
 use crate::guest::{EnvironmentName, Vmid};
 use crate::refusal::Refusal;
 
-pub use bundle::{Answer, BUNDLE_SCHEMA, Broken, Bundle, Gate, admissible};
-pub use config::{InForce, Understand};
-pub use deep::{Deep, Wrong};
-pub use keep::{Kept, keep};
-pub use proven::{Proof, is_proof_of};
+pub use admissions::{AdmissionTracker, Approval, RecordedAdmission};
+pub use bundle::{Admissibility, AdmissionBundle, AdmissionGate, BUNDLE_SCHEMA, EvidenceFault, check_admissibility};
+pub use config::{EffectiveConfig, ParseConfig};
+pub use decision_record::{DecisionRecord, record_decision};
+pub use entry_filter::{EntryFilter, EntryQuery};
+pub use ledger_check::{LedgerCheck, LedgerFault};
+pub use observation_retention::PrunedSet;
 pub use read::parse_entry;
-pub use readings::LetGo;
-pub use recall::{Decision, Irreproducible, Piece, Recalled, reproduce};
-pub use replay::{Misplaced, Past, Replay};
-pub use sieve::{Sieve, Wanted};
-pub use weighed::{Admissions, Approval, Weighed};
-pub use write::{write_entry, write_fitting};
+pub use receipt_check::{OperationProof, belongs_to_proof};
+pub use replay::{LedgerReplay, MisplacedEntry, RunWithEnd};
+pub use reproduce::{Decision, DecisionPart, ReplayableDecision, ReproduceError, reproduce};
+pub use write::{write_bounded_entry, write_entry};
 
 /// The schema id of an entry.
 pub const ENTRY_SCHEMA: &str = "converger.entry/1";
@@ -48,7 +50,7 @@ pub const ENTRY_BYTES_MAX: usize = (64 << 10) - 1;
 
 /// One entry of the ledger. Times are milliseconds since 1970 and for people: the order of entries is that of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Entry {
+pub enum LedgerEntry {
     /// From here on checkpoints are signed with this key.
     Key {
         /// Who can check them, as it is passed on.
@@ -59,9 +61,9 @@ pub enum Entry {
     /// A run began.
     RunStarted {
         /// The run.
-        run: Run,
+        run: RunStart,
         /// What it decides on.
-        inputs: Inputs,
+        inputs: DecisionInputs,
     },
     /// A plan was made and judged.
     PlanMade {
@@ -81,9 +83,9 @@ pub enum Entry {
         /// The guest; none: the whole run.
         guest: Option<Vmid>,
         /// The stage that refused it.
-        stage: Word,
+        stage: Slug,
         /// Why: a code of the table.
-        code: Word,
+        code: Slug,
         /// What that rests on.
         evidence: Evidence,
         /// When.
@@ -98,7 +100,7 @@ pub enum Entry {
         /// Who.
         by: Box<str>,
         /// How: by typing, or by giving the digest.
-        how: Word,
+        how: Slug,
         /// The names of guests that were typed.
         names: Box<[Box<str>]>,
         /// When.
@@ -113,7 +115,7 @@ pub enum Entry {
         /// The digest of the evidence that was weighed.
         bundle: Digest,
         /// What came of it: a code of the table, or that it may be.
-        answer: Word,
+        answer: Slug,
         /// When.
         at_ms: u64,
     },
@@ -127,13 +129,13 @@ pub enum Entry {
         at_ms: u64,
     },
     /// The journal took a record.
-    Record(Record),
+    Record(JournalRecord),
     /// A run ended.
     RunEnded {
         /// The run.
         run: RunId,
         /// How.
-        end: End,
+        end: OperationEnd,
         /// When.
         at_ms: u64,
     },
@@ -208,7 +210,7 @@ pub enum Entry {
 
 /// What a run decides on, each named by its digest.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Inputs {
+pub struct DecisionInputs {
     /// The version of the program.
     pub program: Box<str>,
     /// The version of the planner.
@@ -225,13 +227,13 @@ pub struct Inputs {
     pub catalogue: Digest,
 }
 
-impl Entry {
+impl LedgerEntry {
     /// That something was decided against in a run: of a guest, or of all of it.
     #[must_use]
-    pub fn refused(run: RunId, guest: Option<Vmid>, refusal: &Refusal, at_ms: u64) -> Self {
+    pub fn from_refusal(run: RunId, guest: Option<Vmid>, refusal: &Refusal, at_ms: u64) -> Self {
         let entry = refusal.code().entry();
         // INVARIANT: the words of our own tables are words; `every_code_is_a_word` and the table of stages hold it.
-        let word = |text: &str| Word::new(text).unwrap_or_else(Word::lost);
+        let word = |text: &str| Slug::new(text).unwrap_or_else(Slug::placeholder);
         let facts = refusal.evidence().iter();
         let evidence = facts.fold(Evidence::default(), |evidence, (key, datum)| evidence.with(key, datum));
         Self::Refused { run, guest, stage: word(entry.stage.word()), code: word(entry.word), evidence, at_ms }
@@ -273,11 +275,11 @@ impl Entry {
             Self::Approved { .. } => "approval",
             Self::Admitted { .. } => "admission",
             Self::Recovery { .. } => "recovery",
-            Self::Record(Record::Intent { .. }) => "intent",
-            Self::Record(Record::Sending { .. }) => "sending",
-            Self::Record(Record::Tasked { .. }) => "task",
-            Self::Record(Record::Ended { .. }) => "outcome",
-            Self::Record(Record::Resolved { .. }) => "resolution",
+            Self::Record(JournalRecord::Intent { .. }) => "intent",
+            Self::Record(JournalRecord::Sending { .. }) => "sending",
+            Self::Record(JournalRecord::TaskStarted { .. }) => "task",
+            Self::Record(JournalRecord::Ended { .. }) => "outcome",
+            Self::Record(JournalRecord::Resolved { .. }) => "resolution",
             Self::RunEnded { .. } => "run-ended",
             Self::Hold(_) => "hold",
             Self::Release { .. } => "release",
@@ -293,7 +295,7 @@ impl Entry {
 }
 
 /// The words for kinds.
-pub const KINDS: [&str; 22] = [
+pub const ENTRY_KINDS: [&str; 22] = [
     "key",
     "run-started",
     "plan",
@@ -319,4 +321,4 @@ pub const KINDS: [&str; 22] = [
 ];
 
 /// So many digests are below the bound of an entry; what is more becomes another one.
-pub const PRUNED_MAX: usize = 512;
+pub const PRUNED_DIGESTS_MAX: usize = 512;

@@ -5,11 +5,11 @@
 
 mod table;
 
-pub use table::{Entry, TABLE};
+pub use table::{FailureEntry, TABLE};
 
 /// What failed. The order is that of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Code {
+pub enum FailureCode {
     /// The command was called with something that cannot be meant.
     UsageWrong,
     /// A file cannot be read.
@@ -128,11 +128,11 @@ pub enum Code {
     UnloggedExecution,
 }
 
-impl Code {
+impl FailureCode {
     /// What there is to know about it.
     #[must_use]
-    pub fn entry(self) -> &'static Entry {
-        TABLE.iter().find(|entry| entry.code == self).unwrap_or(&table::LOST)
+    pub fn entry(self) -> &'static FailureEntry {
+        TABLE.iter().find(|entry| entry.code == self).unwrap_or(&table::MISSING_ENTRY)
     }
 
     /// Its word.
@@ -171,7 +171,7 @@ impl Code {
 
     /// The code of that word.
     #[must_use]
-    pub fn find(word: &str) -> Option<Self> {
+    pub fn from_word(word: &str) -> Option<Self> {
         TABLE.iter().find(|entry| entry.word == word).map(|entry| entry.code)
     }
 }
@@ -183,26 +183,26 @@ mod tests {
 
     #[test]
     fn a_broken_promise_says_that_the_value_is_pending() {
-        let title = |key: &'static str| Code::PromiseBroken.title(|own| own == key);
+        let title = |key: &'static str| FailureCode::PromiseBroken.title(|own| own == key);
         assert_eq!(title("pending_restart"), "the value was written and is pending until the guest restarts");
-        assert_eq!(title("run_state"), Code::PromiseBroken.entry().title);
-        assert!(Code::PromiseBroken.remedy(|own| own == "pending_restart").contains("`restart: when-needed`"));
-        assert_eq!(Code::TaskFailed.remedy(|_| true), Code::TaskFailed.entry().remedy);
+        assert_eq!(title("run_state"), FailureCode::PromiseBroken.entry().title);
+        assert!(FailureCode::PromiseBroken.remedy(|own| own == "pending_restart").contains("`restart: when-needed`"));
+        assert_eq!(FailureCode::TaskFailed.remedy(|_| true), FailureCode::TaskFailed.entry().remedy);
     }
 
     #[test]
-    fn every_code_has_its_own_entry_and_no_word_means_two_things() {
+    fn every_code_has_one_entry_and_one_word() {
         for pair in TABLE.windows(2) {
             let [one, other] = pair else { continue };
             assert!(one.code < other.code, "{} and {}", one.word, other.word);
         }
         for entry in &TABLE {
-            assert_eq!(Code::find(entry.word), Some(entry.code));
+            assert_eq!(FailureCode::from_word(entry.word), Some(entry.code));
             assert_eq!(entry.code.word(), entry.word);
-            assert_eq!(refusal::Code::find(entry.word), None, "{} is a refusal too", entry.word);
+            assert_eq!(refusal::RefusalCode::from_word(entry.word), None, "{} is a refusal too", entry.word);
             assert!(entry.remedy.ends_with('.') && entry.meaning.ends_with('.') && !entry.title.ends_with('.'), "{}", entry.word);
         }
-        assert_eq!(TABLE.last().map(|entry| entry.code), Some(Code::UnloggedExecution));
-        assert_eq!(TABLE.len(), Code::UnloggedExecution as usize + 1);
+        assert_eq!(TABLE.last().map(|entry| entry.code), Some(FailureCode::UnloggedExecution));
+        assert_eq!(TABLE.len(), FailureCode::UnloggedExecution as usize + 1);
     }
 }

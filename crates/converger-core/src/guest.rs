@@ -41,17 +41,17 @@ impl fmt::Display for Vmid {
 /// What a guest is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Kind {
+pub enum GuestKind {
     /// A virtual machine.
     Qemu,
     /// A container.
     Lxc,
 }
 
-impl Kind {
+impl GuestKind {
     /// Both kinds.
     pub const ALL: [Self; 2] = [Self::Qemu, Self::Lxc];
-    /// Their words, in the order of [`Kind::ALL`].
+    /// Their words, in the order of [`GuestKind::ALL`].
     pub const WORDS: [&'static str; 2] = ["qemu", "lxc"];
 
     /// The word for it.
@@ -64,7 +64,7 @@ impl Kind {
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for GuestKind {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(self.word())
     }
@@ -111,14 +111,14 @@ impl GuestName {
 }
 
 /// Names that many rows share are not copied for each.
-fn shared<S: Serializer>(text: &Arc<str>, serializer: S) -> Result<S::Ok, S::Error> {
+fn serialize_shared<S: Serializer>(text: &Arc<str>, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(text)
 }
 
 /// The name of an environment: lower-case letters, digits, `-` and `_`, at most 64.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(transparent)]
-pub struct EnvironmentName(#[serde(serialize_with = "shared")] Arc<str>);
+pub struct EnvironmentName(#[serde(serialize_with = "serialize_shared")] Arc<str>);
 
 impl EnvironmentName {
     /// A well-formed name.
@@ -175,7 +175,7 @@ impl fmt::Display for ClusterIdentity {
 /// The name of a node: one DNS label.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(transparent)]
-pub struct NodeName(#[serde(serialize_with = "shared")] Arc<str>);
+pub struct NodeName(#[serde(serialize_with = "serialize_shared")] Arc<str>);
 
 impl NodeName {
     /// A well-formed name.
@@ -199,13 +199,13 @@ fn is_label(text: &str) -> bool {
 /// A tag that can be declared. Proxmox stores it in lower case unless the datacenter keeps the case of letters.
 #[must_use]
 pub fn is_tag(text: &str) -> bool {
-    is_seen_tag(text) && text.len() <= 124
+    is_observed_tag(text) && text.len() <= 124
 }
 
 /// A tag as Proxmox may have it: in any case of letters, and of any length. What else stands where a tag belongs may be one that only looks
 /// like another, or several that were not told apart, and hide one that protects.
 #[must_use]
-pub fn is_seen_tag(text: &str) -> bool {
+pub fn is_observed_tag(text: &str) -> bool {
     let starts = text.starts_with(|first: char| first.is_ascii_alphanumeric() || first == '_');
     starts && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'+' | b'.'))
 }
@@ -214,7 +214,7 @@ pub fn is_seen_tag(text: &str) -> bool {
 ///
 /// `vmgenid` is not among them: it changes on rollback.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Identity {
+pub enum GuestIdentity {
     /// Of a virtual machine.
     Qemu {
         /// `smbios1.uuid`, in lower case.
@@ -231,10 +231,10 @@ pub enum Identity {
     },
 }
 
-impl Identity {
+impl GuestIdentity {
     /// Whether `other` has every mark of `self` alike. Marks that `self` lacks are not compared: a pin holds what it names.
     ///
-    /// Nearly all pins hold, and looking at them costs no memory; [`Identity::differences`] says in words what does not.
+    /// Nearly all pins hold, and looking at them costs no memory; [`GuestIdentity::differences`] says in words what does not.
     #[must_use]
     pub fn holds_for(&self, other: &Self) -> bool {
         match (self, other) {
@@ -270,7 +270,7 @@ impl Identity {
     }
 }
 
-impl Serialize for Identity {
+impl Serialize for GuestIdentity {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         use serde::ser::SerializeMap;
         let mut map = serializer.serialize_map(None)?;
@@ -345,20 +345,20 @@ mod tests {
     }
 
     #[test]
-    fn tags_that_are_seen_may_be_longer_and_in_capitals() {
+    fn observed_tags_may_be_longer_and_upper_case() {
         for bad in ["", " ", "#1", "é", "-a", "a;b", "a,b", "a b", "a\0b", "prod\u{200b}"] {
-            assert!(!is_seen_tag(bad), "{bad:?}");
+            assert!(!is_observed_tag(bad), "{bad:?}");
         }
         for good in ["prod", "Prod", "_x", &"x".repeat(300)] {
-            assert!(is_seen_tag(good), "{good:?}");
+            assert!(is_observed_tag(good), "{good:?}");
         }
         assert!(!is_tag(&"x".repeat(125)) && is_tag(&"x".repeat(124)));
     }
 
     #[test]
     fn a_pin_compares_only_what_it_names() {
-        let seen = Identity::Qemu { uuid: Some("a".into()), ctime: None };
-        let pin = |uuid: Option<&str>, ctime| Identity::Qemu { uuid: uuid.map(Into::into), ctime };
+        let seen = GuestIdentity::Qemu { uuid: Some("a".into()), ctime: None };
+        let pin = |uuid: Option<&str>, ctime| GuestIdentity::Qemu { uuid: uuid.map(Into::into), ctime };
         assert!(pin(Some("a"), None).holds_for(&seen) && pin(Some("a"), None).differences(&seen).is_empty());
         assert_eq!(pin(Some("b"), Some(5)).differences(&seen), ["ctime: pinned 5, observed absent", "uuid: pinned b, observed a"]);
         assert!(!pin(Some("b"), None).holds_for(&seen) && !pin(None, Some(5)).holds_for(&seen));
@@ -369,13 +369,13 @@ mod tests {
         let words = [None, Some("a"), Some("b")].map(|word| word.map(Box::from));
         let ctime = |word: &Option<Box<str>>| word.as_ref().map(|word| u64::from(&**word == "a"));
         let pairs = words.iter().flat_map(|left| words.iter().map(move |right| (left.clone(), right.clone())));
-        let identities: Vec<Identity> = pairs
+        let identities: Vec<GuestIdentity> = pairs
             .flat_map(|(left, right)| {
                 let ctime = ctime(&right);
-                [Identity::Qemu { uuid: left.clone(), ctime }, Identity::Lxc { rootfs: left, mac: right }]
+                [GuestIdentity::Qemu { uuid: left.clone(), ctime }, GuestIdentity::Lxc { rootfs: left, mac: right }]
             })
             .collect();
-        let is_same_kind = |left: &Identity, right: &Identity| std::mem::discriminant(left) == std::mem::discriminant(right);
+        let is_same_kind = |left: &GuestIdentity, right: &GuestIdentity| std::mem::discriminant(left) == std::mem::discriminant(right);
         for (pinned, seen) in identities.iter().flat_map(|pinned| identities.iter().map(move |seen| (pinned, seen))) {
             // A pin of the other kind cannot come this far: the kinds are compared before.
             let expected = is_same_kind(pinned, seen) && pinned.differences(seen).is_empty();

@@ -9,10 +9,10 @@
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 pub mod guest;
-pub mod moment;
+pub mod timestamp;
 
+mod birth_marks;
 pub mod document;
-mod marks;
 
 pub mod desired;
 

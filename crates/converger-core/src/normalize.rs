@@ -11,9 +11,9 @@ mod value;
 
 use serde::Serialize;
 
-use crate::guest::Kind;
+use crate::guest::GuestKind;
 
-pub use value::{Boot, Features, Startup, Value, Words};
+pub use value::{BootOrder, FieldValue, HotplugFeatures, StartupOrder, WordSet};
 
 /// A config key that this program knows. The order is that of the names, as in every artifact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -85,7 +85,7 @@ impl Field {
 
     /// The field of this name. Every key of every config is asked for, so that it is one comparison and not one for each field.
     #[must_use]
-    pub fn of_word(word: &str) -> Option<Self> {
+    pub fn from_word(word: &str) -> Option<Self> {
         Some(match word {
             "agent" => Self::Agent,
             "balloon" => Self::Balloon,
@@ -107,7 +107,7 @@ impl Field {
     }
 
     /// The key in backticks, for messages: made once here, because decoders name a field on their hot path.
-    pub(crate) fn quoted(self) -> &'static str {
+    pub(crate) fn quoted_name(self) -> &'static str {
         const QUOTED: [&str; 15] = [
             "`agent`",
             "`balloon`",
@@ -130,24 +130,24 @@ impl Field {
 
     /// The type of its value, the same for both kinds.
     #[must_use]
-    pub fn shape(self) -> Shape {
+    pub fn shape(self) -> ValueShape {
         match self {
-            Self::Agent | Self::Numa | Self::Onboot => Shape::Flag,
-            Self::Balloon | Self::Memory | Self::Swap => Shape::Mib,
-            Self::Cores | Self::Cpuunits | Self::Sockets => Shape::Count,
-            Self::Cpulimit => Shape::Thousandths,
-            Self::Description => Shape::Text,
-            Self::Boot => Shape::Boot,
-            Self::Hotplug => Shape::Features,
-            Self::Startup => Shape::Startup,
-            Self::Tags => Shape::Tags,
+            Self::Agent | Self::Numa | Self::Onboot => ValueShape::Flag,
+            Self::Balloon | Self::Memory | Self::Swap => ValueShape::Mib,
+            Self::Cores | Self::Cpuunits | Self::Sockets => ValueShape::Count,
+            Self::Cpulimit => ValueShape::Thousandths,
+            Self::Description => ValueShape::Text,
+            Self::Boot => ValueShape::Boot,
+            Self::Hotplug => ValueShape::Features,
+            Self::Startup => ValueShape::Startup,
+            Self::Tags => ValueShape::Tags,
         }
     }
 }
 
 /// The type of a field's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shape {
+pub enum ValueShape {
     /// `true` or `false`.
     Flag,
     /// A whole number.
@@ -168,7 +168,7 @@ pub enum Shape {
     Features,
 }
 
-impl Shape {
+impl ValueShape {
     /// The unit of the number in an artifact, or how its value is written.
     #[must_use]
     pub fn unit(self) -> &'static str {
@@ -189,7 +189,7 @@ impl Shape {
 /// What may be done with a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Role {
+pub enum FieldRole {
     /// It can be declared, and is brought to the declared value.
     Managed,
     /// It is read because it decides how other fields take effect; it cannot be declared.
@@ -199,7 +199,7 @@ pub enum Role {
 /// What Proxmox does when the key is absent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Absent {
+pub enum AbsentMeaning {
     /// It acts as if this flag were set.
     Flag(bool),
     /// It acts as if this number (in the field's unit) were set.
@@ -213,7 +213,7 @@ pub enum Absent {
 /// When a change takes effect on a running guest. On a stopped one it always does at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Live {
+pub enum LiveEffect {
     /// At once, and nothing in the guest notices.
     Record,
     /// At once, inside the running guest.
@@ -228,28 +228,28 @@ pub enum Live {
 
 /// One line of the table. Its members stand in the order of their names, as in the digest of the rules.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct Rule {
+pub struct FieldRule {
     /// What absence means.
-    pub absent: Absent,
+    pub absent: AbsentMeaning,
     /// Whether `null` may remove the key.
     pub can_unset: bool,
     /// The key.
     pub field: Field,
     /// The kind of guest.
-    pub kind: Kind,
+    pub kind: GuestKind,
     /// When a change takes effect while the guest runs.
-    pub live: Live,
+    pub live: LiveEffect,
     /// The largest number, in the field's unit (of text: characters).
     pub max: u32,
     /// The smallest.
     pub min: u32,
     /// Whether it can be declared.
-    pub role: Role,
+    pub role: FieldRole,
 }
 
 /// When a change of a field takes effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Effect {
+pub enum ChangeEffect {
     /// At once, and nothing in the guest notices.
     Recorded,
     /// At once, inside the running guest.
@@ -258,7 +258,7 @@ pub enum Effect {
     AtRestart,
 }
 
-impl Effect {
+impl ChangeEffect {
     /// The word for it in artifacts.
     #[must_use]
     pub fn word(self) -> &'static str {
@@ -273,12 +273,12 @@ impl Effect {
 const COUNT_MAX: u32 = 8192;
 const MIB_MAX: u32 = 1 << 30;
 
-const fn rule(kind: Kind, field: Field, min: u32, max: u32, absent: Absent, live: Live) -> Rule {
-    Rule { kind, field, role: Role::Managed, min, max, absent, live, can_unset: true }
+const fn managed_rule(kind: GuestKind, field: Field, min: u32, max: u32, absent: AbsentMeaning, live: LiveEffect) -> FieldRule {
+    FieldRule { kind, field, role: FieldRole::Managed, min, max, absent, live, can_unset: true }
 }
 
-const fn context(field: Field, absent: Absent) -> Rule {
-    Rule { role: Role::Context, ..rule(Kind::Qemu, field, 0, 1, absent, Live::Restart) }
+const fn context_rule(field: Field, absent: AbsentMeaning) -> FieldRule {
+    FieldRule { role: FieldRole::Context, ..managed_rule(GuestKind::Qemu, field, 0, 1, absent, LiveEffect::Restart) }
 }
 
 /// The table. Sources: the API schema and sections 3.3, 3.4 and 5 of the facts about Proxmox.
@@ -288,41 +288,41 @@ const fn context(field: Field, absent: Absent) -> Rule {
 /// - `balloon` absent means "as much as `memory`": it follows another field, so no explicit value equals it.
 /// - `cores` of a container absent means all of the host's.
 /// - `memory` of a container cannot be deleted; `swap` absent means none.
-pub static TABLE: [Rule; 23] = {
-    use Absent::{Empty, Flag, Number, Undefined};
+pub static TABLE: [FieldRule; 23] = {
+    use AbsentMeaning::{Empty, Flag, Number, Undefined};
     use Field as F;
-    use Kind::{Lxc, Qemu};
-    use Live::{Always, BalloonResize, MemoryHotplug, Record, Restart};
+    use GuestKind::{Lxc, Qemu};
+    use LiveEffect::{Always, BalloonResize, MemoryHotplug, Record, Restart};
     [
-        rule(Qemu, F::Agent, 0, 1, Flag(false), Restart),
-        rule(Qemu, F::Balloon, 0, MIB_MAX, Undefined, BalloonResize),
-        rule(Qemu, F::Boot, 1, 32, Undefined, Restart),
-        rule(Qemu, F::Cores, 1, COUNT_MAX, Number(1), Restart),
-        rule(Qemu, F::Cpulimit, 0, 128_000, Number(0), Always),
-        rule(Qemu, F::Cpuunits, 2, 10_000, Undefined, Always),
-        rule(Qemu, F::Description, 0, 8192, Empty, Record),
-        context(F::Hotplug, Undefined),
-        rule(Qemu, F::Memory, 16, MIB_MAX, Number(512), MemoryHotplug),
-        context(F::Numa, Flag(false)),
-        rule(Qemu, F::Onboot, 0, 1, Flag(false), Record),
-        rule(Qemu, F::Sockets, 1, COUNT_MAX, Number(1), Restart),
-        rule(Qemu, F::Startup, 0, 1_000_000, Undefined, Record),
-        rule(Qemu, F::Tags, 0, 64, Empty, Record),
-        rule(Lxc, F::Cores, 1, COUNT_MAX, Undefined, Always),
-        rule(Lxc, F::Cpulimit, 0, 8_192_000, Number(0), Always),
-        rule(Lxc, F::Cpuunits, 2, 10_000, Undefined, Always),
-        rule(Lxc, F::Description, 0, 8192, Empty, Record),
-        Rule { can_unset: false, ..rule(Lxc, F::Memory, 16, MIB_MAX, Number(512), Always) },
-        rule(Lxc, F::Onboot, 0, 1, Flag(false), Record),
-        rule(Lxc, F::Startup, 0, 1_000_000, Undefined, Record),
-        rule(Lxc, F::Swap, 0, MIB_MAX, Number(0), Always),
-        rule(Lxc, F::Tags, 0, 64, Empty, Record),
+        managed_rule(Qemu, F::Agent, 0, 1, Flag(false), Restart),
+        managed_rule(Qemu, F::Balloon, 0, MIB_MAX, Undefined, BalloonResize),
+        managed_rule(Qemu, F::Boot, 1, 32, Undefined, Restart),
+        managed_rule(Qemu, F::Cores, 1, COUNT_MAX, Number(1), Restart),
+        managed_rule(Qemu, F::Cpulimit, 0, 128_000, Number(0), Always),
+        managed_rule(Qemu, F::Cpuunits, 2, 10_000, Undefined, Always),
+        managed_rule(Qemu, F::Description, 0, 8192, Empty, Record),
+        context_rule(F::Hotplug, Undefined),
+        managed_rule(Qemu, F::Memory, 16, MIB_MAX, Number(512), MemoryHotplug),
+        context_rule(F::Numa, Flag(false)),
+        managed_rule(Qemu, F::Onboot, 0, 1, Flag(false), Record),
+        managed_rule(Qemu, F::Sockets, 1, COUNT_MAX, Number(1), Restart),
+        managed_rule(Qemu, F::Startup, 0, 1_000_000, Undefined, Record),
+        managed_rule(Qemu, F::Tags, 0, 64, Empty, Record),
+        managed_rule(Lxc, F::Cores, 1, COUNT_MAX, Undefined, Always),
+        managed_rule(Lxc, F::Cpulimit, 0, 8_192_000, Number(0), Always),
+        managed_rule(Lxc, F::Cpuunits, 2, 10_000, Undefined, Always),
+        managed_rule(Lxc, F::Description, 0, 8192, Empty, Record),
+        FieldRule { can_unset: false, ..managed_rule(Lxc, F::Memory, 16, MIB_MAX, Number(512), Always) },
+        managed_rule(Lxc, F::Onboot, 0, 1, Flag(false), Record),
+        managed_rule(Lxc, F::Startup, 0, 1_000_000, Undefined, Record),
+        managed_rule(Lxc, F::Swap, 0, MIB_MAX, Number(0), Always),
+        managed_rule(Lxc, F::Tags, 0, 64, Empty, Record),
     ]
 };
 
 /// The line for a field of a kind, if there is one.
 #[must_use]
-pub fn rule_of(kind: Kind, field: Field) -> Option<&'static Rule> {
+pub fn rule_of(kind: GuestKind, field: Field) -> Option<&'static FieldRule> {
     TABLE.iter().find(|rule| rule.kind == kind && rule.field == field)
 }
 
@@ -339,7 +339,7 @@ pub fn read_with(field: Field) -> &'static [Field] {
 
 /// Whether a value that is wanted (`None`: unset) is in effect where `observed` was read.
 #[must_use]
-pub fn is_met(rule: &Rule, wanted: Option<&Value>, observed: Option<&Value>) -> bool {
+pub fn is_met(rule: &FieldRule, wanted: Option<&FieldValue>, observed: Option<&FieldValue>) -> bool {
     match (wanted, observed) {
         (Some(wanted), Some(observed)) => wanted == observed,
         (Some(value), None) | (None, Some(value)) => equals_absent(rule, value),
@@ -348,36 +348,38 @@ pub fn is_met(rule: &Rule, wanted: Option<&Value>, observed: Option<&Value>) -> 
 }
 
 /// Whether an explicit value has the effect of an absent key.
-fn equals_absent(rule: &Rule, value: &Value) -> bool {
+fn equals_absent(rule: &FieldRule, value: &FieldValue) -> bool {
     match (rule.absent, value) {
-        (Absent::Flag(default), Value::Flag(flag)) => default == *flag,
-        (Absent::Number(default), Value::Count(number) | Value::Mib(number) | Value::Thousandths(number)) => default == *number,
-        (Absent::Empty, Value::Text(text)) => text.is_empty(),
-        (Absent::Empty, Value::Tags(tags)) => tags.is_empty(),
-        (Absent::Undefined, Value::Boot(Boot::Legacy(letters))) => &**letters == Boot::LEGACY_DEFAULT,
+        (AbsentMeaning::Flag(default), FieldValue::Flag(flag)) => default == *flag,
+        (AbsentMeaning::Number(default), FieldValue::Count(number) | FieldValue::Mib(number) | FieldValue::Thousandths(number)) => {
+            default == *number
+        }
+        (AbsentMeaning::Empty, FieldValue::Text(text)) => text.is_empty(),
+        (AbsentMeaning::Empty, FieldValue::Tags(tags)) => tags.is_empty(),
+        (AbsentMeaning::Undefined, FieldValue::Boot(BootOrder::Legacy(letters))) => &**letters == BootOrder::LEGACY_DEFAULT,
         _ => false,
     }
 }
 
 /// What of the observed config decides how other fields take effect.
 #[derive(Clone, Copy, Debug)]
-pub struct Context {
+pub struct EffectContext {
     /// Memory can be plugged: `hotplug` has `memory` and `numa` is on.
     pub memory_hotplug: bool,
 }
 
 /// When a change from `before` to `after` takes effect on a running guest.
 #[must_use]
-pub fn effect(rule: &Rule, before: Option<&Value>, after: Option<&Value>, context: Context) -> Effect {
-    let is_off = |value: Option<&Value>| matches!(value, Some(Value::Mib(0)));
+pub fn effect(rule: &FieldRule, before: Option<&FieldValue>, after: Option<&FieldValue>, context: EffectContext) -> ChangeEffect {
+    let is_off = |value: Option<&FieldValue>| matches!(value, Some(FieldValue::Mib(0)));
     let live = match rule.live {
-        Live::Record => return Effect::Recorded,
-        Live::Always => true,
-        Live::MemoryHotplug => context.memory_hotplug,
-        Live::BalloonResize => is_off(before) == is_off(after),
-        Live::Restart => false,
+        LiveEffect::Record => return ChangeEffect::Recorded,
+        LiveEffect::Always => true,
+        LiveEffect::MemoryHotplug => context.memory_hotplug,
+        LiveEffect::BalloonResize => is_off(before) == is_off(after),
+        LiveEffect::Restart => false,
     };
-    if live { Effect::Live } else { Effect::AtRestart }
+    if live { ChangeEffect::Live } else { ChangeEffect::AtRestart }
 }
 
 /// How keys begin that let a guest reach its host: programs and files of it, its devices, its directories (design 6.18).
@@ -399,13 +401,13 @@ mod tests {
         assert!(TABLE.is_sorted_by_key(|rule| (rule.kind, rule.field)));
         assert!(TABLE.windows(2).all(|pair| (pair[0].kind, pair[0].field) != (pair[1].kind, pair[1].field)));
         assert!(Field::ALL.iter().zip(Field::WORDS).all(|(field, word)| field.word() == word));
-        assert!(Field::ALL.iter().all(|field| field.quoted() == format!("`{}`", field.word())));
-        assert!(Field::ALL.iter().all(|field| Field::of_word(field.word()) == Some(*field)));
+        assert!(Field::ALL.iter().all(|field| field.quoted_name() == format!("`{}`", field.word())));
+        assert!(Field::ALL.iter().all(|field| Field::from_word(field.word()) == Some(*field)));
         assert!(Field::WORDS.is_sorted(), "artifacts list fields in this order");
     }
 
     #[test]
-    fn what_reaches_the_host_is_not_in_the_table() {
+    fn host_reaching_keys_are_not_manageable() {
         for word in Field::WORDS {
             assert!(!reaches_host(word), "{word} must not be manageable");
         }
@@ -415,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn what_reaches_the_host_is_known_by_how_it_begins() {
+    fn host_reaching_keys_match_by_prefix() {
         for prefix in HOST_REACHING {
             for key in [prefix.to_owned(), format!("{prefix}0"), format!("{prefix}255")] {
                 assert!(reaches_host(&key), "{key}");
@@ -426,32 +428,33 @@ mod tests {
 
     #[test]
     fn absent_equals_the_explicit_default_only() {
-        let cores = rule_of(Kind::Qemu, Field::Cores).expect("in the table");
-        assert!(is_met(cores, Some(&Value::Count(1)), None));
-        assert!(is_met(cores, None, Some(&Value::Count(1))));
-        assert!(!is_met(cores, Some(&Value::Count(2)), None));
-        let balloon = rule_of(Kind::Qemu, Field::Balloon).expect("in the table");
-        assert!(!is_met(balloon, Some(&Value::Mib(0)), None));
+        let cores = rule_of(GuestKind::Qemu, Field::Cores).expect("in the table");
+        assert!(is_met(cores, Some(&FieldValue::Count(1)), None));
+        assert!(is_met(cores, None, Some(&FieldValue::Count(1))));
+        assert!(!is_met(cores, Some(&FieldValue::Count(2)), None));
+        let balloon = rule_of(GuestKind::Qemu, Field::Balloon).expect("in the table");
+        assert!(!is_met(balloon, Some(&FieldValue::Mib(0)), None));
         assert!(is_met(balloon, None, None));
-        let boot = rule_of(Kind::Qemu, Field::Boot).expect("in the table");
-        assert!(is_met(boot, None, Some(&Value::Boot(Boot::Legacy("cdn".into())))));
-        assert!(!is_met(boot, None, Some(&Value::Boot(Boot::Legacy("n".into())))));
+        let boot = rule_of(GuestKind::Qemu, Field::Boot).expect("in the table");
+        assert!(is_met(boot, None, Some(&FieldValue::Boot(BootOrder::Legacy("cdn".into())))));
+        assert!(!is_met(boot, None, Some(&FieldValue::Boot(BootOrder::Legacy("n".into())))));
     }
 
     #[test]
     fn memory_takes_effect_at_once_only_where_it_can_be_plugged() {
-        let memory = rule_of(Kind::Qemu, Field::Memory).expect("in the table");
-        let effect = |memory_hotplug| effect(memory, Some(&Value::Mib(512)), Some(&Value::Mib(1024)), Context { memory_hotplug });
-        assert_eq!(effect(false), Effect::AtRestart);
-        assert_eq!(effect(true), Effect::Live);
+        let memory = rule_of(GuestKind::Qemu, Field::Memory).expect("in the table");
+        let effect =
+            |memory_hotplug| effect(memory, Some(&FieldValue::Mib(512)), Some(&FieldValue::Mib(1024)), EffectContext { memory_hotplug });
+        assert_eq!(effect(false), ChangeEffect::AtRestart);
+        assert_eq!(effect(true), ChangeEffect::Live);
     }
 
     #[test]
     fn a_balloon_is_resized_live_but_not_switched() {
-        let balloon = rule_of(Kind::Qemu, Field::Balloon).expect("in the table");
-        let context = Context { memory_hotplug: true };
-        assert_eq!(effect(balloon, Some(&Value::Mib(512)), Some(&Value::Mib(256)), context), Effect::Live);
-        assert_eq!(effect(balloon, Some(&Value::Mib(512)), Some(&Value::Mib(0)), context), Effect::AtRestart);
-        assert_eq!(effect(balloon, Some(&Value::Mib(0)), None, context), Effect::AtRestart);
+        let balloon = rule_of(GuestKind::Qemu, Field::Balloon).expect("in the table");
+        let context = EffectContext { memory_hotplug: true };
+        assert_eq!(effect(balloon, Some(&FieldValue::Mib(512)), Some(&FieldValue::Mib(256)), context), ChangeEffect::Live);
+        assert_eq!(effect(balloon, Some(&FieldValue::Mib(512)), Some(&FieldValue::Mib(0)), context), ChangeEffect::AtRestart);
+        assert_eq!(effect(balloon, Some(&FieldValue::Mib(0)), None, context), ChangeEffect::AtRestart);
     }
 }

@@ -5,22 +5,22 @@
 //!
 //! What never enters: how a reading is taken (adapters), and what follows from it (`plan`).
 
-mod needs;
 mod note;
 mod parse;
+mod read_set;
 mod unlisted;
 mod write;
 
 use crate::desired::Scope;
 use crate::document::{Diagnostics, Notation};
-use crate::guest::{EnvironmentName, Identity, Kind, NodeName, RunState, Vmid};
-use crate::normalize::{Context, Features, Field, Value, Words};
+use crate::guest::{EnvironmentName, GuestIdentity, GuestKind, NodeName, RunState, Vmid};
+use crate::normalize::{EffectContext, Field, FieldValue, HotplugFeatures, WordSet};
 
-pub use needs::{Detail, Need, Needs};
 pub use note::Note;
-pub(crate) use parse::{ha as read_ha, loose as read_value, or_null, text as read_text, words as read_words};
-pub use unlisted::Unlisted;
-pub use write::InScope;
+pub(crate) use parse::{read_ha, read_or_null, read_text, read_untyped_value as read_value, read_words};
+pub use read_set::{GuestNeed, ReadDetail, ReadSet};
+pub use unlisted::UnlistedGuest;
+pub use write::PlanView;
 
 /// The schema id of current.json.
 pub const SCHEMA: &str = "converger.observation/1";
@@ -56,18 +56,18 @@ pub struct Observation {
     /// What the datacenter does with the case of letters in tags; `None` where nobody asked or nobody answered.
     pub tag_case: Option<TagCase>,
     /// The nodes.
-    pub nodes: Box<[Node]>,
+    pub nodes: Box<[ObservedNode]>,
     /// The guests, in the order of their ids.
     pub guests: Box<[ObservedGuest]>,
     /// Guests of the scope that an incomplete list lacks, where it is known why; in the order of their ids.
-    pub unlisted: Box<[Unlisted]>,
+    pub unlisted: Box<[UnlistedGuest]>,
     /// How many guests were seen outside of the scope and dropped.
     pub unmanaged: u64,
     /// What people should know about it; outside of every digest.
     pub notes: Box<[Note]>,
 }
 
-/// A reading that holds nothing outside of a scope (G8). Made by [`Observation::within`] only.
+/// A reading that holds nothing outside of a scope (G8). Made by [`Observation::into_scoped`] only.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scoped(Observation);
 
@@ -115,7 +115,7 @@ impl TagCase {
 
 /// A node of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Node {
+pub struct ObservedNode {
     /// Its name.
     pub name: NodeName,
     /// Whether it is a member that answers.
@@ -147,7 +147,7 @@ impl<T> Reading<T> {
 
     /// What was read, if it was.
     #[must_use]
-    pub fn read(self) -> Option<T> {
+    pub fn into_option(self) -> Option<T> {
         match self {
             Self::Unread => None,
             Self::Read(value) => Some(value),
@@ -161,11 +161,11 @@ pub struct ObservedGuest {
     /// Its id.
     pub vmid: Vmid,
     /// Its kind.
-    pub kind: Kind,
+    pub kind: GuestKind,
     /// The index of its node in [`Observation::nodes`].
     pub node: usize,
     /// Whether it runs, where that is known.
-    pub status: Status,
+    pub status: ObservedStatus,
     /// Its name as it is shown; words of others, never trusted.
     pub name: Option<Box<str>>,
     /// The raw word of the platform for its run-state.
@@ -179,43 +179,43 @@ pub struct ObservedGuest {
     /// The lock that is held, if one is.
     pub lock: Reading<Option<Box<str>>>,
     /// The high-availability manager's hold on it, if it has one.
-    pub ha: Reading<Option<Ha>>,
+    pub ha: Reading<Option<HaState>>,
     /// Whether it is a template.
     pub template: Reading<bool>,
     /// Whether the platform's own protection is on.
     pub protection: Reading<bool>,
     /// Its tags.
-    pub tags: Reading<Words>,
+    pub tags: Reading<WordSet>,
     /// Its birth marks.
-    pub identity: Reading<Box<Identity>>,
+    pub identity: Reading<Box<GuestIdentity>>,
     /// The hardware addresses of all its network devices, in upper case. They are read with the birth marks, and count only where those do:
     /// devices come and go, so that an address tells whose machine this is, and not whether it is the same guest.
-    pub macs: Words,
+    pub macs: WordSet,
     /// The values in effect; read whole or not at all, so that a key that it lacks has its default.
-    pub config: Reading<Config>,
+    pub config: Reading<EffectiveValues>,
     /// What waits for the next start.
-    pub pending: Reading<Box<[Pending]>>,
+    pub pending: Reading<Box<[PendingChange]>>,
     /// The platform's digest of the config.
     pub digest: Option<Box<str>>,
 }
 
 impl ObservedGuest {
     /// The tags that it has, and those that it gets at its next start.
-    pub fn tags_carried(&self) -> impl Iterator<Item = &str> {
-        let now = self.tags.as_ref().read();
-        let next = self.pending.as_ref().read().into_iter().flatten().find_map(|entry| match entry {
-            Pending::Known(Field::Tags, Some(Value::Tags(tags))) => Some(tags),
+    pub fn current_and_pending_tags(&self) -> impl Iterator<Item = &str> {
+        let now = self.tags.as_ref().into_option();
+        let next = self.pending.as_ref().into_option().into_iter().flatten().find_map(|entry| match entry {
+            PendingChange::Known(Field::Tags, Some(FieldValue::Tags(tags))) => Some(tags),
             _ => None,
         });
-        now.into_iter().chain(next).flat_map(Words::iter)
+        now.into_iter().chain(next).flat_map(WordSet::iter)
     }
 
     /// A raw word that is not the status itself (`paused`, `io-error`) says that the status is not what it seems.
-    fn settle(&mut self) {
-        let Status::Known(state) = self.status else { return };
+    fn settle_status(&mut self) {
+        let ObservedStatus::Known(state) = self.status else { return };
         if let Some(word) = self.run_state.as_deref().filter(|word| *word != state.word()) {
-            self.status = match Status::of_word(word) {
-                Status::Known(_) => Status::Unknown(Some(CAUSE_RUN_STATE_UNCLEAR.into())),
+            self.status = match ObservedStatus::from_word(word) {
+                ObservedStatus::Known(_) => ObservedStatus::Unknown(Some(CAUSE_RUN_STATE_UNCLEAR.into())),
                 unknown => unknown,
             };
         }
@@ -224,19 +224,19 @@ impl ObservedGuest {
 
 /// Whether a listed guest runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Status {
+pub enum ObservedStatus {
     /// It is known to run or to be stopped.
     Known(RunState),
     /// It is not known, for this cause.
     Unknown(Option<Box<str>>),
 }
 
-impl Status {
+impl ObservedStatus {
     /// What a platform's own word for a run-state amounts to; the one place where that is decided.
     ///
     /// A guest that is paused or in trouble has its process and its memory and does nothing: it neither runs nor is it stopped.
     #[must_use]
-    pub fn of_word(word: &str) -> Self {
+    pub fn from_word(word: &str) -> Self {
         match word {
             "running" => Self::Known(RunState::Running),
             "stopped" => Self::Known(RunState::Stopped),
@@ -248,15 +248,15 @@ impl Status {
 
 /// The high-availability manager's hold on a guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ha {
+pub struct HaState {
     /// Its word for the guest's state; right after adding it has none.
     pub state: Option<Box<str>>,
 }
 
-impl Ha {
+impl HaState {
     /// Whether the manager owns the guest's run-state.
     #[must_use]
-    pub fn owns(&self) -> bool {
+    pub fn owns_run_state(&self) -> bool {
         self.state.as_deref() != Some("ignored")
     }
 
@@ -274,12 +274,12 @@ impl Ha {
 
 /// The values in effect of the keys that the table of fields knows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Config {
-    values: Box<[(Field, Value)]>,
+pub struct EffectiveValues {
+    values: Box<[(Field, FieldValue)]>,
     not_understood: Box<[(Field, Box<str>)]>,
 }
 
-impl Config {
+impl EffectiveValues {
     /// The memory of a virtual machine whose config has none.
     pub const MEMORY_DEFAULT_MIB: u32 = 512;
 
@@ -288,12 +288,12 @@ impl Config {
 
     /// A config of these values.
     #[must_use]
-    pub fn new(mut values: Vec<(Field, Value)>) -> Self {
+    pub fn new(mut values: Vec<(Field, FieldValue)>) -> Self {
         values.sort_unstable_by_key(|(field, _)| *field);
         Self { values: values.into(), not_understood: Box::new([]) }
     }
 
-    /// The same config with keys that have a text which this program does not understand. Each text is cut to [`Config::RAW_CHARS_MAX`].
+    /// The same config with keys that have a text which this program does not understand. Each text is cut to [`EffectiveValues::RAW_CHARS_MAX`].
     #[must_use]
     pub fn with_not_understood(self, mut raw: Vec<(Field, Box<str>)>) -> Self {
         raw.sort_unstable_by_key(|(field, _)| *field);
@@ -302,15 +302,15 @@ impl Config {
     }
 
     /// The value of a key, if the key is there and its value is understood. `None` means the default only where
-    /// [`Config::not_understood`] has no text for the key.
+    /// [`EffectiveValues::not_understood`] has no text for the key.
     #[must_use]
-    pub fn get(&self, field: Field) -> Option<&Value> {
+    pub fn get(&self, field: Field) -> Option<&FieldValue> {
         self.values.iter().find(|(own, _)| *own == field).map(|(_, value)| value)
     }
 
     /// The values, in the order of the fields.
     #[must_use]
-    pub fn values(&self) -> &[(Field, Value)] {
+    pub fn values(&self) -> &[(Field, FieldValue)] {
         &self.values
     }
 
@@ -328,25 +328,25 @@ impl Config {
 
     /// What of it decides how other fields take effect.
     #[must_use]
-    pub fn context(&self) -> Context {
+    pub fn effect_context(&self) -> EffectContext {
         let hotplug = match self.get(Field::Hotplug) {
-            Some(Value::Features(features)) => *features,
-            _ => Features::DEFAULT,
+            Some(FieldValue::Features(features)) => *features,
+            _ => HotplugFeatures::DEFAULT,
         };
-        Context { memory_hotplug: hotplug.has("memory") && self.get(Field::Numa) == Some(&Value::Flag(true)) }
+        EffectContext { memory_hotplug: hotplug.has("memory") && self.get(Field::Numa) == Some(&FieldValue::Flag(true)) }
     }
 }
 
 /// A change that waits for the next start.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Pending {
+pub enum PendingChange {
     /// A field of the table gets this value, or (`None`) is removed.
-    Known(Field, Option<Value>),
+    Known(Field, Option<FieldValue>),
     /// Something else changes; its value is nobody's business here.
     Other(Box<str>),
 }
 
-impl Pending {
+impl PendingChange {
     /// The key.
     #[must_use]
     pub fn key(&self) -> &str {
@@ -381,7 +381,7 @@ impl Observation {
     ///
     /// Whatever an observer made, the rows come out sorted and each id once: an id that is listed twice is unknown.
     #[must_use]
-    pub fn within(mut self, scope: &Scope) -> Scoped {
+    pub fn into_scoped(mut self, scope: &Scope) -> Scoped {
         let all = self.guests.len();
         let mut guests = self.guests.into_vec();
         guests.sort_by_key(|guest| guest.vmid);
@@ -395,34 +395,34 @@ impl Observation {
         guests.dedup_by(|second, first| {
             let twice = second.vmid == first.vmid;
             if twice {
-                first.status = Status::Unknown(Some(CAUSE_LISTED_TWICE.into()));
+                first.status = ObservedStatus::Unknown(Some(CAUSE_LISTED_TWICE.into()));
             }
             twice
         });
         for guest in &mut guests {
-            guest.settle();
+            guest.settle_status();
         }
         self.guests = guests.into();
         let mut unlisted = self.unlisted.into_vec();
-        unlisted.retain(|own| scope.has(own.vmid) && self.guests.binary_search_by_key(&own.vmid, |row| row.vmid).is_err());
+        unlisted.retain(|own| scope.contains(own.vmid) && self.guests.binary_search_by_key(&own.vmid, |row| row.vmid).is_err());
         unlisted.sort_by_key(|own| own.vmid);
         unlisted.dedup_by_key(|own| own.vmid);
         // A list that lacks a guest which may be there is not whole, whatever its observer says.
         self.complete &= unlisted.is_empty();
         self.unlisted = unlisted.into();
-        self.notes = self.notes.into_iter().filter(|note| note.guest.is_none_or(|vmid| scope.has(vmid))).collect();
+        self.notes = self.notes.into_iter().filter(|note| note.guest.is_none_or(|vmid| scope.contains(vmid))).collect();
         Scoped(self)
     }
 
     /// What this reading says of the guest with this id, which `listed` found or did not find.
     #[must_use]
-    pub fn seen<'o>(&'o self, vmid: Vmid, listed: Option<&'o ObservedGuest>) -> Seen<'o> {
+    pub fn presence<'o>(&'o self, vmid: Vmid, listed: Option<&'o ObservedGuest>) -> Seen<'o> {
         match listed {
             None if self.complete => Seen::Missing,
             None => Seen::Unknown(self.unlisted.iter().find(|own| own.vmid == vmid).map_or(CAUSE_NOT_LISTED, |own| &own.cause)),
             Some(guest) => match &guest.status {
-                Status::Known(state) => Seen::Present(guest, *state),
-                Status::Unknown(cause) => Seen::Unknown(cause.as_deref().unwrap_or(CAUSE_NOT_GIVEN)),
+                ObservedStatus::Known(state) => Seen::Present(guest, *state),
+                ObservedStatus::Unknown(cause) => Seen::Unknown(cause.as_deref().unwrap_or(CAUSE_NOT_GIVEN)),
             },
         }
     }
@@ -436,7 +436,7 @@ impl Observation {
 
     /// The node of a listed guest.
     #[must_use]
-    pub fn node_of(&self, guest: &ObservedGuest) -> Option<&Node> {
+    pub fn node_of(&self, guest: &ObservedGuest) -> Option<&ObservedNode> {
         self.nodes.get(guest.node)
     }
 }

@@ -11,17 +11,17 @@ mod guest;
 
 use std::sync::Arc;
 
-use crate::action::{Change, Class, Impact, Risk};
+use crate::action::{Change, ChangeClass, Impact, Risk};
 use crate::classify;
 use crate::desired::{Desired, DesiredGuest};
 use crate::guest::{RunState, Vmid};
-use crate::normalize::{Field, Value};
+use crate::normalize::{Field, FieldValue};
 use crate::observe::{ObservedGuest, Scoped};
 use crate::policy::Rules;
 use crate::refusal::Refusal;
 
 /// The version of the planner: it changes when the same inputs may give another plan.
-pub const PLANNER: u32 = 1;
+pub const PLANNER_VERSION: u32 = 1;
 
 /// What would be done, with what it was derived from. Made by [`plan`] only.
 ///
@@ -77,7 +77,7 @@ pub struct Step {
     /// The change.
     pub change: Change,
     /// Why.
-    pub reason: Reason,
+    pub reason: StepReason,
     /// The run-state in which the guest must be found.
     pub from: RunState,
     /// Guests whose power step comes first (`after`).
@@ -86,22 +86,22 @@ pub struct Step {
 
 /// Why a step is there.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Reason {
+pub enum StepReason {
     /// Declared config is not in effect.
     ConfigDiffers,
     /// The run-state is not the declared one.
     StateDiffers,
     /// These fields wait for a restart, and `restart: when-needed` allows it.
-    RestartForConfig(Box<[Awaited]>),
+    RestartForConfig(Box<[RestartField]>),
 }
 
 /// A field that takes effect by a restart.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Awaited {
+pub struct RestartField {
     /// The field.
     pub field: Field,
     /// The declared value that waits for it, where it is known: records of before this was kept have none. `Some(None)`: a removal.
-    pub value: Option<Option<Value>>,
+    pub value: Option<Option<FieldValue>>,
 }
 
 impl Step {
@@ -119,7 +119,7 @@ impl Step {
 
     /// What it amounts to.
     #[must_use]
-    pub fn class(&self) -> Class {
+    pub fn class(&self) -> ChangeClass {
         classify::class(&self.change)
     }
 
@@ -131,14 +131,14 @@ impl Step {
 
     /// The reason in words.
     #[must_use]
-    pub fn why(&self) -> String {
+    pub fn reason_text(&self) -> String {
         match &self.reason {
-            Reason::ConfigDiffers => "the config is not as declared".into(),
-            Reason::StateDiffers => {
-                let wanted = self.change.leads_to().map_or("", RunState::word);
+            StepReason::ConfigDiffers => "the config is not as declared".into(),
+            StepReason::StateDiffers => {
+                let wanted = self.change.resulting_state().map_or("", RunState::word);
                 format!("declared {wanted}, observed {}", self.from.word())
             }
-            Reason::RestartForConfig(fields) => {
+            StepReason::RestartForConfig(fields) => {
                 let words: Vec<&str> = fields.iter().map(|awaited| awaited.field.word()).collect();
                 format!("a restart lets {} take effect, and `restart: when-needed` allows it", words.join(", "))
             }
@@ -149,29 +149,29 @@ impl Step {
 /// Plans. Total and deterministic: a verdict for every declared guest, whatever was read.
 #[must_use]
 pub fn plan(desired: Arc<Desired>, observation: Arc<Scoped>, rules: Arc<Rules>) -> Plan {
-    let observation = in_scope(&desired, observation);
-    let refusals = of_the_reading(&observation);
+    let observation = restrict_to_scope(&desired, observation);
+    let refusals = observation_refusals(&observation);
     let mut verdicts = Vec::with_capacity(desired.guests().len());
-    for (guest, listed) in joined(&desired, &observation) {
+    for (guest, listed) in join_rows(&desired, &observation) {
         let local = guest::verdict(guest, listed, &observation, &rules);
-        verdicts.push(if refusals.is_empty() { local } else { guest::refused_with(local, &refusals) });
+        verdicts.push(if refusals.is_empty() { local } else { guest::add_refusals(local, &refusals) });
     }
-    dependency::settle(&desired, &observation, &mut verdicts);
+    dependency::settle_dependencies(&desired, &observation, &mut verdicts);
     Plan { desired, observation, rules, refusals, verdicts: verdicts.into() }
 }
 
 /// The reading itself where it holds nothing that is not declared, which is always so in a run; otherwise without the rest (G8).
-fn in_scope(desired: &Desired, observation: Arc<Scoped>) -> Arc<Scoped> {
-    let listed = joined(desired, &observation).filter(|(_, row)| row.is_some()).count();
+fn restrict_to_scope(desired: &Desired, observation: Arc<Scoped>) -> Arc<Scoped> {
+    let listed = join_rows(desired, &observation).filter(|(_, row)| row.is_some()).count();
     if listed == observation.guests.len() {
         return observation;
     }
-    Arc::new(Scoped::clone(&observation).into_observation().within(&desired.scope()))
+    Arc::new(Scoped::clone(&observation).into_observation().into_scoped(&desired.scope()))
 }
 
 /// Why the guest under a declared id cannot be taken for the declared one, or not be looked at.
-pub(crate) fn unfit(guest: &DesiredGuest, row: &ObservedGuest, observation: &Scoped) -> Option<Vec<Refusal>> {
-    guest::unfit(guest, row, observation)
+pub(crate) fn check_guest(guest: &DesiredGuest, row: &ObservedGuest, observation: &Scoped) -> Option<Vec<Refusal>> {
+    guest::check_guest(guest, row, observation)
 }
 
 /// The guards of a guest that were not read.
@@ -180,14 +180,14 @@ pub(crate) fn unread_guards(row: &ObservedGuest) -> Vec<String> {
 }
 
 /// What concerns the whole reading.
-pub(crate) fn of_the_reading(observation: &Scoped) -> Vec<Refusal> {
+pub(crate) fn observation_refusals(observation: &Scoped) -> Vec<Refusal> {
     let quorum = (!observation.quorate).then(Refusal::not_quorate);
     let whole = (!observation.complete).then(Refusal::observation_incomplete);
     quorum.into_iter().chain(whole).collect()
 }
 
 /// Each declared guest with its row, if it has one. Both lists are sorted by id.
-fn joined<'p>(desired: &'p Desired, observation: &'p Scoped) -> impl Iterator<Item = (&'p DesiredGuest, Option<&'p ObservedGuest>)> {
+fn join_rows<'p>(desired: &'p Desired, observation: &'p Scoped) -> impl Iterator<Item = (&'p DesiredGuest, Option<&'p ObservedGuest>)> {
     let mut rows = observation.guests.iter().peekable();
     desired.guests().iter().map(move |guest| {
         while rows.next_if(|row| row.vmid < guest.vmid).is_some() {}

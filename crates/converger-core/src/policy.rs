@@ -5,16 +5,16 @@
 use serde::Serialize;
 
 use crate::desired::{DesiredGuest, Scope};
-use crate::guest::{Identity, Vmid};
-use crate::normalize::{Field, Value, Words};
-use crate::observe::{ObservedGuest, Pending, Reading};
+use crate::guest::{GuestIdentity, Vmid};
+use crate::normalize::{Field, FieldValue, WordSet};
+use crate::observe::{ObservedGuest, PendingChange, Reading};
 use crate::refusal::Refusal;
 
 /// The tag by which people keep this program away from a guest.
 pub const HOLD_TAG: &str = "converger-hold";
 
-const NAME_PREFIX: &str = "prod-";
-const TAG: &str = "prod";
+const PROTECTED_NAME_PREFIX: &str = "prod-";
+const PROTECTED_TAG: &str = "prod";
 
 /// What is protected from interruption. The digest of it is part of every plan.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -25,10 +25,11 @@ pub struct Rules {
     /// Not part of what is stored: what it leads to is, as a refusal. Links of containers come and go on a machine, and a plan that was approved
     /// on one machine may be carried out from another.
     #[serde(skip)]
-    host: Host,
+    machine: MachineIdentity,
     /// Left out where there are none, so that a plan does not depend on whether anything is remembered.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    grips: Vec<Grip>,
+    #[serde(rename = "grips")]
+    blocks: Vec<GuestBlock>,
     /// Left out where there are none, as grips are.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     own_writes: Vec<OwnWrite>,
@@ -48,24 +49,24 @@ pub struct OwnWrite {
 impl OwnWrite {
     /// The pending change of a field of a guest to this value, or its removal.
     #[must_use]
-    pub fn new(vmid: Vmid, field: Field, value: Option<&Value>) -> Self {
+    pub fn new(vmid: Vmid, field: Field, value: Option<&FieldValue>) -> Self {
         Self { field, value: value.map(ToString::to_string), vmid }
     }
 }
 
 /// A guest that is left alone: somebody said so, or it is not known what became of an operation on it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub struct Grip {
+pub struct GuestBlock {
     /// The guest.
     pub vmid: Vmid,
     /// Who has it.
-    pub by: GripBy,
+    pub by: BlockedBy,
 }
 
 /// Who has a guest.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum GripBy {
+pub enum BlockedBy {
     /// A person, by `converger hold`.
     Person {
         /// Who.
@@ -77,37 +78,37 @@ pub enum GripBy {
     Operation(String),
 }
 
-impl Grip {
+impl GuestBlock {
     /// The refusal that it amounts to.
     pub(crate) fn refusal(&self) -> Refusal {
         match &self.by {
-            GripBy::Person { by, reason } => Refusal::guest_held_by(by, reason),
-            GripBy::Operation(id) => Refusal::guest_taken_by(id),
+            BlockedBy::Person { by, reason } => Refusal::guest_held_by_person(by, reason),
+            BlockedBy::Operation(id) => Refusal::guest_held_by_operation(id),
         }
     }
 }
 
 /// Marks of the machine that this program runs on, by which its own guest is known.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Host {
+pub struct MachineIdentity {
     /// Whether one of the addresses belongs to a device of this machine: inside of a container all may be made up.
     has_device: bool,
     macs: Vec<String>,
-    unread: Vec<Mark>,
+    unread: Vec<MachineMark>,
     uuids: Vec<String>,
 }
 
 /// A kind of mark that a machine has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Mark {
+pub enum MachineMark {
     /// The UUID that the firmware gives, which a virtual machine has from its config.
     FirmwareUuid,
     /// The addresses of the network devices.
     HardwareAddresses,
 }
 
-impl Mark {
+impl MachineMark {
     /// The word for it.
     #[must_use]
     pub fn word(self) -> &'static str {
@@ -120,24 +121,24 @@ impl Mark {
 
 /// Whether a guest is the one that this program runs in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Own {
+pub enum OwnGuest {
     /// It is.
     Yes,
     /// It is not.
     No,
     /// The machine has marks that may not be read, and no others tell the two apart.
-    Untold,
+    Unknown,
 }
 
-impl Host {
+impl MachineIdentity {
     /// A machine with these hardware addresses and UUIDs.
     ///
     /// Older firmware gives the first three parts of a UUID with their bytes turned round, so that both forms count.
     #[must_use]
     pub fn new(macs: impl IntoIterator<Item = String>, uuids: impl IntoIterator<Item = String>) -> Self {
         let macs = macs.into_iter().map(|mac| mac.to_ascii_uppercase()).collect();
-        let both = |uuid: String| [turned(&uuid), Some(uuid)].into_iter().flatten().map(|uuid| uuid.to_ascii_lowercase());
-        Self { macs: sorted(macs), uuids: sorted(uuids.into_iter().flat_map(both).collect()), ..Self::default() }
+        let both = |uuid: String| [swap_uuid_bytes(&uuid), Some(uuid)].into_iter().flatten().map(|uuid| uuid.to_ascii_lowercase());
+        Self { macs: sort_unique(macs), uuids: sort_unique(uuids.into_iter().flat_map(both).collect()), ..Self::default() }
     }
 
     /// The same, where one of the addresses is that of a device and not of a link inside of a machine.
@@ -148,8 +149,8 @@ impl Host {
 
     /// The same, with marks that are there and may not be read.
     #[must_use]
-    pub fn without(self, unread: impl IntoIterator<Item = Mark>) -> Self {
-        Self { unread: sorted(unread.into_iter().collect()), ..self }
+    pub fn with_unreadable(self, unread: impl IntoIterator<Item = MachineMark>) -> Self {
+        Self { unread: sort_unique(unread.into_iter().collect()), ..self }
     }
 
     fn is_unknown(&self) -> bool {
@@ -158,41 +159,41 @@ impl Host {
 
     /// The marks that may not be read, in words.
     #[must_use]
-    pub fn unread(&self) -> Vec<String> {
+    pub fn unreadable_marks(&self) -> Vec<String> {
         self.unread.iter().map(|mark| mark.word().to_owned()).collect()
     }
 
     /// Whether a guest with these marks and hardware addresses is this machine.
     #[must_use]
-    pub fn is(&self, identity: &Identity, macs: &Words) -> Own {
+    pub fn match_guest(&self, identity: &GuestIdentity, macs: &WordSet) -> OwnGuest {
         let among = |list: &[String], mark: &Option<Box<str>>| mark.as_deref().is_some_and(|mark| list.iter().any(|own| own == mark));
         let is_linked = macs.iter().any(|mac| self.macs.iter().any(|own| own == mac));
         let (is_marked, is_told) = match identity {
-            Identity::Qemu { uuid, .. } => (among(&self.uuids, uuid), self.tells_qemu(uuid.is_some(), macs)),
-            Identity::Lxc { mac, .. } => (among(&self.macs, mac), !self.lacks(Mark::HardwareAddresses)),
+            GuestIdentity::Qemu { uuid, .. } => (among(&self.uuids, uuid), self.distinguishes_qemu(uuid.is_some(), macs)),
+            GuestIdentity::Lxc { mac, .. } => (among(&self.macs, mac), !self.is_unreadable(MachineMark::HardwareAddresses)),
         };
         match (is_marked || is_linked, is_told) {
-            (true, _) => Own::Yes,
-            (false, true) => Own::No,
-            (false, false) => Own::Untold,
+            (true, _) => OwnGuest::Yes,
+            (false, true) => OwnGuest::No,
+            (false, false) => OwnGuest::Unknown,
         }
     }
 
-    fn lacks(&self, mark: Mark) -> bool {
+    fn is_unreadable(&self, mark: MachineMark) -> bool {
         self.unread.contains(&mark)
     }
 
     /// Whether a virtual machine that shares no mark is another one: by its UUID, or else by its addresses, of which a virtual machine's
     /// own are those of devices.
-    fn tells_qemu(&self, has_uuid: bool, macs: &Words) -> bool {
-        let by_uuid = !self.lacks(Mark::FirmwareUuid) && (self.uuids.is_empty() || has_uuid);
-        let by_macs = !self.lacks(Mark::HardwareAddresses) && self.has_device && !macs.is_empty();
+    fn distinguishes_qemu(&self, has_uuid: bool, macs: &WordSet) -> bool {
+        let by_uuid = !self.is_unreadable(MachineMark::FirmwareUuid) && (self.uuids.is_empty() || has_uuid);
+        let by_macs = !self.is_unreadable(MachineMark::HardwareAddresses) && self.has_device && !macs.is_empty();
         self.unread.is_empty() || by_uuid || by_macs
     }
 }
 
 /// The UUID with the bytes of its first three parts turned round.
-fn turned(uuid: &str) -> Option<String> {
+fn swap_uuid_bytes(uuid: &str) -> Option<String> {
     let turn = |part: &str| -> Option<String> {
         let bytes: Vec<&str> = (0..part.len()).step_by(2).map(|at| part.get(at..at + 2)).collect::<Option<_>>()?;
         Some(bytes.into_iter().rev().collect())
@@ -207,42 +208,42 @@ impl Rules {
     #[must_use]
     pub fn new(ids: Vec<Vmid>, names: Vec<String>, tags: Vec<String>) -> Self {
         let lower = |words: Vec<String>, built_in: &str| {
-            sorted(words.iter().map(|word| word.to_ascii_lowercase()).chain([built_in.into()]).collect())
+            sort_unique(words.iter().map(|word| word.to_ascii_lowercase()).chain([built_in.into()]).collect())
         };
         Self {
-            ids: sorted(ids),
-            names: lower(names, NAME_PREFIX),
-            tags: lower(tags, TAG),
-            host: Host::default(),
-            grips: Vec::new(),
+            ids: sort_unique(ids),
+            names: lower(names, PROTECTED_NAME_PREFIX),
+            tags: lower(tags, PROTECTED_TAG),
+            machine: MachineIdentity::default(),
+            blocks: Vec::new(),
             own_writes: Vec::new(),
         }
     }
 
     /// The same, and the guest that this program runs in.
     #[must_use]
-    pub fn with_host(self, host: Host) -> Self {
-        Self { host, ..self }
+    pub fn with_machine(self, host: MachineIdentity) -> Self {
+        Self { machine: host, ..self }
     }
 
     /// The same, and guests that are left alone.
     #[must_use]
-    pub fn with_grips(self, grips: Vec<Grip>) -> Self {
-        Self { grips: sorted(grips), ..self }
+    pub fn with_blocks(self, grips: Vec<GuestBlock>) -> Self {
+        Self { blocks: sort_unique(grips), ..self }
     }
 
     /// The same, without holds and operations of guests outside of this scope: nothing is planned for those, so that they must not change the
     /// digest of a plan or what it is refused for.
     #[must_use]
-    pub fn with_grips_in(self, scope: &Scope, mut grips: Vec<Grip>) -> Self {
-        grips.retain(|grip| scope.has(grip.vmid));
-        self.with_grips(grips)
+    pub fn with_grips_in(self, scope: &Scope, mut grips: Vec<GuestBlock>) -> Self {
+        grips.retain(|grip| scope.contains(grip.vmid));
+        self.with_blocks(grips)
     }
 
     /// The same, and pending changes that this program wrote itself.
     #[must_use]
     pub fn with_own_writes(self, own_writes: Vec<OwnWrite>) -> Self {
-        Self { own_writes: sorted(own_writes), ..self }
+        Self { own_writes: sort_unique(own_writes), ..self }
     }
 
     /// Pending changes that this program wrote itself.
@@ -253,27 +254,27 @@ impl Rules {
 
     /// Whether this program wrote a pending change itself.
     #[must_use]
-    pub fn is_own_write(&self, vmid: Vmid, pending: &Pending) -> bool {
-        let Pending::Known(field, value) = pending else { return false };
+    pub fn is_own_write(&self, vmid: Vmid, pending: &PendingChange) -> bool {
+        let PendingChange::Known(field, value) = pending else { return false };
         let is_same = |own: &OwnWrite| own.vmid == vmid && own.field == *field && own.value == value.as_ref().map(ToString::to_string);
         self.own_writes.iter().any(is_same)
     }
 
     /// Who has this guest, if somebody does.
-    pub fn grips_on(&self, vmid: Vmid) -> impl Iterator<Item = &Grip> {
-        self.grips.iter().filter(move |grip| grip.vmid == vmid)
+    pub fn blocks_on(&self, vmid: Vmid) -> impl Iterator<Item = &GuestBlock> {
+        self.blocks.iter().filter(move |grip| grip.vmid == vmid)
     }
 
     /// The guests that somebody has.
     #[must_use]
-    pub fn grips(&self) -> &[Grip] {
-        &self.grips
+    pub fn blocks(&self) -> &[GuestBlock] {
+        &self.blocks
     }
 
     /// The machine that this program runs on, where that matters.
     #[must_use]
-    pub fn host(&self) -> Option<&Host> {
-        (!self.host.is_unknown()).then_some(&self.host)
+    pub fn machine(&self) -> Option<&MachineIdentity> {
+        (!self.machine.is_unknown()).then_some(&self.machine)
     }
 
     /// The ids that are protected.
@@ -302,18 +303,18 @@ impl Rules {
 
     /// What protects this guest, in words; empty where nothing does.
     #[must_use]
-    pub fn grounds(&self, desired: &DesiredGuest, observed: &ObservedGuest) -> Vec<String> {
+    pub fn protection_grounds(&self, desired: &DesiredGuest, observed: &ObservedGuest) -> Vec<String> {
         let mut grounds = Vec::new();
         if desired.name.as_ref().is_some_and(|name| self.is_protected_name(name.as_str())) {
             grounds.push("desired-name".to_owned());
         }
-        let tags: Vec<&str> = observed.tags_carried().collect();
+        let tags: Vec<&str> = observed.current_and_pending_tags().collect();
         let marks = match &observed.identity {
             Reading::Read(identity) => Some((&**identity, &observed.macs)),
             Reading::Unread => None,
         };
         let flag = observed.protection == Reading::Read(true);
-        let mut seen = self.grounds_of(desired.vmid, observed.name.as_deref().unwrap_or(""), &tags, flag, marks);
+        let mut seen = self.protection_grounds_for(desired.vmid, observed.name.as_deref().unwrap_or(""), &tags, flag, marks);
         // What is declared to be protected is, from the moment on that it is declared. Names stand before tags.
         let names = usize::from(seen.first().is_some_and(|ground| ground == "observed-name"));
         seen.splice(names..names, declared_tags(desired).filter(|tag| self.is_protecting_tag(tag)).map(|tag| format!("desired-tag:{tag}")));
@@ -323,7 +324,14 @@ impl Rules {
 
     /// What protects a guest that was found like this, in words.
     #[must_use]
-    pub fn grounds_of(&self, vmid: Vmid, name: &str, tags: &[&str], protection: bool, marks: Option<(&Identity, &Words)>) -> Vec<String> {
+    pub fn protection_grounds_for(
+        &self,
+        vmid: Vmid,
+        name: &str,
+        tags: &[&str],
+        protection: bool,
+        marks: Option<(&GuestIdentity, &WordSet)>,
+    ) -> Vec<String> {
         let mut grounds = Vec::new();
         if self.is_protected_name(name) {
             grounds.push("observed-name".to_owned());
@@ -335,7 +343,7 @@ impl Rules {
         if self.ids.binary_search(&vmid).is_ok() {
             grounds.push("listed-id".to_owned());
         }
-        if marks.is_some_and(|(identity, macs)| self.host.is(identity, macs) == Own::Yes) {
+        if marks.is_some_and(|(identity, macs)| self.machine.match_guest(identity, macs) == OwnGuest::Yes) {
             grounds.push("runs-this-program".to_owned());
         }
         grounds
@@ -350,7 +358,7 @@ impl Rules {
 
 fn declared_tags(desired: &DesiredGuest) -> impl Iterator<Item = &str> {
     let tags = desired.config.iter().find_map(|setting| match &setting.wanted {
-        Some(Value::Tags(tags)) => Some(tags),
+        Some(FieldValue::Tags(tags)) => Some(tags),
         _ => None,
     });
     tags.into_iter().flat_map(|tags| tags.iter())
@@ -362,7 +370,7 @@ impl Default for Rules {
     }
 }
 
-fn sorted<T: Ord>(mut list: Vec<T>) -> Vec<T> {
+fn sort_unique<T: Ord>(mut list: Vec<T>) -> Vec<T> {
     list.sort();
     list.dedup();
     list
@@ -389,7 +397,7 @@ impl Default for Limits {
 impl Limits {
     /// How many guests `percent` allows in a scope of this size.
     #[must_use]
-    pub fn percent_of(&self, scope: u32) -> u32 {
+    pub fn guests_allowed(&self, scope: u32) -> u32 {
         let share = u64::from(scope) * u64::from(self.percent) / 100;
         let share = u32::try_from(share).unwrap_or(u32::MAX);
         if self.percent == 0 { 0 } else { share.max(1) }
@@ -419,53 +427,56 @@ mod tests {
     #[test]
     fn holds_on_guests_outside_of_the_scope_are_no_part_of_the_rules() {
         let vmid = |id: u64| Vmid::new(id).expect("an id");
-        let grip = |id: u64| Grip { vmid: vmid(id), by: GripBy::Operation("run-0".into()) };
+        let grip = |id: u64| GuestBlock { vmid: vmid(id), by: BlockedBy::Operation("run-0".into()) };
         let rules = Rules::default().with_grips_in(&Scope::new(vec![vmid(101)]), vec![grip(100), grip(101), grip(102)]);
-        assert_eq!(rules, Rules::default().with_grips(vec![grip(101)]));
+        assert_eq!(rules, Rules::default().with_blocks(vec![grip(101)]));
     }
 
     #[test]
     fn a_machine_knows_its_own_guest_in_both_forms_of_its_uuid() {
-        let host = Host::new(["bc:24:11:00:00:01".into()], ["00112233-4455-6677-8899-AABBCCDDEEFF".into()]);
-        let is = |identity: &Identity| host.is(identity, &Words::default()) == Own::Yes;
-        let qemu = |uuid: &str| is(&Identity::Qemu { uuid: Some(uuid.into()), ctime: None });
+        let host = MachineIdentity::new(["bc:24:11:00:00:01".into()], ["00112233-4455-6677-8899-AABBCCDDEEFF".into()]);
+        let is = |identity: &GuestIdentity| host.match_guest(identity, &WordSet::default()) == OwnGuest::Yes;
+        let qemu = |uuid: &str| is(&GuestIdentity::Qemu { uuid: Some(uuid.into()), ctime: None });
         assert!(qemu("00112233-4455-6677-8899-aabbccddeeff") && qemu("33221100-5544-7766-8899-aabbccddeeff"));
         assert!(!qemu("00112233-4455-6677-8899-aabbccddeefe"));
-        assert!(is(&Identity::Lxc { rootfs: None, mac: Some("BC:24:11:00:00:01".into()) }));
-        assert!(!is(&Identity::Lxc { rootfs: None, mac: None }) && !is(&Identity::Qemu { uuid: None, ctime: Some(1) }));
+        assert!(is(&GuestIdentity::Lxc { rootfs: None, mac: Some("BC:24:11:00:00:01".into()) }));
+        assert!(!is(&GuestIdentity::Lxc { rootfs: None, mac: None }) && !is(&GuestIdentity::Qemu { uuid: None, ctime: Some(1) }));
     }
 
     /// A virtual machine with this UUID, and a container, each with these addresses.
-    fn owned(host: &Host, uuid: Option<&str>, macs: &[&str]) -> (Own, Own) {
-        let macs = Words::new(macs.iter().map(|mac| (*mac).into()).collect());
-        let qemu = Identity::Qemu { uuid: uuid.map(Into::into), ctime: None };
-        (host.is(&qemu, &macs), host.is(&Identity::Lxc { rootfs: None, mac: None }, &macs))
+    fn match_both_kinds(host: &MachineIdentity, uuid: Option<&str>, macs: &[&str]) -> (OwnGuest, OwnGuest) {
+        let macs = WordSet::new(macs.iter().map(|mac| (*mac).into()).collect());
+        let qemu = GuestIdentity::Qemu { uuid: uuid.map(Into::into), ctime: None };
+        (host.match_guest(&qemu, &macs), host.match_guest(&GuestIdentity::Lxc { rootfs: None, mac: None }, &macs))
     }
 
     #[test]
-    fn a_mark_that_may_not_be_read_is_not_one_that_differs() {
-        let linked = || Host::new(["bc:24:11:00:00:01".into()], []);
-        let hidden = linked().with_device().without([Mark::FirmwareUuid]);
-        assert_eq!(owned(&hidden, Some("a"), &["BC:24:11:00:00:01"]), (Own::Yes, Own::Yes));
-        assert_eq!(owned(&hidden, Some("a"), &["BC:24:11:00:00:02"]), (Own::No, Own::No));
-        assert_eq!(owned(&hidden, Some("a"), &[]), (Own::Untold, Own::No));
+    fn unreadable_mark_is_not_a_different_mark() {
+        let linked = || MachineIdentity::new(["bc:24:11:00:00:01".into()], []);
+        let hidden = linked().with_device().with_unreadable([MachineMark::FirmwareUuid]);
+        assert_eq!(match_both_kinds(&hidden, Some("a"), &["BC:24:11:00:00:01"]), (OwnGuest::Yes, OwnGuest::Yes));
+        assert_eq!(match_both_kinds(&hidden, Some("a"), &["BC:24:11:00:00:02"]), (OwnGuest::No, OwnGuest::No));
+        assert_eq!(match_both_kinds(&hidden, Some("a"), &[]), (OwnGuest::Unknown, OwnGuest::No));
         // Inside of a container in a virtual machine the addresses are not those of the virtual machine.
-        assert_eq!(owned(&linked().without([Mark::FirmwareUuid]), Some("a"), &["BC:24:11:00:00:02"]), (Own::Untold, Own::No));
-        let blind = Host::new([], ["b".into()]).without([Mark::HardwareAddresses]);
-        assert_eq!(owned(&blind, Some("a"), &["BC:24:11:00:00:02"]), (Own::No, Own::Untold));
-        assert_eq!(owned(&blind, None, &["BC:24:11:00:00:02"]), (Own::Untold, Own::Untold));
-        let both = Host::default().without([Mark::HardwareAddresses, Mark::FirmwareUuid]);
-        assert_eq!(owned(&both, Some("a"), &["BC:24:11:00:00:02"]), (Own::Untold, Own::Untold));
-        assert_eq!(owned(&Host::default(), None, &[]), (Own::No, Own::No));
-        assert!(Rules::default().with_host(both).host().is_some());
+        assert_eq!(
+            match_both_kinds(&linked().with_unreadable([MachineMark::FirmwareUuid]), Some("a"), &["BC:24:11:00:00:02"]),
+            (OwnGuest::Unknown, OwnGuest::No)
+        );
+        let blind = MachineIdentity::new([], ["b".into()]).with_unreadable([MachineMark::HardwareAddresses]);
+        assert_eq!(match_both_kinds(&blind, Some("a"), &["BC:24:11:00:00:02"]), (OwnGuest::No, OwnGuest::Unknown));
+        assert_eq!(match_both_kinds(&blind, None, &["BC:24:11:00:00:02"]), (OwnGuest::Unknown, OwnGuest::Unknown));
+        let both = MachineIdentity::default().with_unreadable([MachineMark::HardwareAddresses, MachineMark::FirmwareUuid]);
+        assert_eq!(match_both_kinds(&both, Some("a"), &["BC:24:11:00:00:02"]), (OwnGuest::Unknown, OwnGuest::Unknown));
+        assert_eq!(match_both_kinds(&MachineIdentity::default(), None, &[]), (OwnGuest::No, OwnGuest::No));
+        assert!(Rules::default().with_machine(both).machine().is_some());
     }
 
     #[test]
     fn percent_is_rounded_down_to_at_least_one() {
         let limits = |percent| Limits { percent, ..Limits::default() };
-        assert_eq!(limits(10).percent_of(99), 9);
-        assert_eq!(limits(10).percent_of(5), 1);
-        assert_eq!(limits(0).percent_of(1000), 0);
-        assert_eq!(limits(100).percent_of(u32::MAX), u32::MAX);
+        assert_eq!(limits(10).guests_allowed(99), 9);
+        assert_eq!(limits(10).guests_allowed(5), 1);
+        assert_eq!(limits(0).guests_allowed(1000), 0);
+        assert_eq!(limits(100).guests_allowed(u32::MAX), u32::MAX);
     }
 }

@@ -12,14 +12,14 @@ use serde::ser::SerializeStruct;
 use serde::{Serialize, Serializer};
 
 use crate::apply::NameConflict;
-use crate::guest::{EnvironmentName, Kind, Vmid};
+use crate::guest::{EnvironmentName, GuestKind, Vmid};
 
-pub use table::{Entry, TABLE};
+pub use table::{RefusalEntry, TABLE};
 
 /// The cause of a refusal. Stable: scripts and records depend on the words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[allow(missing_docs)]
-pub enum Code {
+pub enum RefusalCode {
     NotQuorate,
     ObservationIncomplete,
     GuestUnknown,
@@ -65,7 +65,7 @@ pub enum Code {
 /// The stage that refuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Stage {
+pub enum RefusalStage {
     /// The planner: the cause lies in the reading, the declared state or the protection rules.
     Plan,
     /// The judgement: the cause lies in limits or circumstances, and may be gone another time.
@@ -74,7 +74,7 @@ pub enum Stage {
     Apply,
 }
 
-impl Stage {
+impl RefusalStage {
     /// The word for it.
     #[must_use]
     pub fn word(self) -> &'static str {
@@ -88,19 +88,19 @@ impl Stage {
 
 /// How far a refusal reaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reach {
+pub enum RefusalReach {
     /// One guest: others may go on.
     Guest,
     /// The whole run.
     Run,
 }
 
-impl Code {
+impl RefusalCode {
     /// Its entry in the table.
     #[must_use]
-    pub fn entry(self) -> &'static Entry {
+    pub fn entry(self) -> &'static RefusalEntry {
         // INVARIANT: the table stands in the order of the enum; `the_table_is_in_the_order_of_the_codes` holds it.
-        TABLE.get(self as usize).unwrap_or(&table::LOST)
+        TABLE.get(self as usize).unwrap_or(&table::MISSING_ENTRY)
     }
 
     /// The word for it.
@@ -160,7 +160,7 @@ impl Code {
 
     /// The code of a word.
     #[must_use]
-    pub fn find(word: &str) -> Option<Self> {
+    pub fn from_word(word: &str) -> Option<Self> {
         TABLE.iter().find(|entry| entry.word == word).map(|entry| entry.code)
     }
 }
@@ -168,12 +168,12 @@ impl Code {
 /// A decision not to do something.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    code: Code,
-    evidence: Evidence,
+    code: RefusalCode,
+    evidence: RefusalEvidence,
 }
 
 /// What a refusal rests on, by key. Texts of others are data here and are escaped where they are shown.
-pub type Evidence = Vec<(&'static str, Datum)>;
+pub type RefusalEvidence = Vec<(&'static str, Datum)>;
 
 /// One piece of evidence.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -193,7 +193,7 @@ pub const EVIDENCE_CHARS_MAX: usize = 500;
 pub const EVIDENCE_WORDS_MAX: usize = 100;
 
 /// A text of at most [`EVIDENCE_CHARS_MAX`]. What is brief already stays as it is.
-pub(crate) fn brief(text: String) -> String {
+pub(crate) fn shorten(text: String) -> String {
     const KEPT: usize = EVIDENCE_CHARS_MAX - 50;
     if text.len() <= EVIDENCE_CHARS_MAX || text.chars().count() <= EVIDENCE_CHARS_MAX {
         return text;
@@ -203,7 +203,7 @@ pub(crate) fn brief(text: String) -> String {
 }
 
 /// A list of at most [`EVIDENCE_WORDS_MAX`] brief entries.
-pub(crate) fn briefly<T>(words: Vec<T>, brief: impl Fn(T) -> T, told: impl Fn(String) -> T) -> Vec<T> {
+pub(crate) fn shorten_list<T>(words: Vec<T>, brief: impl Fn(T) -> T, told: impl Fn(String) -> T) -> Vec<T> {
     let count = words.len();
     if count <= EVIDENCE_WORDS_MAX {
         return words.into_iter().map(brief).collect();
@@ -221,7 +221,7 @@ impl From<&str> for Datum {
 impl Refusal {
     /// Its code.
     #[must_use]
-    pub fn code(&self) -> Code {
+    pub fn code(&self) -> RefusalCode {
         self.code
     }
 
@@ -234,27 +234,27 @@ impl Refusal {
     /// What it is called.
     #[must_use]
     pub fn title(&self) -> &'static str {
-        self.code.title(|key| self.has(key))
+        self.code.title(|key| self.has_evidence(key))
     }
 
     /// What makes it go away.
     #[must_use]
     pub fn remedy(&self) -> &'static str {
-        self.code.remedy(|key| self.has(key))
+        self.code.remedy(|key| self.has_evidence(key))
     }
 
-    fn has(&self, key: &str) -> bool {
+    fn has_evidence(&self, key: &str) -> bool {
         self.evidence.iter().any(|(own, _)| *own == key)
     }
 
-    fn bare(code: Code) -> Self {
+    fn new(code: RefusalCode) -> Self {
         Self { code, evidence: Vec::new() }
     }
 
     fn with(mut self, key: &'static str, datum: impl Into<Datum>) -> Self {
         let datum = match datum.into() {
-            Datum::Text(text) => Datum::Text(brief(text)),
-            Datum::Words(words) => Datum::Words(briefly(words, brief, |left| left)),
+            Datum::Text(text) => Datum::Text(shorten(text)),
+            Datum::Words(words) => Datum::Words(shorten_list(words, shorten, |left| left)),
             datum => datum,
         };
         self.evidence.push((key, datum));
@@ -263,39 +263,39 @@ impl Refusal {
     }
 
     pub(crate) fn not_quorate() -> Self {
-        Self::bare(Code::NotQuorate)
+        Self::new(RefusalCode::NotQuorate)
     }
 
     pub(crate) fn observation_incomplete() -> Self {
-        Self::bare(Code::ObservationIncomplete)
+        Self::new(RefusalCode::ObservationIncomplete)
     }
 
     pub(crate) fn guest_unknown(cause: &str) -> Self {
-        Self::bare(Code::GuestUnknown).with("cause", cause)
+        Self::new(RefusalCode::GuestUnknown).with("cause", cause)
     }
 
     pub(crate) fn guest_missing() -> Self {
-        Self::bare(Code::GuestMissing)
+        Self::new(RefusalCode::GuestMissing)
     }
 
-    pub(crate) fn kind_mismatch(desired: Kind, observed: Kind) -> Self {
-        Self::bare(Code::KindMismatch).with("desired", desired.word()).with("observed", observed.word())
+    pub(crate) fn kind_mismatch(desired: GuestKind, observed: GuestKind) -> Self {
+        Self::new(RefusalCode::KindMismatch).with("desired", desired.word()).with("observed", observed.word())
     }
 
     pub(crate) fn name_mismatch(desired: &str, observed: &str) -> Self {
-        Self::bare(Code::NameMismatch).with("desired", desired).with("observed", observed)
+        Self::new(RefusalCode::NameMismatch).with("desired", desired).with("observed", observed)
     }
 
     pub(crate) fn identity_mismatch(marks: Vec<String>) -> Self {
-        Self::bare(Code::IdentityMismatch).with("marks", Datum::Words(marks))
+        Self::new(RefusalCode::IdentityMismatch).with("marks", Datum::Words(marks))
     }
 
     pub(crate) fn node_offline(node: &str) -> Self {
-        Self::bare(Code::NodeOffline).with("node", node)
+        Self::new(RefusalCode::NodeOffline).with("node", node)
     }
 
     pub(crate) fn config_unreadable(fields: Vec<String>) -> Self {
-        Self::bare(Code::ConfigUnreadable).with("fields", Datum::Words(fields))
+        Self::new(RefusalCode::ConfigUnreadable).with("fields", Datum::Words(fields))
     }
 
     /// Declared fields that cannot be compared, because these keys have values that are not understood.
@@ -309,80 +309,80 @@ impl Refusal {
     }
 
     pub(crate) fn guard_unread(fields: Vec<String>) -> Self {
-        Self::bare(Code::GuardUnread).with("fields", Datum::Words(fields))
+        Self::new(RefusalCode::GuardUnread).with("fields", Datum::Words(fields))
     }
 
     pub(crate) fn guest_locked(lock: &str) -> Self {
-        Self::bare(Code::GuestLocked).with("lock", lock)
+        Self::new(RefusalCode::GuestLocked).with("lock", lock)
     }
 
     /// Another process held a lock file for longer than Proxmox waits; the text of Proxmox names the file.
     pub(crate) fn lock_file_held(said: &str) -> Self {
-        Self::bare(Code::GuestLocked).with("lock_file", said)
+        Self::new(RefusalCode::GuestLocked).with("lock_file", said)
     }
 
     pub(crate) fn guest_template() -> Self {
-        Self::bare(Code::GuestTemplate)
+        Self::new(RefusalCode::GuestTemplate)
     }
 
     pub(crate) fn ha_owned(state: &str) -> Self {
-        Self::bare(Code::HaOwned).with("state", state)
+        Self::new(RefusalCode::HaOwned).with("state", state)
     }
 
     pub(crate) fn guest_held(tag: &str) -> Self {
-        Self::bare(Code::GuestHeld).with("tag", tag)
+        Self::new(RefusalCode::GuestHeld).with("tag", tag)
     }
 
     /// Somebody holds the guest by command.
     #[must_use]
-    pub fn guest_held_by(by: &str, reason: &str) -> Self {
-        Self::bare(Code::GuestHeld).with("by", by).with("reason", reason)
+    pub fn guest_held_by_person(by: &str, reason: &str) -> Self {
+        Self::new(RefusalCode::GuestHeld).with("by", by).with("reason", reason)
     }
 
     /// Another operation on the guest is under way, or what became of it is not known (G12).
     #[must_use]
-    pub fn guest_taken_by(operation: &str) -> Self {
-        Self::bare(Code::GuestHeld).with("operation", operation)
+    pub fn guest_held_by_operation(operation: &str) -> Self {
+        Self::new(RefusalCode::GuestHeld).with("operation", operation)
     }
 
     pub(crate) fn config_pending(keys: Vec<String>) -> Self {
-        Self::bare(Code::ConfigPending).with("keys", Datum::Words(keys))
+        Self::new(RefusalCode::ConfigPending).with("keys", Datum::Words(keys))
     }
 
     pub(crate) fn unsupported_change(field: &str, why: &str) -> Self {
-        Self::bare(Code::UnsupportedChange).with("field", field).with("why", why)
+        Self::new(RefusalCode::UnsupportedChange).with("field", field).with("why", why)
     }
 
     pub(crate) fn protected_guest(by: Vec<String>, changes: Vec<String>) -> Self {
-        Self::bare(Code::ProtectedGuest).with("by", Datum::Words(by)).with("changes", Datum::Words(changes))
+        Self::new(RefusalCode::ProtectedGuest).with("by", Datum::Words(by)).with("changes", Datum::Words(changes))
     }
 
     pub(crate) fn own_guest_untold(unread: Vec<String>, changes: Vec<String>) -> Self {
-        Self::bare(Code::OwnGuestUntold).with("changes", Datum::Words(changes)).with("unread", Datum::Words(unread))
+        Self::new(RefusalCode::OwnGuestUntold).with("changes", Datum::Words(changes)).with("unread", Datum::Words(unread))
     }
 
     pub(crate) fn protection_change(tags: Vec<String>) -> Self {
-        Self::bare(Code::ProtectionChange).with("tags", Datum::Words(tags))
+        Self::new(RefusalCode::ProtectionChange).with("tags", Datum::Words(tags))
     }
 
     pub(crate) fn dependency_refused(on: Vec<Vmid>) -> Self {
-        Self::bare(Code::DependencyRefused).with("on", Datum::Ids(on))
+        Self::new(RefusalCode::DependencyRefused).with("on", Datum::Ids(on))
     }
 
     pub(crate) fn dependency_not_running(on: Vec<Vmid>) -> Self {
-        Self::bare(Code::DependencyNotRunning).with("on", Datum::Ids(on))
+        Self::new(RefusalCode::DependencyNotRunning).with("on", Datum::Ids(on))
     }
 
     pub(crate) fn dependent_running(guests: Vec<Vmid>) -> Self {
-        Self::bare(Code::DependentRunning).with("guests", Datum::Ids(guests))
+        Self::new(RefusalCode::DependentRunning).with("guests", Datum::Ids(guests))
     }
 
     pub(crate) fn limit_guests(count: u32, max: u32) -> Self {
-        Self::bare(Code::LimitGuests).with("count", Datum::Number(count)).with("max", Datum::Number(max))
+        Self::new(RefusalCode::LimitGuests).with("count", Datum::Number(count)).with("max", Datum::Number(max))
     }
 
     pub(crate) fn limit_percent(count: u32, max: u32, percent: u32, scope: u32) -> Self {
-        Self::bare(Code::LimitPercent)
+        Self::new(RefusalCode::LimitPercent)
             .with("count", Datum::Number(count))
             .with("max", Datum::Number(max))
             .with("percent", Datum::Number(percent))
@@ -390,77 +390,77 @@ impl Refusal {
     }
 
     pub(crate) fn limit_stops(count: u32, max: u32) -> Self {
-        Self::bare(Code::LimitStops).with("count", Datum::Number(count)).with("max", Datum::Number(max))
+        Self::new(RefusalCode::LimitStops).with("count", Datum::Number(count)).with("max", Datum::Number(max))
     }
 
     /// Changes are frozen, for this reason.
     #[must_use]
-    pub fn frozen(reason: &str) -> Self {
-        Self::bare(Code::Frozen).with("reason", reason)
+    pub fn changes_frozen(reason: &str) -> Self {
+        Self::new(RefusalCode::Frozen).with("reason", reason)
     }
 
     pub(crate) fn guarantee_broken(guarantee: &'static str, guests: Vec<Vmid>) -> Self {
-        Self::bare(Code::GuaranteeBroken).with("guarantee", guarantee).with("guests", Datum::Ids(guests))
+        Self::new(RefusalCode::GuaranteeBroken).with("guarantee", guarantee).with("guests", Datum::Ids(guests))
     }
 
     /// A plan that was born from a recorded observation is never applied (G7).
     #[must_use]
     pub fn replay_not_appliable() -> Self {
-        Self::bare(Code::ReplayNotAppliable)
+        Self::new(RefusalCode::ReplayNotAppliable)
     }
 
     /// What is planned now, or found right before a step is sent, is not what was planned.
     #[must_use]
     pub fn plan_stale(differences: Vec<String>) -> Self {
-        Self::bare(Code::PlanStale).with("differences", Datum::Words(differences))
+        Self::new(RefusalCode::PlanStale).with("differences", Datum::Words(differences))
     }
 
     pub(crate) fn observation_stale(age_secs: u32, max_secs: u32) -> Self {
-        Self::bare(Code::ObservationStale).with("age_secs", Datum::Number(age_secs)).with("max_secs", Datum::Number(max_secs))
+        Self::new(RefusalCode::ObservationStale).with("age_secs", Datum::Number(age_secs)).with("max_secs", Datum::Number(max_secs))
     }
 
     pub(crate) fn observation_undated() -> Self {
-        Self::bare(Code::ObservationStale).with("age_secs", "not known")
+        Self::new(RefusalCode::ObservationStale).with("age_secs", "not known")
     }
 
     pub(crate) fn approval_missing(needs: &'static str, guests: Vec<Vmid>) -> Self {
-        Self::bare(Code::ApprovalMissing).with("guests", Datum::Ids(guests)).with("needs", needs)
+        Self::new(RefusalCode::ApprovalMissing).with("guests", Datum::Ids(guests)).with("needs", needs)
     }
 
     /// Another process drives the environment: who it is, its id and since when.
     #[must_use]
     pub fn environment_busy(by: &str, process: u32, since: &str) -> Self {
-        Self::bare(Code::EnvironmentBusy).with("by", by).with("process", Datum::Number(process)).with("since", since)
+        Self::new(RefusalCode::EnvironmentBusy).with("by", by).with("process", Datum::Number(process)).with("since", since)
     }
 
     /// Another process drives the environment, and has not said yet who it is.
     #[must_use]
-    pub fn environment_busy_just_now() -> Self {
-        Self::bare(Code::EnvironmentBusy).with("by", "a process that has just begun")
+    pub fn environment_busy_starting() -> Self {
+        Self::new(RefusalCode::EnvironmentBusy).with("by", "a process that has just begun")
     }
 
     /// A freeze was to be ended, and there is none.
     #[must_use]
     pub fn not_frozen(environment: &str) -> Self {
-        Self::bare(Code::NotFrozen).with("environment", environment)
+        Self::new(RefusalCode::NotFrozen).with("environment", environment)
     }
 
     /// A hold of this guest was to be ended, and there is none.
     #[must_use]
     pub fn guest_not_held(vmid: Vmid) -> Self {
-        Self::bare(Code::NotHeld).with("guest", Datum::Ids(vec![vmid]))
+        Self::new(RefusalCode::NotHeld).with("guest", Datum::Ids(vec![vmid]))
     }
 
     /// It was to be said what became of this operation, and that is known.
     #[must_use]
     pub fn operation_not_held(operation: &str, stands: &str) -> Self {
-        Self::bare(Code::NotHeld).with("operation", operation).with("stands", stands)
+        Self::new(RefusalCode::NotHeld).with("operation", operation).with("stands", stands)
     }
 
     /// A fresh reading proves that an environment has no guest of this id.
     #[must_use]
     pub fn guest_missing_in(environment: &EnvironmentName, vmid: Vmid) -> Self {
-        Self::bare(Code::GuestMissing).with("environment", environment.as_str()).with("guest", Datum::Ids(vec![vmid]))
+        Self::new(RefusalCode::GuestMissing).with("environment", environment.as_str()).with("guest", Datum::Ids(vec![vmid]))
     }
 
     /// What stands against using a name for the cluster that answers.
@@ -468,14 +468,14 @@ impl Refusal {
     pub fn name_conflict(conflict: &NameConflict) -> Self {
         match conflict {
             NameConflict::SecondName { environment, bound_as } => {
-                Self::bare(Code::EnvironmentAlias).with("environment", environment.as_str()).with("recorded_as", bound_as.as_str())
+                Self::new(RefusalCode::EnvironmentAlias).with("environment", environment.as_str()).with("recorded_as", bound_as.as_str())
             }
-            NameConflict::OtherCluster { recorded, found } => Self::bare(Code::ClusterMismatch)
+            NameConflict::OtherCluster { recorded, found } => Self::new(RefusalCode::ClusterMismatch)
                 .with("environment", recorded.environment.as_str())
                 .with("found", found.as_str())
                 .with("recorded", recorded.cluster.as_str()),
             NameConflict::Renamed { environment, now } => {
-                Self::bare(Code::EnvironmentRenamed).with("environment", environment.as_str()).with("now", now.as_str())
+                Self::new(RefusalCode::EnvironmentRenamed).with("environment", environment.as_str()).with("now", now.as_str())
             }
         }
     }
@@ -483,19 +483,19 @@ impl Refusal {
     /// The identity of the cluster cannot be read, and nothing is sent to a cluster that is not known.
     #[must_use]
     pub fn cluster_unidentified(environment: &EnvironmentName, cause: &str) -> Self {
-        Self::bare(Code::ClusterUnidentified).with("cause", cause).with("environment", environment.as_str())
+        Self::new(RefusalCode::ClusterUnidentified).with("cause", cause).with("environment", environment.as_str())
     }
 
     /// An environment was to be given a name that another one has.
     #[must_use]
     pub fn name_in_use(name: &EnvironmentName) -> Self {
-        Self::bare(Code::NameInUse).with("name", name.as_str())
+        Self::new(RefusalCode::NameInUse).with("name", name.as_str())
     }
 
     /// An environment was to be renamed of which nothing is recorded.
     #[must_use]
     pub fn environment_unrecorded(environment: &EnvironmentName) -> Self {
-        Self::bare(Code::EnvironmentUnrecorded).with("environment", environment.as_str())
+        Self::new(RefusalCode::EnvironmentUnrecorded).with("environment", environment.as_str())
     }
 }
 
@@ -527,9 +527,9 @@ mod tests {
     fn the_table_is_in_the_order_of_the_codes() {
         for (index, entry) in TABLE.iter().enumerate() {
             assert_eq!(entry.code as usize, index, "{}", entry.word);
-            assert_eq!(Code::find(entry.word), Some(entry.code));
+            assert_eq!(RefusalCode::from_word(entry.word), Some(entry.code));
         }
-        assert_eq!(Code::EnvironmentUnrecorded as usize + 1, TABLE.len(), "the last code is in the table");
+        assert_eq!(RefusalCode::EnvironmentUnrecorded as usize + 1, TABLE.len(), "the last code is in the table");
     }
 
     #[test]
@@ -544,12 +544,13 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_is_held_in_three_ways_and_each_says_how_to_get_on() {
-        let ways = [Refusal::guest_held("converger-hold"), Refusal::guest_held_by("ann", "why"), Refusal::guest_taken_by("7-0")];
-        assert_eq!(ways.each_ref().map(Refusal::remedy).to_vec(), Code::GuestHeld.remedies());
+    fn each_kind_of_hold_has_its_own_remedy() {
+        let ways =
+            [Refusal::guest_held("converger-hold"), Refusal::guest_held_by_person("ann", "why"), Refusal::guest_held_by_operation("7-0")];
+        assert_eq!(ways.each_ref().map(Refusal::remedy).to_vec(), RefusalCode::GuestHeld.remedies());
         let [by_tag, by_person, by_operation] = ways.map(|way| way.title());
         assert!(by_tag == by_person && by_person.contains("somebody") && !by_operation.contains("somebody"));
-        assert_eq!(Code::Frozen.remedies(), [Code::Frozen.entry().remedy]);
+        assert_eq!(RefusalCode::Frozen.remedies(), [RefusalCode::Frozen.entry().remedy]);
     }
 
     #[test]
@@ -558,11 +559,11 @@ mod tests {
         assert_eq!(config.code(), file.code());
         assert!(config.remedy().contains("`qm unlock` or `pct unlock` is yours to decide"), "{}", config.remedy());
         assert!(file.title().contains("lock file") && file.remedy().contains("there is none"), "{}", file.remedy());
-        assert_eq!(Code::GuestLocked.remedies(), [config.remedy(), file.remedy()]);
+        assert_eq!(RefusalCode::GuestLocked.remedies(), [config.remedy(), file.remedy()]);
     }
 
     #[test]
-    fn evidence_stands_in_the_order_of_its_keys() {
+    fn evidence_is_ordered_by_key() {
         let refusal = Refusal::limit_percent(1, 2, 3, 4);
         let keys: Vec<&str> = refusal.evidence().iter().map(|(key, _)| *key).collect();
         assert_eq!(keys, ["count", "max", "percent", "scope"]);

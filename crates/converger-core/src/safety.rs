@@ -120,7 +120,7 @@ impl SafePlan {
 
 impl Judged {
     /// The same plan, refused for one more cause that concerns the whole run.
-    pub fn refused_for(self, cause: Refusal) -> Self {
+    pub fn refuse(self, cause: Refusal) -> Self {
         let (plan, mut judgement) = match self {
             Self::Safe(SafePlan { plan, judgement }) | Self::Refused(RefusedPlan { plan, judgement }) => (plan, judgement),
         };
@@ -147,10 +147,10 @@ impl Judged {
 
 /// Judges a plan. All violations are collected.
 pub fn judge(plan: Plan, limits: Limits, circumstances: Circumstances) -> Judged {
-    let mut refusals = guarantee::violations(&plan);
-    refusals.extend(over_limits(&plan, limits));
+    let mut refusals = guarantee::find_violations(&plan);
+    refusals.extend(check_limits(&plan, limits));
     if let (Some(reason), true) = (&circumstances.freeze, has_steps(&plan)) {
-        refusals.push(Refusal::frozen(reason));
+        refusals.push(Refusal::changes_frozen(reason));
     }
     let is_safe = refusals.is_empty() && plan.refusals().is_empty();
     let judgement = Judgement { limits, circumstances, refusals };
@@ -161,7 +161,7 @@ fn has_steps(plan: &Plan) -> bool {
     plan.verdicts().iter().any(|verdict| matches!(verdict, Verdict::Steps(_)))
 }
 
-fn over_limits(plan: &Plan, limits: Limits) -> Vec<Refusal> {
+fn check_limits(plan: &Plan, limits: Limits) -> Vec<Refusal> {
     let count = |is_counted: fn(&[Step]) -> bool| {
         let guests = plan.verdicts().iter().filter(|verdict| matches!(verdict, Verdict::Steps(steps) if is_counted(steps))).count();
         u32::try_from(guests).unwrap_or(u32::MAX)
@@ -169,7 +169,7 @@ fn over_limits(plan: &Plan, limits: Limits) -> Vec<Refusal> {
     let changed = count(|_| true);
     let interrupted = count(|steps| steps.iter().any(Step::interrupts));
     let scope = u32::try_from(plan.verdicts().len()).unwrap_or(u32::MAX);
-    let share = limits.percent_of(scope);
+    let share = limits.guests_allowed(scope);
     let refusals = [
         (changed > limits.guests).then(|| Refusal::limit_guests(changed, limits.guests)),
         (changed > share).then(|| Refusal::limit_percent(changed, share, limits.percent, scope)),
@@ -185,13 +185,13 @@ mod tests {
     use super::*;
     use crate::action::Change;
     use crate::guest::RunState;
-    use crate::plan::Reason;
+    use crate::plan::StepReason;
     use crate::policy::Rules;
-    use crate::refusal::{Code, Datum};
-    use crate::testing::World;
+    use crate::refusal::{Datum, RefusalCode};
+    use crate::testing::TestWorld;
 
     /// The plan of `count` running guests, of which these are to be stopped, and those started, by force.
-    fn forged(count: u64, stops: usize, starts: usize, reading: &Value) -> Plan {
+    fn forged_plan(count: u64, stops: usize, starts: usize, reading: &Value) -> Plan {
         let guests: Vec<Value> = (0..count).map(|index| json!({ "vmid": 100 + index, "kind": "qemu", "name": "web" })).collect();
         let rows = guests.iter().map(|guest| {
             json!({ "vmid": guest["vmid"], "kind": "qemu", "name": "web", "node": "pve1", "status": "running", "lock": null, "ha": null,
@@ -203,9 +203,9 @@ mod tests {
             observation[key] = value.clone();
         }
         let desired = json!({ "version": 1, "environment": "lab", "guests": guests });
-        let plan = World { desired, observation, rules: Rules::default() }.parse().expect("it parses").plan();
+        let plan = TestWorld { desired, observation, rules: Rules::default() }.parse().expect("it parses").plan();
         let step =
-            |change| Verdict::Steps(vec![Step { change, reason: Reason::StateDiffers, from: RunState::Running, wait: Box::new([]) }]);
+            |change| Verdict::Steps(vec![Step { change, reason: StepReason::StateDiffers, from: RunState::Running, wait: Box::new([]) }]);
         let converged = Verdict::Converged { pending_restart: false };
         let verdicts = std::iter::repeat_n(step(Change::Stop), stops)
             .chain(std::iter::repeat_n(step(Change::Start), starts))
@@ -214,7 +214,7 @@ mod tests {
         plan.with_verdicts(verdicts.collect())
     }
 
-    fn codes(judged: &Judged) -> Vec<Code> {
+    fn refusal_codes(judged: &Judged) -> Vec<RefusalCode> {
         let all = judged.judgement().refusals().iter().chain(judged.plan().refusals());
         all.map(Refusal::code).collect()
     }
@@ -225,23 +225,23 @@ mod tests {
 
     #[test]
     fn a_plan_at_its_limits_is_safe_and_one_above_is_not() {
-        let judged = |limits| judge(forged(10, 2, 2, &json!({})), limits, Circumstances::default());
+        let judged = |limits| judge(forged_plan(10, 2, 2, &json!({})), limits, Circumstances::default());
         assert!(matches!(judged(limits(4, 40, 2)), Judged::Safe(_)));
-        assert_eq!(codes(&judged(limits(3, 40, 2))), [Code::LimitGuests]);
-        assert_eq!(codes(&judged(limits(4, 39, 2))), [Code::LimitPercent]);
-        assert_eq!(codes(&judged(limits(4, 40, 1))), [Code::LimitStops]);
+        assert_eq!(refusal_codes(&judged(limits(3, 40, 2))), [RefusalCode::LimitGuests]);
+        assert_eq!(refusal_codes(&judged(limits(4, 39, 2))), [RefusalCode::LimitPercent]);
+        assert_eq!(refusal_codes(&judged(limits(4, 40, 1))), [RefusalCode::LimitStops]);
     }
 
     #[test]
     fn zero_means_none_and_never_unlimited() {
-        let judged = |starts| judge(forged(10, 0, starts, &json!({})), limits(0, 0, 0), Circumstances::default());
-        assert_eq!(codes(&judged(1)), [Code::LimitGuests, Code::LimitPercent]);
+        let judged = |starts| judge(forged_plan(10, 0, starts, &json!({})), limits(0, 0, 0), Circumstances::default());
+        assert_eq!(refusal_codes(&judged(1)), [RefusalCode::LimitGuests, RefusalCode::LimitPercent]);
         assert!(matches!(judged(0), Judged::Safe(_)));
     }
 
     #[test]
     fn a_limit_says_what_it_counted() {
-        let judged = judge(forged(10, 3, 1, &json!({})), limits(50, 30, 2), Circumstances::default());
+        let judged = judge(forged_plan(10, 3, 1, &json!({})), limits(50, 30, 2), Circumstances::default());
         let evidence: Vec<_> = judged.judgement().refusals().iter().map(Refusal::evidence).collect();
         let number = |key, number| (key, Datum::Number(number));
         assert_eq!(evidence[0], [number("count", 4), number("max", 3), number("percent", 30), number("scope", 10)]);
@@ -249,20 +249,20 @@ mod tests {
     }
 
     #[test]
-    fn a_freeze_stands_against_steps_and_not_against_having_none() {
+    fn freeze_refuses_steps_but_not_an_empty_plan() {
         let frozen = || Circumstances { freeze: Some("audit week".into()) };
-        assert_eq!(codes(&judge(forged(3, 0, 1, &json!({})), Limits::default(), frozen())), [Code::Frozen]);
-        assert!(matches!(judge(forged(3, 0, 0, &json!({})), Limits::default(), frozen()), Judged::Safe(_)));
+        assert_eq!(refusal_codes(&judge(forged_plan(3, 0, 1, &json!({})), Limits::default(), frozen())), [RefusalCode::Frozen]);
+        assert!(matches!(judge(forged_plan(3, 0, 0, &json!({})), Limits::default(), frozen()), Judged::Safe(_)));
     }
 
     #[test]
-    fn a_reading_without_quorum_or_end_is_not_safe_even_with_nothing_to_do() {
+    fn incomplete_or_quorumless_observation_is_refused_even_without_steps() {
         for (reading, code) in
-            [(json!({ "quorate": false }), Code::NotQuorate), (json!({ "complete": false }), Code::ObservationIncomplete)]
+            [(json!({ "quorate": false }), RefusalCode::NotQuorate), (json!({ "complete": false }), RefusalCode::ObservationIncomplete)]
         {
-            let judged = judge(forged(3, 0, 0, &reading), Limits::default(), Circumstances::default());
+            let judged = judge(forged_plan(3, 0, 0, &reading), Limits::default(), Circumstances::default());
             assert!(matches!(judged, Judged::Refused(_)));
-            assert_eq!(codes(&judged), [code]);
+            assert_eq!(refusal_codes(&judged), [code]);
         }
     }
 
@@ -270,17 +270,17 @@ mod tests {
     fn g10_all_violations_are_collected() {
         let reading = json!({ "quorate": false, "complete": false });
         let frozen = Circumstances { freeze: Some("audit week".into()) };
-        let judged = judge(forged(10, 4, 4, &reading), limits(2, 10, 1), frozen);
+        let judged = judge(forged_plan(10, 4, 4, &reading), limits(2, 10, 1), frozen);
         let all = [
-            Code::GuaranteeBroken,
-            Code::LimitGuests,
-            Code::LimitPercent,
-            Code::LimitStops,
-            Code::Frozen,
-            Code::NotQuorate,
-            Code::ObservationIncomplete,
+            RefusalCode::GuaranteeBroken,
+            RefusalCode::LimitGuests,
+            RefusalCode::LimitPercent,
+            RefusalCode::LimitStops,
+            RefusalCode::Frozen,
+            RefusalCode::NotQuorate,
+            RefusalCode::ObservationIncomplete,
         ];
-        assert_eq!(codes(&judged), all);
+        assert_eq!(refusal_codes(&judged), all);
         let Judged::Refused(refused) = judged else { panic!("it is refused") };
         assert_eq!(refused.judgement.refusals()[0].evidence()[0], ("guarantee", Datum::Text("G1".into())));
         assert_eq!(refused.judgement.refusals()[0].evidence()[1].1, Datum::Ids(refused.plan.desired().scope().ids()[..8].to_vec()));

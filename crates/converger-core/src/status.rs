@@ -3,12 +3,12 @@
 //! Exit statuses are those of the whole program; HTTP statuses are for whoever serves it. What never enters: what a code means (`refusal`,
 //! `failure`).
 
-use crate::failure::Code as Failure;
-use crate::refusal::Code as Refusal;
+use crate::failure::FailureCode as Failure;
+use crate::refusal::RefusalCode as Refusal;
 
 /// How something ends, for a shell and for a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Status {
+pub struct EndStatus {
     /// The exit status of the process.
     pub exit: u8,
     /// The status of the HTTP answer.
@@ -23,7 +23,7 @@ const BROKEN: u8 = 6;
 
 /// What a refusal ends with.
 #[must_use]
-pub fn of_refusal(code: Refusal) -> Status {
+pub fn refusal_status(code: Refusal) -> EndStatus {
     let http = match code {
         Refusal::GuestMissing | Refusal::EnvironmentUnrecorded => 404,
         Refusal::ProtectedGuest
@@ -62,12 +62,12 @@ pub fn of_refusal(code: Refusal) -> Status {
         | Refusal::ClusterUnidentified
         | Refusal::NameInUse => 409,
     };
-    Status { exit: REFUSED, http }
+    EndStatus { exit: REFUSED, http }
 }
 
 /// What a failure ends with.
 #[must_use]
-pub fn of_failure(code: Failure) -> Status {
+pub fn failure_status(code: Failure) -> EndStatus {
     let (exit, http) = match code {
         Failure::UsageWrong
         | Failure::FileUnreadable
@@ -118,7 +118,7 @@ pub fn of_failure(code: Failure) -> Status {
         Failure::OtherPlanner => (FAILED, 501),
         Failure::IntegrityViolation | Failure::EvidenceMissing | Failure::DeterminismBreach | Failure::UnloggedExecution => (BROKEN, 500),
     };
-    Status { exit, http }
+    EndStatus { exit, http }
 }
 
 #[cfg(test)]
@@ -128,16 +128,16 @@ mod tests {
 
     /// A client that takes a refusal for a success would act on it.
     #[test]
-    fn no_code_ends_as_a_success_and_evidence_that_is_broken_ends_as_that() {
+    fn no_code_maps_to_success_and_broken_evidence_has_its_own_status() {
         for entry in &refusal::TABLE {
-            let Status { exit, http } = of_refusal(entry.code);
+            let EndStatus { exit, http } = refusal_status(entry.code);
             assert!(exit == REFUSED && (400..500).contains(&http), "{}", entry.word);
         }
         for entry in &failure::TABLE {
-            let Status { exit, http } = of_failure(entry.code);
+            let EndStatus { exit, http } = failure_status(entry.code);
             assert!([FAILED, INPUT, HELD, BROKEN].contains(&exit) && (400..600).contains(&http), "{}", entry.word);
         }
-        let broken = failure::TABLE.iter().filter(|entry| of_failure(entry.code).exit == BROKEN).map(|entry| entry.word);
+        let broken = failure::TABLE.iter().filter(|entry| failure_status(entry.code).exit == BROKEN).map(|entry| entry.word);
         assert_eq!(broken.collect::<Vec<_>>(), ["integrity-violation", "evidence-missing", "determinism-breach", "unlogged-execution"]);
     }
 }

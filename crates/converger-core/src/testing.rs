@@ -1,13 +1,13 @@
 //! Seeded random inputs for tests and benches. Nothing here is linked into the program.
 //!
-//! A [`World`] is a declared state and a reading of it as the trees of their files; it goes through the real parsers
+//! A [`TestWorld`] is a declared state and a reading of it as the trees of their files; it goes through the real parsers
 //! like any file. Worlds are drawn so that verdicts, refusals and changes of every kind are frequent: a reading that is
 //! random in every part would mostly be refused for its first fault and prove little.
 //!
 //! What never enters: the planner's own reasoning. What a world should lead to is for the tests to say.
 
-mod draw;
 mod operation;
+mod random_world;
 mod text;
 mod values;
 
@@ -22,9 +22,11 @@ use crate::observe::{self, Observation};
 use crate::plan::{Plan, plan};
 use crate::policy::Rules;
 
-pub use operation::{operations, outcome, outcome_of, some_binding, some_config, some_inputs, some_operations, understood};
-pub use text::{json, json_shuffled, mutated, yaml};
-pub use values::{HOSTILE, declared, default_of, observed_values, wanted_values};
+pub use operation::{
+    operations_of_plan, parse_config, random_outcome, random_outcome_with_end, some_binding, some_config, some_inputs, some_operations,
+};
+pub use text::{mutate, to_json, to_random_yaml, to_shuffled_json};
+pub use values::{HOSTILE_TEXTS, default_of, observed_values, to_declared_form, wanted_values};
 
 /// A small deterministic generator (SplitMix64): the same seed gives the same numbers on every machine.
 #[derive(Clone, Debug)]
@@ -62,7 +64,7 @@ impl Rng {
     }
 
     /// True in `percent` of a hundred cases.
-    pub fn percent(&mut self, percent: u64) -> bool {
+    pub fn with_chance(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
 
@@ -72,7 +74,7 @@ impl Rng {
     }
 
     /// One of `words`; empty where there are none.
-    pub fn word<'w>(&mut self, words: &[&'w str]) -> &'w str {
+    pub fn pick_word<'w>(&mut self, words: &[&'w str]) -> &'w str {
         self.pick(words).copied().unwrap_or("")
     }
 
@@ -86,7 +88,7 @@ impl Rng {
 
 /// A declared state, a reading and the protection rules, as files and configuration would give them.
 #[derive(Clone, Debug, PartialEq)]
-pub struct World {
+pub struct TestWorld {
     /// The tree of desired.yaml.
     pub desired: Value,
     /// The tree of current.json.
@@ -95,9 +97,9 @@ pub struct World {
     pub rules: Rules,
 }
 
-/// What the parsers make of a [`World`].
+/// What the parsers make of a [`TestWorld`].
 #[derive(Clone, Debug)]
-pub struct Inputs {
+pub struct TestInputs {
     /// What is wanted.
     pub desired: Arc<Desired>,
     /// What was seen, rows outside of the scope included.
@@ -106,44 +108,44 @@ pub struct Inputs {
     pub rules: Arc<Rules>,
 }
 
-impl World {
+impl TestWorld {
     /// A world with this many declared guests.
     #[must_use]
-    pub fn draw(rng: &mut Rng, guests: usize) -> Self {
-        draw::world(rng, guests)
+    pub fn random(rng: &mut Rng, guests: usize) -> Self {
+        random_world::random_world(rng, guests)
     }
 
     /// A world of a size at which guests meet each other but a failing case can still be read.
     #[must_use]
-    pub fn small(rng: &mut Rng) -> Self {
+    pub fn random_small(rng: &mut Rng) -> Self {
         let guests = 1 + rng.index(7);
-        Self::draw(rng, guests)
+        Self::random(rng, guests)
     }
 
     /// desired.json.
     #[must_use]
     pub fn desired_json(&self) -> String {
-        json(&self.desired)
+        to_json(&self.desired)
     }
 
     /// desired.yaml, in one of the many ways of writing it.
     #[must_use]
     pub fn desired_yaml(&self, rng: &mut Rng) -> String {
-        yaml(&self.desired, rng)
+        to_random_yaml(&self.desired, rng)
     }
 
     /// current.json.
     #[must_use]
     pub fn observation_json(&self) -> String {
-        json(&self.observation)
+        to_json(&self.observation)
     }
 
     /// Through the parsers.
     ///
     /// # Errors
     /// A drawn world has no faults; one that a test has changed may.
-    pub fn parse(&self) -> Result<Inputs, Diagnostics> {
-        Ok(Inputs {
+    pub fn parse(&self) -> Result<TestInputs, Diagnostics> {
+        Ok(TestInputs {
             desired: Arc::new(desired::parse(self.desired_json().as_bytes(), Notation::Json)?),
             observation: observe::parse(self.observation_json().as_bytes())?,
             rules: Arc::new(self.rules.clone()),
@@ -151,7 +153,7 @@ impl World {
     }
 }
 
-impl Inputs {
+impl TestInputs {
     /// The plan, by the way that every run takes.
     #[must_use]
     pub fn plan(&self) -> Plan {
@@ -161,14 +163,14 @@ impl Inputs {
     /// The plan on another reading.
     #[must_use]
     pub fn plan_on(&self, observation: Observation) -> Plan {
-        let scoped = observation.within(&self.desired.scope());
+        let scoped = observation.into_scoped(&self.desired.scope());
         plan(Arc::clone(&self.desired), Arc::new(scoped), Arc::clone(&self.rules))
     }
 }
 
 /// The bytes of a plan's body.
 #[must_use]
-pub fn body(plan: &Plan) -> Vec<u8> {
+pub fn plan_body(plan: &Plan) -> Vec<u8> {
     let mut bytes = Vec::new();
     // Writing to memory does not fail, and an empty body would not pass for one.
     let written = artifact::write_body(&mut bytes, plan);

@@ -10,28 +10,28 @@ use converger_core::document::Notation;
 use converger_core::observe;
 use converger_core::plan::{Plan, Verdict, plan};
 
-use fleet::{Fleet, Share};
+use fleet::{BenchFleet, GuestShare};
 
 /// How many allocations planning a fleet makes, and the plan.
-fn counted(fleet: Fleet) -> (u64, Plan) {
+fn count_allocations(fleet: BenchFleet) -> (u64, Plan) {
     let desired = desired::parse(fleet.desired_json().as_bytes(), Notation::Json).expect("the fleet is well-formed");
     let observation = observe::parse(fleet.current_json().as_bytes()).expect("the fleet is well-formed");
-    let (scoped, desired, rules) = (Arc::new(observation.within(&desired.scope())), Arc::new(desired), Arc::default());
+    let (scoped, desired, rules) = (Arc::new(observation.into_scoped(&desired.scope())), Arc::new(desired), Arc::default());
     let mut planned = None;
     let counted = allocation_counter::measure(|| planned = Some(plan(desired, scoped, rules)));
     (counted.count_total, planned.expect("it was planned"))
 }
 
-fn converged(plan: &Plan) -> usize {
+fn count_converged(plan: &Plan) -> usize {
     plan.verdicts().iter().filter(|verdict| matches!(verdict, Verdict::Converged { .. })).count()
 }
 
 #[test]
 fn a_converged_guest_costs_no_allocation() {
-    for ordered in [Share::None, Share::OneIn(3)] {
-        let fleet = |guests| Fleet { guests, drifted: Share::None, ordered };
-        let ((few, small), (many, large)) = (counted(fleet(100)), counted(fleet(5_000)));
-        assert_eq!((converged(&small), converged(&large)), (100, 5_000));
+    for ordered in [GuestShare::None, GuestShare::OneIn(3)] {
+        let fleet = |guests| BenchFleet { guests, drifted_share: GuestShare::None, ordered_share: ordered };
+        let ((few, small), (many, large)) = (count_allocations(fleet(100)), count_allocations(fleet(5_000)));
+        assert_eq!((count_converged(&small), count_converged(&large)), (100, 5_000));
         assert_eq!(few, many, "allocations grow with the number of converged guests, ordered {ordered:?}");
     }
 }
@@ -39,7 +39,8 @@ fn a_converged_guest_costs_no_allocation() {
 /// The first test could pass by a planner that looks at nothing.
 #[test]
 fn a_drifted_guest_costs_a_few_allocations() {
-    let (count, plan) = counted(Fleet { guests: 5_000, drifted: Share::OneIn(4), ordered: Share::None });
-    let drifted = u64::try_from(5_000 - converged(&plan)).expect("a count");
+    let (count, plan) =
+        count_allocations(BenchFleet { guests: 5_000, drifted_share: GuestShare::OneIn(4), ordered_share: GuestShare::None });
+    let drifted = u64::try_from(5_000 - count_converged(&plan)).expect("a count");
     assert!(drifted > 1_000 && (drifted..=drifted * 8).contains(&count), "{count} allocations for {drifted} drifted guests");
 }

@@ -13,13 +13,13 @@ pub trait Clock: Send + Sync + 'static {
     fn now_ms(&self) -> u64;
 
     /// Milliseconds by a clock that nobody sets, from whatever beginning. It may stand still while the machine sleeps.
-    fn awake_ms(&self) -> u64;
+    fn monotonic_ms(&self) -> u64;
 
     /// How long this machine has been up, and since which start; none, where the system does not tell.
     fn uptime(&self) -> Option<Uptime>;
 
     /// Lets so many milliseconds go by.
-    fn wait(&self, ms: u64) -> impl Future<Output = ()> + Send;
+    fn sleep(&self, ms: u64) -> impl Future<Output = ()> + Send;
 }
 
 /// The clock of this machine.
@@ -32,7 +32,7 @@ impl Clock for SystemClock {
         u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
     }
 
-    fn awake_ms(&self) -> u64 {
+    fn monotonic_ms(&self) -> u64 {
         let up = clock_gettime(ClockId::Monotonic);
         let secs = u64::try_from(up.tv_sec).unwrap_or(0);
         secs.saturating_mul(1000).saturating_add(u64::try_from(up.tv_nsec).unwrap_or(0) / 1_000_000)
@@ -42,10 +42,10 @@ impl Clock for SystemClock {
     /// be sent after it.
     fn uptime(&self) -> Option<Uptime> {
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
-        Some(Uptime { boot: BootId::new(boot.trim())?, ms: self.awake_ms() })
+        Some(Uptime { boot: BootId::new(boot.trim())?, ms: self.monotonic_ms() })
     }
 
-    async fn wait(&self, ms: u64) {
+    async fn sleep(&self, ms: u64) {
         tokio::time::sleep(Duration::from_millis(ms)).await;
     }
 }
@@ -53,17 +53,17 @@ impl Clock for SystemClock {
 /// The time of day as far as ages go: whoever sets it back makes nothing younger. It goes on at least as fast as the machine is awake, and as the
 /// time of day does; so what is young by it is young by both.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Steady {
+pub struct MonotonicClock {
     last_ms: u64,
-    awake_ms: u64,
+    monotonic_ms: u64,
 }
 
-impl Steady {
+impl MonotonicClock {
     /// The time now, by what both clocks say.
-    pub fn read(&mut self, day_ms: u64, awake_ms: u64) -> u64 {
+    pub fn advance(&mut self, day_ms: u64, awake_ms: u64) -> u64 {
         // Before the first reading nothing has an age.
-        let went_by_ms = if self.last_ms == 0 { 0 } else { awake_ms.saturating_sub(self.awake_ms) };
-        *self = Self { last_ms: day_ms.max(self.last_ms.saturating_add(went_by_ms)), awake_ms };
+        let went_by_ms = if self.last_ms == 0 { 0 } else { awake_ms.saturating_sub(self.monotonic_ms) };
+        *self = Self { last_ms: day_ms.max(self.last_ms.saturating_add(went_by_ms)), monotonic_ms: awake_ms };
         self.last_ms
     }
 }
@@ -73,28 +73,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_clock_that_is_set_back_makes_nothing_younger() {
-        let mut steady = Steady::default();
+    fn setting_the_clock_back_makes_nothing_younger() {
+        let mut steady = MonotonicClock::default();
         let read = [(50_000, 7), (51_000, 1_007), (42_000, 15_007), (43_000, 16_007), (90_000, 17_007), (90_000, 17_007)];
-        let told = read.map(|(day_ms, awake_ms)| steady.read(day_ms, awake_ms));
+        let told = read.map(|(day_ms, awake_ms)| steady.advance(day_ms, awake_ms));
         assert_eq!(told, [50_000, 51_000, 65_000, 66_000, 90_000, 90_000]);
     }
 
     #[test]
-    fn a_machine_that_slept_makes_everything_older() {
-        let mut steady = Steady::default();
-        assert_eq!([(1_000, 10), (3_601_000, 11)].map(|(day_ms, awake_ms)| steady.read(day_ms, awake_ms)), [1_000, 3_601_000]);
+    fn sleeping_machine_makes_everything_older() {
+        let mut steady = MonotonicClock::default();
+        assert_eq!([(1_000, 10), (3_601_000, 11)].map(|(day_ms, awake_ms)| steady.advance(day_ms, awake_ms)), [1_000, 3_601_000]);
     }
 
     #[test]
-    fn the_clock_of_this_machine_goes_on() {
-        let (first, second) = (SystemClock.awake_ms(), SystemClock.awake_ms());
+    fn system_clock_is_monotonic() {
+        let (first, second) = (SystemClock.monotonic_ms(), SystemClock.monotonic_ms());
         assert!(first > 0 && second >= first, "{first} {second}");
     }
 
     /// Decision 0016 rests on it: which start of the machine it is, and how long it has been awake since.
     #[test]
-    fn the_uptime_of_this_machine_goes_on_within_one_start() {
+    fn uptime_grows_within_one_boot() {
         let [first, second] = [SystemClock.uptime(), SystemClock.uptime()].map(|uptime| uptime.expect("this is Linux"));
         assert!(first.boot == second.boot && first.ms > 0 && first.ms <= second.ms, "{first:?} {second:?}");
     }

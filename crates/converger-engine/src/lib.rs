@@ -7,7 +7,7 @@
 //!
 //! [`drive`] ties both together for all runs of one environment, as a third one.
 //!
-//! [`driver`] carries out what a drive wants done, over a [`Hand`] and a store, and is as thin as that: its [`Executor`] accepts runs while others are in flight.
+//! [`executor`] carries out what a drive wants done, over a [`Actuator`] and a store, and is as thin as that: its [`Executor`] accepts runs while others are in flight.
 //!
 //! [`clock`] is time, handed in.
 //!
@@ -16,13 +16,13 @@
 pub mod operation;
 pub mod schedule;
 
-pub mod drive;
+pub mod run_machine;
 
 pub mod clock;
-pub mod driver;
+pub mod executor;
 
 pub use clock::Clock;
-pub use driver::{Executor, Hand};
+pub use executor::{Actuator, Executor};
 
 #[cfg(test)]
 mod testing;

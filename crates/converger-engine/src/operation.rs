@@ -4,10 +4,10 @@
 //! recorded -> checked -> marked -> cleared -> sent -> tasked -> settled -> verified -> done | failed | refused | held
 //! ```
 //!
-//! How to drive it: make a [`State`], then feed [`Event::Begin`] to [`step`]. Carry out the [`Command`] that comes back, and
-//! feed what came of it: `Commit` and `Mark` give `Committed` or `NotCommitted`, the end of what was held also `Resolved`, `Clear` gives `Cleared` or `NotCleared`, `Whose` gives
-//! `Taken` or `NotTold`, `Ask` gives `Answered`, `Wait` gives `Woken`. Go on
-//! until [`State::ended`] says how it ended; every run ends in bounded steps. An event that does not belong to what was asked
+//! How to drive it: make a [`OperationState`], then feed [`OperationEvent::Begin`] to [`step`]. Carry out the [`OperationCommand`] that comes back, and
+//! feed what came of it: `Commit` and `Mark` give `Committed` or `NotCommitted`, the end of what was held also `Resolved`, `RecheckHolds` gives `SendAllowed` or `SendBlock`, `FindTaskOwners` gives
+//! `Taken` or `TaskOwnersUnreadable`, `EnvRequest` gives `Responded`, `Wait` gives `Woken`. Go on
+//! until [`OperationState::outcome`] says how it ended; every run ends in bounded steps. An event that does not belong to what was asked
 //! for changes nothing.
 //!
 //! What holds in every order of events: nothing is asked before the intent is durable (G11), the change is sent at most once and never
@@ -19,56 +19,57 @@
 //!
 //! What never enters: Proxmox, sockets, clocks, and which operation comes next (`schedule`).
 
-mod checking;
 mod patience;
-mod proving;
-mod sending;
-mod settling;
+mod precheck;
+mod send_state;
+mod task_polling;
+mod verification;
 
 use converger_core::apply::check;
 use converger_core::apply::{
-    Answer, Ask, Cause, End, Evidence, Fact, Findings, History, Operation, OperationId, Outcome, Place, Record, Release, Resolution,
-    Revision, Sent, TaskId, TaskSeen, Terms, Trouble, Uptime,
+    CheckContext, ConfigRevision, EnvFault, EnvFaultKind, EnvRequest, EnvResponse, Evidence, Fact, Findings, GuestAddress, JournalRecord,
+    ObservedTask, Operation, OperationEnd, OperationHistory, OperationId, Outcome, ReleaseCondition, Resolution, SendResult, TaskId,
+    Uptime,
 };
-use converger_core::failure::Code;
+use converger_core::failure::FailureCode;
 use converger_core::guest::NodeName;
 use converger_core::refusal::Refusal;
 
-use checking::{Checking, Clearing};
-use proving::{Proving, Why};
-use sending::Sending;
-use settling::Settling;
+use precheck::{PreSendCheck, ReadyChange};
+use send_state::SendState;
+use task_polling::TaskPolling;
+use verification::{Verification, VerificationCause};
 
-pub use patience::{ANSWER_MS_MAX, Patience};
+pub use patience::{Patience, RESPONSE_MS_MAX};
 
 /// What happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum OperationEvent {
     /// Its turn has come.
     Begin,
     /// The record that was to be committed is durable.
     Committed,
     /// It is not.
-    NotCommitted(NotCommitted),
+    NotCommitted(CommitFailure),
     /// It is not either: a person said meanwhile what became of the operation, and what they said stands.
     Resolved,
     /// Nothing that was said meanwhile is against sending it.
-    Cleared,
+    SendAllowed,
     /// Something is.
-    NotCleared(NotCleared),
+    SendBlocked(SendBlock),
     /// These of the tasks are those of other operations, and no others are.
-    Taken(Vec<TaskId>),
+    TaskOwnersFound(Vec<TaskId>),
     /// Whose they are cannot be read; these are the words for it.
-    NotTold(Box<str>),
+    TaskOwnersUnreadable(Box<str>),
     /// What came of what was asked.
-    Answered(Answer),
+    Responded(EnvResponse),
     /// The wait is over.
     Woken,
 }
 
 /// Why a record is not durable.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NotCommitted {
+pub enum CommitFailure {
     /// The journal decided against it: the guest is held or taken, or the environment frozen.
     Refused(Refusal),
     /// The same request was recorded before, as this operation (G13).
@@ -79,30 +80,30 @@ pub enum NotCommitted {
 
 /// Why a change is not sent although its guest is ready for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NotCleared {
+pub enum SendBlock {
     /// Somebody holds the guest, or froze the environment, since the intent was taken.
     Refused(Refusal),
     /// Nothing new is begun any more.
-    Stopped(Code),
+    Stopped(FailureCode),
     /// The node has no room for it, and nothing was sent.
-    NoRoom(Cause),
+    NodeBusy(EnvFault),
     /// Whether somebody did cannot be read; these are the words for it.
     Failed(Box<str>),
 }
 
 /// What is to be done next.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Command {
+pub enum OperationCommand {
     /// Make this durable.
-    Commit(Box<Record>),
+    Commit(Box<JournalRecord>),
     /// Write down that it may have been sent from here on, so that whoever comes after this process knows it. It need not be durable.
     Mark,
     /// Look whether anything was said against sending it since the intent was taken: a hold, a freeze, a stop.
-    Clear,
+    RecheckHolds,
     /// Look into the journal which of these tasks are those of other operations.
-    Whose(Vec<TaskId>),
+    FindTaskOwners(Vec<TaskId>),
     /// Ask this, once.
-    Ask(Ask),
+    Request(EnvRequest),
     /// Let so many milliseconds go by.
     Wait(u64),
 }
@@ -122,21 +123,21 @@ pub enum Phase {
 
 /// An operation on its way.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct State {
+pub struct OperationState {
     operation: Box<Operation>,
     /// None for what was found in the journal: it is never sent.
-    terms: Option<Terms>,
+    context: Option<CheckContext>,
     patience: Patience,
-    origin: Origin,
+    origin: OperationOrigin,
     /// Where the guest is looked for.
-    place: Place,
+    address: GuestAddress,
     /// How often it was followed to another node.
     moves: u32,
     intent_ms: u64,
     /// When it last heard of anything.
     now_ms: u64,
     /// What the last answer took, as far as that counts.
-    asked_ms: u64,
+    response_ms: u64,
     /// When the guest's own readings of the last check were begun, and how often it was checked.
     checked_ms: u64,
     checks: u32,
@@ -145,17 +146,17 @@ pub struct State {
     /// The same as an earlier run recorded it.
     recorded_uptime_secs: Option<u64>,
     /// What was waited since the guest was checked.
-    passed_ms: u64,
+    waited_ms: u64,
     /// What is known of whether it was sent.
-    sending: Sending,
+    send_state: SendState,
     /// What is to be known beside the outcome.
     evidence: Evidence,
-    stage: Stage,
+    stage: OperationStage,
 }
 
 /// Where an operation comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Origin {
+enum OperationOrigin {
     /// It is new.
     Fresh,
     /// The journal has it without an end.
@@ -165,83 +166,90 @@ enum Origin {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Stage {
+enum OperationStage {
     New,
     /// The intent is being written.
     Recording,
     /// What it was planned on is read again.
-    Checking(Checking),
+    Checking(PreSendCheck),
     /// It is ready, and the mark before the sending is being written.
-    Marking(Box<Clearing>),
+    Marking(Box<ReadyChange>),
     /// It is ready, and the last word about it is waited for.
-    Clearing(Box<Clearing>),
+    RecheckingHolds(Box<ReadyChange>),
     /// The change is under way to the environment.
     Sending,
     /// The task is being written down.
-    Tasking(TaskId),
+    RecordingTask(TaskId),
     /// The task is at work.
-    Settling(Settling),
+    PollingTask(TaskPolling),
     /// What became of it is read.
-    Proving(Proving),
+    Verifying(Verification),
     /// Tasks were found that may be its own, and the journal is asked whose they are.
-    Telling(Proving, Vec<TaskSeen>),
+    FindingTaskOwners(Verification, Vec<ObservedTask>),
     /// The end is being written.
-    Ending(Outcome),
+    RecordingEnd(Outcome),
     Ended {
         outcome: Outcome,
         is_recorded: bool,
     },
 }
 
-impl State {
+impl OperationState {
     /// A new operation, held against these terms when its turn comes.
     #[must_use]
-    pub fn new(operation: Operation, terms: Terms, patience: Patience) -> Self {
-        Self::with(Box::new(operation), Some(terms), patience, Origin::Fresh, 0, Sending::NotYet)
+    pub fn new(operation: Operation, terms: CheckContext, patience: Patience) -> Self {
+        Self::with_origin(Box::new(operation), Some(terms), patience, OperationOrigin::Fresh, 0, SendState::NotYet)
     }
 
     /// An operation that the journal has without an end, or held until a reading tells; `None`: nothing is to be found out.
     ///
     /// It only reads: what became of it is found out, and it is never sent (S2). `uptime` is that of this machine, where it can be told.
     #[must_use]
-    pub fn recover(history: History, patience: Patience, uptime: Option<&Uptime>) -> Option<Self> {
+    pub fn recover(history: OperationHistory, patience: Patience, uptime: Option<&Uptime>) -> Option<Self> {
         let origin = match &history.ended {
-            None => Origin::Open,
-            Some((Outcome::Held { release: Release::Reading, .. }, _)) if history.resolved.is_none() => Origin::Held,
+            None => OperationOrigin::Open,
+            Some((Outcome::Held { release: ReleaseCondition::Reading, .. }, _)) if history.resolved.is_none() => OperationOrigin::Held,
             Some(_) => return None,
         };
-        let patience = if origin == Origin::Held { patience.for_held() } else { patience.for_recovery() };
-        let sending = Sending::found(&history, uptime);
+        let patience = if origin == OperationOrigin::Held { patience.for_held() } else { patience.for_recovery() };
+        let sending = SendState::from_history(&history, uptime);
         let recorded_uptime_secs = history.ended.as_ref().and_then(|(outcome, _)| recorded_uptime(outcome));
-        let mut state = Self::with(history.operation, None, patience, origin, history.at_ms, sending);
+        let mut state = Self::with_origin(history.operation, None, patience, origin, history.at_ms, sending);
         state.recorded_uptime_secs = recorded_uptime_secs;
         state.task = history.task.map(|(task, _)| task);
         Some(state)
     }
 
-    fn with(operation: Box<Operation>, terms: Option<Terms>, patience: Patience, origin: Origin, intent_ms: u64, sending: Sending) -> Self {
+    fn with_origin(
+        operation: Box<Operation>,
+        terms: Option<CheckContext>,
+        patience: Patience,
+        origin: OperationOrigin,
+        intent_ms: u64,
+        sending: SendState,
+    ) -> Self {
         let guest = &operation.guest;
-        let place = Place { node: guest.node.clone(), kind: guest.kind, vmid: guest.vmid };
+        let place = GuestAddress { node: guest.node.clone(), kind: guest.kind, vmid: guest.vmid };
         let (task, uptime_before_secs, evidence) = (None, None, Evidence::default());
         Self {
             operation,
-            terms,
+            context: terms,
             patience,
             origin,
-            place,
+            address: place,
             moves: 0,
             intent_ms,
             now_ms: intent_ms,
-            asked_ms: 0,
+            response_ms: 0,
             checked_ms: intent_ms,
             checks: 0,
             task,
             uptime_before_secs,
             recorded_uptime_secs: None,
-            passed_ms: 0,
-            sending,
+            waited_ms: 0,
+            send_state: sending,
             evidence,
-            stage: Stage::New,
+            stage: OperationStage::New,
         }
     }
 
@@ -253,9 +261,9 @@ impl State {
 
     /// How it ended, once it has.
     #[must_use]
-    pub fn ended(&self) -> Option<&Outcome> {
+    pub fn outcome(&self) -> Option<&Outcome> {
         match &self.stage {
-            Stage::Ended { outcome, .. } => Some(outcome),
+            OperationStage::Ended { outcome, .. } => Some(outcome),
             _ => None,
         }
     }
@@ -263,7 +271,7 @@ impl State {
     /// Whether its end is in the journal. What is not is found out by reading at the next start.
     #[must_use]
     pub fn is_recorded(&self) -> bool {
-        matches!(&self.stage, Stage::Ended { is_recorded: true, .. })
+        matches!(&self.stage, OperationStage::Ended { is_recorded: true, .. })
     }
 
     /// The task that carries it out, once it is known.
@@ -274,40 +282,40 @@ impl State {
 
     /// The node that it works on at the moment.
     #[must_use]
-    pub fn place(&self) -> &Place {
-        &self.place
+    pub fn address(&self) -> &GuestAddress {
+        &self.address
     }
 
     /// The node that it works on, where that is another one than it was counted on and nothing was sent yet.
     #[must_use]
-    pub fn moved_from(&self, counted: &NodeName) -> Option<NodeName> {
-        let is_before = matches!(self.stage, Stage::Checking(_) | Stage::Marking(_) | Stage::Clearing(_));
-        (is_before && self.place.node != *counted).then(|| self.place.node.clone())
+    pub fn moved_node(&self, counted: &NodeName) -> Option<NodeName> {
+        let is_before = matches!(self.stage, OperationStage::Checking(_) | OperationStage::Marking(_) | OperationStage::RecheckingHolds(_));
+        (is_before && self.address.node != *counted).then(|| self.address.node.clone())
     }
 
     /// Whether it was found in the journal, so that it only reads.
     #[must_use]
     pub fn is_recovered(&self) -> bool {
-        self.origin != Origin::Fresh
+        self.origin != OperationOrigin::Fresh
     }
 
     /// Whether this is the later reading that it was held for: what a task that ended left undone stays so.
-    fn is_read_again(&self) -> bool {
-        self.origin == Origin::Held
+    fn is_held_reread(&self) -> bool {
+        self.origin == OperationOrigin::Held
     }
 
     /// How far it is.
     #[must_use]
     pub fn phase(&self) -> Phase {
         match &self.stage {
-            Stage::New | Stage::Recording => Phase::Waiting,
-            Stage::Checking(_) | Stage::Marking(_) | Stage::Clearing(_) => Phase::Recorded,
-            Stage::Sending => Phase::Checked,
-            Stage::Tasking(_) => Phase::Sent,
-            Stage::Settling(_) => Phase::Tasked,
-            Stage::Proving(_) | Stage::Telling(..) if self.task.is_none() => Phase::Sent,
-            Stage::Proving(_) | Stage::Telling(..) | Stage::Ending(_) => Phase::Settled,
-            Stage::Ended { .. } => Phase::Ended,
+            OperationStage::New | OperationStage::Recording => Phase::Waiting,
+            OperationStage::Checking(_) | OperationStage::Marking(_) | OperationStage::RecheckingHolds(_) => Phase::Recorded,
+            OperationStage::Sending => Phase::Checked,
+            OperationStage::RecordingTask(_) => Phase::Sent,
+            OperationStage::PollingTask(_) => Phase::Tasked,
+            OperationStage::Verifying(_) | OperationStage::FindingTaskOwners(..) if self.task.is_none() => Phase::Sent,
+            OperationStage::Verifying(_) | OperationStage::FindingTaskOwners(..) | OperationStage::RecordingEnd(_) => Phase::Settled,
+            OperationStage::Ended { .. } => Phase::Ended,
         }
     }
 }
@@ -316,159 +324,175 @@ impl State {
 ///
 /// `None`: there is nothing to do, because it has ended or because the event is not one that was waited for.
 #[must_use]
-pub fn step(mut state: State, event: Event, now_ms: u64) -> (State, Option<Command>) {
-    let command = state.on(event, now_ms);
+pub fn step(mut state: OperationState, event: OperationEvent, now_ms: u64) -> (OperationState, Option<OperationCommand>) {
+    let command = state.handle_event(event, now_ms);
     (state, command)
 }
 
-impl State {
+impl OperationState {
     /// [`step`] in place. The stage is taken out and not copied; each of these puts the next one in its place.
-    pub(crate) fn on(&mut self, event: Event, now_ms: u64) -> Option<Command> {
-        let before = (self.now_ms, self.asked_ms);
+    pub(crate) fn handle_event(&mut self, event: OperationEvent, now_ms: u64) -> Option<OperationCommand> {
+        let before = (self.now_ms, self.response_ms);
         // It was asked for when anything was last heard of.
-        (self.now_ms, self.asked_ms) = (now_ms, patience::asked_ms(self.now_ms, now_ms));
-        match (std::mem::replace(&mut self.stage, Stage::New), event) {
-            (Stage::New, Event::Begin) => self.begin(now_ms),
-            (Stage::Recording, Event::Committed) => self.check(),
-            (Stage::Recording, Event::NotCommitted(why)) => self.not_recorded(why),
-            (Stage::Checking(checking), Event::Answered(answer)) if !checking.is_waiting() => self.checked(checking, answer, now_ms),
-            (Stage::Checking(checking), Event::Woken) if checking.is_waiting() => self.check_again(checking),
-            (Stage::Marking(clearing), Event::Committed) => self.marked(clearing),
-            (Stage::Marking(_), Event::NotCommitted(why)) => self.not_marked(why, now_ms),
-            (Stage::Clearing(clearing), Event::Cleared) => self.cleared(*clearing, now_ms),
-            (Stage::Clearing(_), Event::NotCleared(why)) => self.not_cleared(why, now_ms),
-            (Stage::Sending, Event::Answered(answer)) => self.sent(answer, now_ms),
-            (Stage::Tasking(task), Event::Committed) => self.settle(task),
-            (Stage::Tasking(_), Event::NotCommitted(why)) => self.left(&why),
-            (Stage::Settling(settling), Event::Answered(answer)) if !settling.is_waiting() => self.settled(settling, answer, now_ms),
-            (Stage::Settling(settling), Event::Woken) if settling.is_waiting() => self.poll(settling),
-            (Stage::Proving(proving), Event::Answered(answer)) if !proving.is_waiting() => self.proved(proving, answer, now_ms),
-            (Stage::Proving(proving), Event::Woken) if proving.is_waiting() => self.prove_again(proving),
-            (Stage::Telling(proving, tasks), Event::Taken(taken)) => self.told(proving, &tasks, &taken, now_ms),
-            (Stage::Telling(proving, _), Event::NotTold(why)) => self.not_told(proving, &why, now_ms),
-            (Stage::Ending(outcome), Event::Committed) => self.close(outcome, true),
-            (Stage::Ending(outcome), Event::NotCommitted(why)) => self.not_ended(&outcome, &why),
-            (Stage::Ending(outcome), Event::Resolved) => self.resolved(outcome),
+        (self.now_ms, self.response_ms) = (now_ms, patience::counted_response_ms(self.now_ms, now_ms));
+        match (std::mem::replace(&mut self.stage, OperationStage::New), event) {
+            (OperationStage::New, OperationEvent::Begin) => self.begin(now_ms),
+            (OperationStage::Recording, OperationEvent::Committed) => self.start_check(),
+            (OperationStage::Recording, OperationEvent::NotCommitted(why)) => self.end_unrecorded(why),
+            (OperationStage::Checking(checking), OperationEvent::Responded(answer)) if !checking.is_waiting() => {
+                self.handle_check_response(checking, answer, now_ms)
+            }
+            (OperationStage::Checking(checking), OperationEvent::Woken) if checking.is_waiting() => self.resume_check(checking),
+            (OperationStage::Marking(clearing), OperationEvent::Committed) => self.request_hold_recheck(clearing),
+            (OperationStage::Marking(_), OperationEvent::NotCommitted(why)) => self.end_unmarked(why, now_ms),
+            (OperationStage::RecheckingHolds(clearing), OperationEvent::SendAllowed) => self.send_if_fresh(*clearing, now_ms),
+            (OperationStage::RecheckingHolds(_), OperationEvent::SendBlocked(why)) => self.handle_send_block(why, now_ms),
+            (OperationStage::Sending, OperationEvent::Responded(answer)) => self.handle_send_response(answer, now_ms),
+            (OperationStage::RecordingTask(task), OperationEvent::Committed) => self.start_polling(task),
+            (OperationStage::RecordingTask(_), OperationEvent::NotCommitted(why)) => self.hold_unrecorded_task(&why),
+            (OperationStage::PollingTask(settling), OperationEvent::Responded(answer)) if !settling.is_waiting() => {
+                self.handle_task_response(settling, answer, now_ms)
+            }
+            (OperationStage::PollingTask(settling), OperationEvent::Woken) if settling.is_waiting() => self.poll_task(settling),
+            (OperationStage::Verifying(proving), OperationEvent::Responded(answer)) if !proving.is_waiting() => {
+                self.handle_verification_response(proving, answer, now_ms)
+            }
+            (OperationStage::Verifying(proving), OperationEvent::Woken) if proving.is_waiting() => self.restart_verification(proving),
+            (OperationStage::FindingTaskOwners(proving, tasks), OperationEvent::TaskOwnersFound(taken)) => {
+                self.adopt_own_task(proving, &tasks, &taken, now_ms)
+            }
+            (OperationStage::FindingTaskOwners(proving, _), OperationEvent::TaskOwnersUnreadable(why)) => {
+                self.retry_without_task_owners(proving, &why, now_ms)
+            }
+            (OperationStage::RecordingEnd(outcome), OperationEvent::Committed) => self.finish(outcome, true),
+            (OperationStage::RecordingEnd(outcome), OperationEvent::NotCommitted(why)) => self.hold_unrecorded_end(&outcome, &why),
+            (OperationStage::RecordingEnd(outcome), OperationEvent::Resolved) => self.end_resolved_by_person(outcome),
             (stage, _) => {
-                (self.stage, (self.now_ms, self.asked_ms)) = (stage, before);
+                (self.stage, (self.now_ms, self.response_ms)) = (stage, before);
                 None
             }
         }
     }
 
-    fn begin(&mut self, now_ms: u64) -> Option<Command> {
-        if self.origin == Origin::Fresh {
+    fn begin(&mut self, now_ms: u64) -> Option<OperationCommand> {
+        if self.origin == OperationOrigin::Fresh {
             self.intent_ms = now_ms;
-            self.stage = Stage::Recording;
-            return Some(Command::Commit(Box::new(Record::Intent { operation: self.operation.clone(), at_ms: now_ms })));
+            self.stage = OperationStage::Recording;
+            return Some(OperationCommand::Commit(Box::new(JournalRecord::Intent { operation: self.operation.clone(), at_ms: now_ms })));
         }
         match self.task.clone() {
-            Some(task) => self.settle(task),
-            None if self.sending == Sending::Never => self.never_sent(now_ms),
-            None => self.resolve(Cause::new(Trouble::Other, "program-ended", "")),
+            Some(task) => self.start_polling(task),
+            None if self.send_state == SendState::Never => self.end_never_sent(now_ms),
+            None => self.verify_after_lost_response(EnvFault::new(EnvFaultKind::Other, "program-ended", "")),
         }
     }
 
     /// Nothing was sent, and nothing will be.
-    fn not_recorded(&mut self, why: NotCommitted) -> Option<Command> {
+    fn end_unrecorded(&mut self, why: CommitFailure) -> Option<OperationCommand> {
         let outcome = match why {
-            NotCommitted::Refused(refusal) => Outcome::refused(&refusal),
-            NotCommitted::Repeated(first) => Outcome::not_run(Code::RequestRepeated, Evidence::default().with("operation", first.as_str())),
-            NotCommitted::Failed(text) => Outcome::not_run(Code::JournalUnwritable, Evidence::default().with("said", &*text)),
+            CommitFailure::Refused(refusal) => Outcome::from_refusal(&refusal),
+            CommitFailure::Repeated(first) => {
+                Outcome::new_not_run(FailureCode::RequestRepeated, Evidence::default().with("operation", first.as_str()))
+            }
+            CommitFailure::Failed(text) => Outcome::new_not_run(FailureCode::JournalUnwritable, Evidence::default().with("said", &*text)),
         };
-        self.close(outcome, false)
+        self.finish(outcome, false)
     }
 
     /// It was sent, and the journal does not take its task: from here on only a new start may touch it (design 6.13).
-    fn left(&mut self, why: &NotCommitted) -> Option<Command> {
+    fn hold_unrecorded_task(&mut self, why: &CommitFailure) -> Option<OperationCommand> {
         let evidence = match why {
-            NotCommitted::Failed(text) => self.evidence.clone().with("said", &**text),
-            NotCommitted::Refused(_) | NotCommitted::Repeated(_) => self.evidence.clone(),
+            CommitFailure::Failed(text) => self.evidence.clone().with("said", &**text),
+            CommitFailure::Refused(_) | CommitFailure::Repeated(_) => self.evidence.clone(),
         };
         let evidence = self.with_task(evidence);
         let findings = Findings { evidence, ..Findings::default() };
-        self.close(Outcome::held(Code::JournalUnwritable, Release::Reading, findings), false)
+        self.finish(Outcome::new_held(FailureCode::JournalUnwritable, ReleaseCondition::Reading, findings), false)
     }
 
     /// It is known what became of it, and the journal does not take it: nobody is told of an end that a crash would take back (S19).
     /// The next start reads the guest once more.
-    fn not_ended(&mut self, outcome: &Outcome, why: &NotCommitted) -> Option<Command> {
+    fn hold_unrecorded_end(&mut self, outcome: &Outcome, why: &CommitFailure) -> Option<OperationCommand> {
         let Findings { evidence, observed } = outcome.findings().clone();
         let evidence = evidence.with("found", outcome.end().word());
         let evidence = match why {
-            NotCommitted::Failed(text) => evidence.with("said", &**text),
-            NotCommitted::Refused(_) | NotCommitted::Repeated(_) => evidence,
+            CommitFailure::Failed(text) => evidence.with("said", &**text),
+            CommitFailure::Refused(_) | CommitFailure::Repeated(_) => evidence,
         };
-        self.close(Outcome::held(Code::JournalUnwritable, Release::Reading, Findings { evidence, observed }), false)
+        self.finish(Outcome::new_held(FailureCode::JournalUnwritable, ReleaseCondition::Reading, Findings { evidence, observed }), false)
     }
 
     /// A person was faster than the reading: what was read is told, and the journal has their word.
-    fn resolved(&mut self, outcome: Outcome) -> Option<Command> {
+    fn end_resolved_by_person(&mut self, outcome: Outcome) -> Option<OperationCommand> {
         let observed = outcome.findings().observed.clone().with("resolved", "by a person meanwhile, whose word stands");
-        self.close(outcome.with_observed(observed), false)
+        self.finish(outcome.with_observed(observed), false)
     }
 
     /// The one place from which the change is sent.
-    fn send(&mut self, uptime_secs: Option<u64>, revision: Option<Revision>) -> Option<Command> {
+    fn send_change(&mut self, uptime_secs: Option<u64>, revision: Option<ConfigRevision>) -> Option<OperationCommand> {
         self.uptime_before_secs = uptime_secs;
-        self.passed_ms = 0;
-        self.stage = Stage::Sending;
-        Some(Command::Ask(Ask::Send { place: self.place.clone(), change: self.operation.step.change.clone(), revision }))
+        self.waited_ms = 0;
+        self.stage = OperationStage::Sending;
+        Some(OperationCommand::Request(EnvRequest::Send {
+            address: self.address.clone(),
+            change: self.operation.step.change.clone(),
+            revision,
+        }))
     }
 
-    fn sent(&mut self, answer: Answer, now_ms: u64) -> Option<Command> {
+    fn handle_send_response(&mut self, answer: EnvResponse, now_ms: u64) -> Option<OperationCommand> {
         match answer {
-            Answer::Sent(Sent::Task(task)) => self.tasked(task, now_ms),
-            Answer::Sent(Sent::Done) => self.prove(Why::Sent),
-            Answer::Sent(Sent::No(cause)) => self.rejected(&cause, now_ms),
-            Answer::Sent(Sent::NotDelivered(cause)) => self.not_delivered(&cause, now_ms),
-            Answer::Sent(Sent::MayHaveRun(cause)) => self.resolve(cause),
+            EnvResponse::Sent(SendResult::Task(task)) => self.record_task(task, now_ms),
+            EnvResponse::Sent(SendResult::Done) => self.start_verification(VerificationCause::Sent),
+            EnvResponse::Sent(SendResult::Rejected(cause)) => self.end_rejected(&cause, now_ms),
+            EnvResponse::Sent(SendResult::NotDelivered(cause)) => self.handle_not_delivered(&cause, now_ms),
+            EnvResponse::Sent(SendResult::MaybeExecuted(cause)) => self.verify_after_lost_response(cause),
             // Whatever that was, it does not say that nothing was done.
-            other => self.resolve(cause_of(&other)),
+            other => self.verify_after_lost_response(response_fault(&other)),
         }
     }
 
     /// Nothing left this machine. Where there was no room what was read grows old: it is checked anew before it is tried again.
-    fn not_delivered(&mut self, cause: &Cause, now_ms: u64) -> Option<Command> {
-        if cause.trouble == Trouble::Busy && self.may_check_again() {
-            return self.check();
+    fn handle_not_delivered(&mut self, cause: &EnvFault, now_ms: u64) -> Option<OperationCommand> {
+        if cause.kind == EnvFaultKind::Busy && self.may_check_again() {
+            return self.start_check();
         }
-        let findings = Findings { evidence: cause.onto(Evidence::default()), ..Findings::default() };
-        self.end(Outcome::failed(Code::NotDelivered, findings), now_ms)
+        let findings = Findings { evidence: cause.add_to_evidence(Evidence::default()), ..Findings::default() };
+        self.record_end(Outcome::new_failed(FailureCode::NotDelivered, findings), now_ms)
     }
 
     /// The environment decided against it and nothing changed: a refusal where its cause is one of ours, otherwise a failure.
-    fn rejected(&mut self, cause: &Cause, now_ms: u64) -> Option<Command> {
-        let outcome = match check::rejection(&self.operation, cause) {
-            Some(refusal) => Outcome::refused(&refusal),
+    fn end_rejected(&mut self, cause: &EnvFault, now_ms: u64) -> Option<OperationCommand> {
+        let outcome = match check::refusal_for_rejection(&self.operation, cause) {
+            Some(refusal) => Outcome::from_refusal(&refusal),
             None => {
-                let findings = Findings { evidence: cause.onto(Evidence::default()), ..Findings::default() };
-                Outcome::failed(Code::ChangeRejected, findings)
+                let findings = Findings { evidence: cause.add_to_evidence(Evidence::default()), ..Findings::default() };
+                Outcome::new_failed(FailureCode::ChangeRejected, findings)
             }
         };
-        self.end(outcome, now_ms)
+        self.record_end(outcome, now_ms)
     }
 
     /// The task is known: it is written down before it is asked about.
-    fn tasked(&mut self, task: TaskId, now_ms: u64) -> Option<Command> {
+    fn record_task(&mut self, task: TaskId, now_ms: u64) -> Option<OperationCommand> {
         self.task = Some(task.clone());
-        self.stage = Stage::Tasking(task.clone());
+        self.stage = OperationStage::RecordingTask(task.clone());
         // What was held keeps its records: a task that turns up now is asked about without one.
-        if self.origin == Origin::Held {
-            return self.settle(task);
+        if self.origin == OperationOrigin::Held {
+            return self.start_polling(task);
         }
-        Some(Command::Commit(Box::new(Record::Tasked { id: self.operation.id.clone(), task, at_ms: now_ms })))
+        Some(OperationCommand::Commit(Box::new(JournalRecord::TaskStarted { id: self.operation.id.clone(), task, at_ms: now_ms })))
     }
 
     /// The answer was lost, or there was a crash: what became of it is found out by reading, never by sending again.
-    fn resolve(&mut self, cause: Cause) -> Option<Command> {
-        self.evidence = cause.onto(std::mem::take(&mut self.evidence));
-        self.prove(Why::Unknown { looks: 0 })
+    fn verify_after_lost_response(&mut self, cause: EnvFault) -> Option<OperationCommand> {
+        self.evidence = cause.add_to_evidence(std::mem::take(&mut self.evidence));
+        self.start_verification(VerificationCause::Unknown { looks: 0 })
     }
 
-    fn wait(&mut self, ms: u64) -> Option<Command> {
-        self.passed_ms = self.passed_ms.saturating_add(ms);
-        Some(Command::Wait(ms))
+    fn wait(&mut self, ms: u64) -> Option<OperationCommand> {
+        self.waited_ms = self.waited_ms.saturating_add(ms);
+        Some(OperationCommand::Wait(ms))
     }
 
     fn with_task(&self, evidence: Evidence) -> Evidence {
@@ -479,24 +503,26 @@ impl State {
     }
 
     /// The outcome is known: it is written down before anybody is told.
-    fn end(&mut self, outcome: Outcome, now_ms: u64) -> Option<Command> {
+    fn record_end(&mut self, outcome: Outcome, now_ms: u64) -> Option<OperationCommand> {
         let id = self.operation.id.clone();
         let record = match (self.origin, outcome.end()) {
-            (Origin::Fresh | Origin::Open, _) => Record::Ended { id, outcome: outcome.clone(), at_ms: now_ms },
+            (OperationOrigin::Fresh | OperationOrigin::Open, _) => JournalRecord::Ended { id, outcome: outcome.clone(), at_ms: now_ms },
             // Still nobody knows: what was held stays held, as it was.
-            (Origin::Held, End::Held | End::Refused | End::NotRun) => return self.close(outcome, true),
-            (Origin::Held, end) => {
-                let resolution = if end == End::Done { Resolution::Done } else { Resolution::Failed };
+            (OperationOrigin::Held, OperationEnd::Held | OperationEnd::Refused | OperationEnd::NotRun) => {
+                return self.finish(outcome, true);
+            }
+            (OperationOrigin::Held, end) => {
+                let resolution = if end == OperationEnd::Done { Resolution::Done } else { Resolution::Failed };
                 let reason = format!("read again: {}", outcome.code().map_or("it is as promised", |code| code.as_str()));
-                Record::Resolved { id, resolution, by: "converger".into(), reason: reason.into(), at_ms: now_ms }
+                JournalRecord::Resolved { id, resolution, by: "converger".into(), reason: reason.into(), at_ms: now_ms }
             }
         };
-        self.stage = Stage::Ending(outcome);
-        Some(Command::Commit(Box::new(record)))
+        self.stage = OperationStage::RecordingEnd(outcome);
+        Some(OperationCommand::Commit(Box::new(record)))
     }
 
-    fn close(&mut self, outcome: Outcome, is_recorded: bool) -> Option<Command> {
-        self.stage = Stage::Ended { outcome, is_recorded };
+    fn finish(&mut self, outcome: Outcome, is_recorded: bool) -> Option<OperationCommand> {
+        self.stage = OperationStage::Ended { outcome, is_recorded };
         None
     }
 }
@@ -510,10 +536,10 @@ fn recorded_uptime(outcome: &Outcome) -> Option<u64> {
 }
 
 /// The cause that an answer to something else amounts to.
-fn cause_of(answer: &Answer) -> Cause {
+fn response_fault(answer: &EnvResponse) -> EnvFault {
     match answer {
-        Answer::Unread(cause) | Answer::NotThere(cause) => cause.clone(),
-        _ => Cause::new(Trouble::Other, "other-answer", "the answer belongs to another question"),
+        EnvResponse::Unreadable(cause) | EnvResponse::GuestNotFound(cause) => cause.clone(),
+        _ => EnvFault::new(EnvFaultKind::Other, "other-answer", "the answer belongs to another question"),
     }
 }
 

@@ -1,8 +1,8 @@
 //! Which operation comes next, as a pure state machine: lanes that are first in, first out per guest, limits per node and
 //! overall, and `after` across guests.
 //!
-//! How to drive it: feed [`Event::Submit`] with the steps of a plan (what was found in the journal first), begin each
-//! operation that a [`Command::Begin`] names, and feed [`Event::Ended`] for it. It is done when [`State::is_idle`].
+//! How to drive it: feed [`ScheduleEvent::Submit`] with the steps of a plan (what was found in the journal first), begin each
+//! operation that a [`ScheduleCommand::Begin`] names, and feed [`ScheduleEvent::Ended`] for it. It is done when [`ScheduleState::is_idle`].
 //!
 //! One schedule serves many runs: plans may be submitted while others are in flight, and everything about an operation is forgotten when it has ended.
 //! A failure or a stop of one run does not concern the others.
@@ -16,24 +16,24 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use converger_core::action::Change;
-use converger_core::apply::{End, Evidence, Fact, Operation, OperationId, RunId, Source};
-use converger_core::failure::Code;
+use converger_core::apply::{Evidence, Fact, Operation, OperationEnd, OperationId, OperationSource, RunId};
+use converger_core::failure::FailureCode;
 use converger_core::guest::{NodeName, Vmid};
-use converger_core::plan::Reason;
+use converger_core::plan::StepReason;
 
 #[cfg(test)]
 mod tests;
 
 /// How much may be under way at once. Nothing is unlimited, and zero counts as one: a limit is no way to stop a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Limits {
+pub struct ConcurrencyLimits {
     /// On one node.
     pub per_node: u32,
     /// In all.
     pub overall: u32,
 }
 
-impl Default for Limits {
+impl Default for ConcurrencyLimits {
     /// A node starts a few guests at once without its other guests noticing.
     fn default() -> Self {
         Self { per_node: 4, overall: 40 }
@@ -45,7 +45,7 @@ pub const QUEUE_MAX: usize = 65_536;
 
 /// One step as far as its place in the order goes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Item {
+pub struct ScheduleItem {
     /// The operation.
     pub id: OperationId,
     /// Its run.
@@ -55,32 +55,32 @@ pub struct Item {
     /// The node that it is counted on.
     pub node: NodeName,
     /// Guests whose power steps of the same submission come first.
-    pub wait: Box<[Vmid]>,
+    pub after: Box<[Vmid]>,
     /// Whether it changes the run-state: what others wait for.
     pub is_power: bool,
     /// Whether it follows from the declared state, so that a newer one may take its place.
     pub is_convergent: bool,
     /// Whether it is the second half of a restart: a stop does not keep it from being run once the first half was begun.
-    pub completes: bool,
+    pub completes_restart: bool,
     /// Whether it was found in the journal: it only reads, and what became of it is found out whatever else happens.
     pub is_recovered: bool,
     /// What its failure means for the rest of its run.
     pub on_failure: OnFailure,
 }
 
-impl Item {
+impl ScheduleItem {
     /// The place of an operation, whose failure means this for the rest of its run.
     #[must_use]
-    pub fn of(operation: &Operation, on_failure: OnFailure) -> Self {
+    pub fn for_operation(operation: &Operation, on_failure: OnFailure) -> Self {
         Self {
             id: operation.id.clone(),
             run: operation.run.clone(),
             vmid: operation.guest.vmid,
             node: operation.guest.node.clone(),
-            wait: operation.step.wait.clone(),
-            is_power: operation.step.change.leads_to().is_some(),
-            is_convergent: operation.source == Source::Convergent,
-            completes: completes(operation),
+            after: operation.step.wait.clone(),
+            is_power: operation.step.change.resulting_state().is_some(),
+            is_convergent: operation.source == OperationSource::Convergent,
+            completes_restart: completes_restart(operation),
             is_recovered: false,
             on_failure,
         }
@@ -88,33 +88,33 @@ impl Item {
 
     /// The place of an operation that was found in the journal: it reads only, and waits for nobody.
     #[must_use]
-    pub fn of_recovered(operation: &Operation) -> Self {
-        Self::of(operation, OnFailure::GoOn).recovered()
+    pub fn for_recovered(operation: &Operation) -> Self {
+        Self::for_operation(operation, OnFailure::Continue).into_recovered()
     }
 
     /// Nothing newer takes its place either: what became of it must be found out.
-    fn recovered(self) -> Self {
-        Self { wait: Box::new([]), is_convergent: false, is_recovered: true, ..self }
+    fn into_recovered(self) -> Self {
+        Self { after: Box::new([]), is_convergent: false, is_recovered: true, ..self }
     }
 }
 
 /// Whether an operation brings a guest up again that the step before it took down.
 #[must_use]
-pub fn completes(operation: &Operation) -> bool {
-    matches!((&operation.step.change, &operation.step.reason), (Change::Start, Reason::RestartForConfig(_)))
+pub fn completes_restart(operation: &Operation) -> bool {
+    matches!((&operation.step.change, &operation.step.reason), (Change::Start, StepReason::RestartForConfig(_)))
 }
 
 /// What happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum ScheduleEvent {
     /// Steps are to be carried out, those of one guest in this order. Ids that are known already are left out.
-    Submit(Vec<Item>),
+    Submit(Vec<ScheduleItem>),
     /// An operation that was begun has ended.
     Ended {
         /// Which.
         id: OperationId,
         /// How.
-        end: End,
+        end: OperationEnd,
     },
     /// An operation that was begun found its guest on another node, and has not sent anything: it waits for room there.
     Moved {
@@ -128,7 +128,7 @@ pub enum Event {
         /// Whose.
         scope: StopScope,
         /// Why.
-        code: Code,
+        code: FailureCode,
     },
 }
 
@@ -145,7 +145,7 @@ pub enum StopScope {
 
 /// What is to be done.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Command {
+pub enum ScheduleCommand {
     /// Its turn has come.
     Begin(OperationId),
     /// There is room for it on the node that its guest is on: it goes on.
@@ -155,7 +155,7 @@ pub enum Command {
         /// Which.
         id: OperationId,
         /// Why.
-        code: Code,
+        code: FailureCode,
         /// What that rests on.
         evidence: Evidence,
     },
@@ -165,7 +165,7 @@ pub enum Command {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum OnFailure {
     /// The guest's other steps and what waits for them are not run; other guests go on.
-    GoOn,
+    Continue,
     /// Nothing new of the run is begun.
     Stop,
 }
@@ -173,23 +173,23 @@ pub enum OnFailure {
 /// The order of everything that is under way or waits. States have an order, so that a search over all of them knows where it
 /// has been.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct State {
-    limits: Limits,
-    stopped: Option<Code>,
+pub struct ScheduleState {
+    limits: ConcurrencyLimits,
+    stop_code: Option<FailureCode>,
     /// Runs with operations here, except operations found in the journal.
     runs: BTreeMap<RunId, OpenRun>,
-    made: u64,
-    entries: BTreeMap<u64, Entry>,
-    places: BTreeMap<OperationId, u64>,
-    lanes: BTreeMap<Vmid, Lane>,
+    next_position: u64,
+    entries: BTreeMap<u64, ScheduleEntry>,
+    positions: BTreeMap<OperationId, u64>,
+    guest_queues: BTreeMap<Vmid, GuestQueue>,
     /// Who waits for an operation of another guest.
     waiters: BTreeMap<u64, Vec<u64>>,
     /// What could begin now if there is room, by node.
     ready: BTreeMap<NodeName, BTreeSet<u64>>,
     /// What has not ended, by node.
-    left: BTreeMap<NodeName, usize>,
-    busy: BTreeMap<NodeName, usize>,
-    busy_overall: u32,
+    remaining: BTreeMap<NodeName, usize>,
+    in_flight: BTreeMap<NodeName, usize>,
+    in_flight_overall: u32,
 }
 
 /// A run that has operations here.
@@ -197,43 +197,43 @@ pub struct State {
 struct OpenRun {
     /// How many of its operations have not ended.
     left: usize,
-    stopped: Option<Code>,
+    stopped: Option<FailureCode>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Entry {
-    item: Item,
+struct ScheduleEntry {
+    item: ScheduleItem,
     /// How many operations of other guests it still waits for.
-    waits: usize,
+    pending_dependencies: usize,
     is_begun: bool,
     /// It was begun, and waits for room on another node.
     is_parked: bool,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-struct Lane {
+struct GuestQueue {
     /// What waits for its turn.
     queue: VecDeque<u64>,
-    busy: bool,
+    is_busy: bool,
 }
 
-impl State {
+impl ScheduleState {
     /// An empty schedule.
     #[must_use]
-    pub fn new(limits: Limits) -> Self {
+    pub fn new(limits: ConcurrencyLimits) -> Self {
         Self {
-            limits: Limits { per_node: limits.per_node.max(1), overall: limits.overall.max(1) },
-            stopped: None,
+            limits: ConcurrencyLimits { per_node: limits.per_node.max(1), overall: limits.overall.max(1) },
+            stop_code: None,
             runs: BTreeMap::new(),
-            made: 0,
+            next_position: 0,
             entries: BTreeMap::new(),
-            places: BTreeMap::new(),
-            lanes: BTreeMap::new(),
+            positions: BTreeMap::new(),
+            guest_queues: BTreeMap::new(),
             waiters: BTreeMap::new(),
             ready: BTreeMap::new(),
-            left: BTreeMap::new(),
-            busy: BTreeMap::new(),
-            busy_overall: 0,
+            remaining: BTreeMap::new(),
+            in_flight: BTreeMap::new(),
+            in_flight_overall: 0,
         }
     }
 
@@ -245,100 +245,100 @@ impl State {
 
     /// How many are under way.
     #[must_use]
-    pub fn under_way(&self) -> u32 {
-        self.busy_overall
+    pub fn in_flight_count(&self) -> u32 {
+        self.in_flight_overall
     }
 
     /// The node that an operation is counted on, while it waits or is under way.
     #[must_use]
     pub fn node_of(&self, id: &OperationId) -> Option<&NodeName> {
-        self.places.get(id).and_then(|place| self.entries.get(place)).map(|entry| &entry.item.node)
+        self.positions.get(id).and_then(|place| self.entries.get(place)).map(|entry| &entry.item.node)
     }
 
     /// Why nothing new of an operation's run is begun any more, if that is so.
     #[must_use]
-    pub fn stop_code(&self, id: &OperationId) -> Option<Code> {
-        let item = self.places.get(id).and_then(|place| self.entries.get(place)).map(|entry| &entry.item);
-        item.map_or(self.stopped, |item| self.run_stop_code(&item.run))
+    pub fn stop_code(&self, id: &OperationId) -> Option<FailureCode> {
+        let item = self.positions.get(id).and_then(|place| self.entries.get(place)).map(|entry| &entry.item);
+        item.map_or(self.stop_code, |item| self.run_stop_code(&item.run))
     }
 
-    fn run_stop_code(&self, run: &RunId) -> Option<Code> {
-        self.stopped.or_else(|| self.runs.get(run)?.stopped)
+    fn run_stop_code(&self, run: &RunId) -> Option<FailureCode> {
+        self.stop_code.or_else(|| self.runs.get(run)?.stopped)
     }
 
     /// How many entries all its collections have together: none once it is idle.
     #[must_use]
     pub fn entry_count(&self) -> usize {
-        let by_operation = self.entries.len() + self.places.len() + self.waiters.len() + self.lanes.len() + self.runs.len();
-        by_operation + self.ready.len() + self.left.len() + self.busy.len()
+        let by_operation = self.entries.len() + self.positions.len() + self.waiters.len() + self.guest_queues.len() + self.runs.len();
+        by_operation + self.ready.len() + self.remaining.len() + self.in_flight.len()
     }
 }
 
 /// One transition. An event about an operation that is not under way changes nothing.
 #[must_use]
-pub fn step(mut state: State, event: Event) -> (State, Vec<Command>) {
+pub fn step(mut state: ScheduleState, event: ScheduleEvent) -> (ScheduleState, Vec<ScheduleCommand>) {
     let mut commands = Vec::new();
     match event {
-        Event::Submit(items) => state.submit(items, &mut commands),
-        Event::Ended { id, end } => state.ended(&id, end, &mut commands),
-        Event::Moved { id, node } => state.moved(&id, node),
-        Event::Stop { scope, code } => state.stop(&scope, code, &mut commands),
+        ScheduleEvent::Submit(items) => state.submit(items, &mut commands),
+        ScheduleEvent::Ended { id, end } => state.end_operation(&id, end, &mut commands),
+        ScheduleEvent::Moved { id, node } => state.move_operation(&id, node),
+        ScheduleEvent::Stop { scope, code } => state.stop(&scope, code, &mut commands),
     }
-    state.begin_what_fits(&mut commands);
+    state.begin_ready(&mut commands);
     (state, commands)
 }
 
-impl State {
-    fn submit(&mut self, items: Vec<Item>, commands: &mut Vec<Command>) {
-        let mut new: Vec<Item> = items.into_iter().filter(|item| !self.places.contains_key(&item.id)).collect();
-        let full = (self.entries.len() + new.len() > QUEUE_MAX).then_some(Code::QueueFull);
-        let refusal = |item: &Item| self.run_stop_code(&item.run).or(full).filter(|_| !item.is_recovered);
+impl ScheduleState {
+    fn submit(&mut self, items: Vec<ScheduleItem>, commands: &mut Vec<ScheduleCommand>) {
+        let mut new: Vec<ScheduleItem> = items.into_iter().filter(|item| !self.positions.contains_key(&item.id)).collect();
+        let full = (self.entries.len() + new.len() > QUEUE_MAX).then_some(FailureCode::QueueFull);
+        let refusal = |item: &ScheduleItem| self.run_stop_code(&item.run).or(full).filter(|_| !item.is_recovered);
         new.retain(|item| {
             let Some(code) = refusal(item) else { return true };
-            commands.push(Command::NotRun { id: item.id.clone(), code, evidence: Evidence::default() });
+            commands.push(ScheduleCommand::NotRun { id: item.id.clone(), code, evidence: Evidence::default() });
             false
         });
         self.supersede(&new, commands);
-        let first = self.made;
+        let first = self.next_position;
         for item in new {
             self.add(item);
         }
-        self.wire(first, commands);
+        self.link_dependencies(first, commands);
         let heads: Vec<Vmid> = self.entries.range(first..).map(|(_, entry)| entry.item.vmid).collect();
         for vmid in heads {
-            self.offer(vmid);
+            self.offer_queue_head(vmid);
         }
     }
 
     /// A newer plan for a guest takes the place of what still waits for it, unless a person asked for that once.
-    fn supersede(&mut self, new: &[Item], commands: &mut Vec<Command>) {
+    fn supersede(&mut self, new: &[ScheduleItem], commands: &mut Vec<ScheduleCommand>) {
         let guests: BTreeSet<Vmid> = new.iter().filter(|item| item.is_convergent).map(|item| item.vmid).collect();
         let runs: BTreeSet<&RunId> = new.iter().map(|item| &item.run).collect();
         let is_old = |place: &u64| self.entries.get(place).is_some_and(|entry| entry.item.is_convergent && !runs.contains(&entry.item.run));
-        let queues = guests.iter().filter_map(|vmid| self.lanes.get(vmid)).flat_map(|lane| lane.queue.iter().copied());
-        let old: Vec<Drop> = queues.filter(is_old).map(|place| Drop::new(place, Code::Superseded)).collect();
+        let queues = guests.iter().filter_map(|vmid| self.guest_queues.get(vmid)).flat_map(|lane| lane.queue.iter().copied());
+        let old: Vec<DroppedStep> = queues.filter(is_old).map(|place| DroppedStep::new(place, FailureCode::Superseded)).collect();
         self.drop_queued(old, commands);
     }
 
-    fn add(&mut self, item: Item) {
-        let place = self.made;
+    fn add(&mut self, item: ScheduleItem) {
+        let place = self.next_position;
         // A second item of one submission with the same id is left out like one that is known.
-        if self.places.contains_key(&item.id) {
+        if self.positions.contains_key(&item.id) {
             return;
         }
-        self.made += 1;
-        self.places.insert(item.id.clone(), place);
-        self.lanes.entry(item.vmid).or_default().queue.push_back(place);
-        *self.left.entry(item.node.clone()).or_default() += 1;
+        self.next_position += 1;
+        self.positions.insert(item.id.clone(), place);
+        self.guest_queues.entry(item.vmid).or_default().queue.push_back(place);
+        *self.remaining.entry(item.node.clone()).or_default() += 1;
         if !item.is_recovered {
             self.runs.entry(item.run.clone()).or_default().left += 1;
         }
-        self.entries.insert(place, Entry { item, waits: 0, is_begun: false, is_parked: false });
+        self.entries.insert(place, ScheduleEntry { item, pending_dependencies: 0, is_begun: false, is_parked: false });
     }
 
     /// Each step that waits for a guest waits for the power steps of that guest in the same submission. That those are not
     /// there means that they were left out of it, and that nobody sees to what the step relies on.
-    fn wire(&mut self, first: u64, commands: &mut Vec<Command>) {
+    fn link_dependencies(&mut self, first: u64, commands: &mut Vec<ScheduleCommand>) {
         let mut powers: BTreeMap<Vmid, Vec<u64>> = BTreeMap::new();
         for (place, entry) in self.entries.range(first..).filter(|(_, entry)| entry.item.is_power) {
             powers.entry(entry.item.vmid).or_default().push(*place);
@@ -346,7 +346,7 @@ impl State {
         let waiting: Vec<(u64, Box<[Vmid]>)> = self
             .entries
             .range(first..)
-            .map(|(place, entry)| (*place, entry.item.wait.clone()))
+            .map(|(place, entry)| (*place, entry.item.after.clone()))
             .filter(|(_, wait)| !wait.is_empty())
             .collect();
         // All waits first, and only then what cannot be relied on: whoever waits for that must be known by then.
@@ -354,150 +354,150 @@ impl State {
         for (place, wait) in waiting {
             let missing: Vec<Vmid> = wait.iter().copied().filter(|vmid| !powers.contains_key(vmid)).collect();
             if !missing.is_empty() {
-                drops.push(Drop::for_want_of(place, &missing));
+                drops.push(DroppedStep::for_dependency(place, &missing));
             }
-            self.wait_for(place, wait.iter().filter_map(|vmid| powers.get(vmid)).flatten().copied());
+            self.add_dependencies(place, wait.iter().filter_map(|vmid| powers.get(vmid)).flatten().copied());
         }
         self.drop_queued(drops, commands);
     }
 
-    fn wait_for(&mut self, place: u64, on: impl Iterator<Item = u64>) {
+    fn add_dependencies(&mut self, place: u64, on: impl Iterator<Item = u64>) {
         let mut waits = 0;
         for own in on {
             self.waiters.entry(own).or_default().push(place);
             waits += 1;
         }
         if let Some(entry) = self.entries.get_mut(&place) {
-            entry.waits = waits;
+            entry.pending_dependencies = waits;
         }
     }
 
-    fn ended(&mut self, id: &OperationId, end: End, commands: &mut Vec<Command>) {
-        let Some(place) = self.begun(id) else { return };
-        let Some(entry) = self.forget(place) else { return };
-        let Item { node, vmid, run, is_recovered, on_failure, .. } = entry.item;
+    fn end_operation(&mut self, id: &OperationId, end: OperationEnd, commands: &mut Vec<ScheduleCommand>) {
+        let Some(place) = self.begun_position(id) else { return };
+        let Some(entry) = self.remove_entry(place) else { return };
+        let ScheduleItem { node, vmid, run, is_recovered, on_failure, .. } = entry.item;
         if !entry.is_parked {
-            self.make_room(&node);
+            self.release_slot(&node);
         }
-        if let Some(lane) = self.lanes.get_mut(&vmid) {
-            lane.busy = false;
+        if let Some(lane) = self.guest_queues.get_mut(&vmid) {
+            lane.is_busy = false;
         }
-        if end == End::Done {
-            self.release(place);
+        if end == OperationEnd::Done {
+            self.release_waiters(place);
         } else {
-            self.halt(place, vmid, &run, commands);
+            self.drop_rest_of_run(place, vmid, &run, commands);
             // What an earlier run left is no step of this one.
             if on_failure == OnFailure::Stop && !is_recovered {
-                self.stop(&StopScope::Run(run), Code::RunStopped, commands);
+                self.stop(&StopScope::Run(run), FailureCode::RunStopped, commands);
             }
         }
-        self.offer(vmid);
+        self.offer_queue_head(vmid);
     }
 
     /// The place of an operation that was begun.
-    fn begun(&self, id: &OperationId) -> Option<u64> {
-        self.places.get(id).copied().filter(|place| self.entries.get(place).is_some_and(|entry| entry.is_begun))
+    fn begun_position(&self, id: &OperationId) -> Option<u64> {
+        self.positions.get(id).copied().filter(|place| self.entries.get(place).is_some_and(|entry| entry.is_begun))
     }
 
-    fn make_room(&mut self, node: &NodeName) {
-        self.busy_overall = self.busy_overall.saturating_sub(1);
-        decrement(&mut self.busy, node);
+    fn release_slot(&mut self, node: &NodeName) {
+        self.in_flight_overall = self.in_flight_overall.saturating_sub(1);
+        decrement(&mut self.in_flight, node);
     }
 
     /// It gives its room back and waits for room where its guest is, before whatever else waits there. What comes behind it in its lane
     /// is counted there from the start.
-    fn moved(&mut self, id: &OperationId, node: NodeName) {
-        let Some(place) = self.begun(id) else { return };
+    fn move_operation(&mut self, id: &OperationId, node: NodeName) {
+        let Some(place) = self.begun_position(id) else { return };
         let Some(entry) = self.entries.get_mut(&place).filter(|entry| entry.item.node != node && !entry.is_parked) else { return };
         entry.is_parked = true;
         let (old, vmid) = (entry.item.node.clone(), entry.item.vmid);
-        self.make_room(&old);
-        let behind: Vec<u64> = self.lanes.get(&vmid).into_iter().flat_map(|lane| lane.queue.iter().copied()).collect();
+        self.release_slot(&old);
+        let behind: Vec<u64> = self.guest_queues.get(&vmid).into_iter().flat_map(|lane| lane.queue.iter().copied()).collect();
         for own in std::iter::once(place).chain(behind) {
             let Some(entry) = self.entries.get_mut(&own).filter(|entry| entry.item.node == old) else { continue };
             entry.item.node = node.clone();
-            decrement(&mut self.left, &old);
-            *self.left.entry(node.clone()).or_default() += 1;
+            decrement(&mut self.remaining, &old);
+            *self.remaining.entry(node.clone()).or_default() += 1;
         }
         self.ready.entry(node).or_default().insert(place);
     }
 
     /// Whoever waited for it waits for one less.
-    fn release(&mut self, place: u64) {
+    fn release_waiters(&mut self, place: u64) {
         for waiter in self.waiters.remove(&place).unwrap_or_default() {
             let Some(entry) = self.entries.get_mut(&waiter) else { continue };
-            entry.waits = entry.waits.saturating_sub(1);
+            entry.pending_dependencies = entry.pending_dependencies.saturating_sub(1);
             let vmid = entry.item.vmid;
-            self.offer(vmid);
+            self.offer_queue_head(vmid);
         }
     }
 
     /// The rest of its run in this lane is not run, nor is what waits for any of it (S16).
-    fn halt(&mut self, place: u64, vmid: Vmid, run: &RunId, commands: &mut Vec<Command>) {
-        let mut drops = self.behind(place, vmid, run);
-        drops.extend(self.waiting_for(place, vmid));
+    fn drop_rest_of_run(&mut self, place: u64, vmid: Vmid, run: &RunId, commands: &mut Vec<ScheduleCommand>) {
+        let mut drops = self.later_steps_of_run(place, vmid, run);
+        drops.extend(self.take_dependents(place, vmid));
         self.drop_queued(drops, commands);
     }
 
     /// What comes behind a step in its lane and run.
-    fn behind(&self, place: u64, vmid: Vmid, run: &RunId) -> Vec<Drop> {
-        let queue = self.lanes.get(&vmid).into_iter().flat_map(|lane| lane.queue.iter().copied()).filter(|own| *own > place);
+    fn later_steps_of_run(&self, place: u64, vmid: Vmid, run: &RunId) -> Vec<DroppedStep> {
+        let queue = self.guest_queues.get(&vmid).into_iter().flat_map(|lane| lane.queue.iter().copied()).filter(|own| *own > place);
         let of_run = queue.filter(|own| self.entries.get(own).is_some_and(|entry| entry.item.run == *run));
-        of_run.map(|own| Drop::new(own, Code::LaneHalted)).collect()
+        of_run.map(|own| DroppedStep::new(own, FailureCode::LaneHalted)).collect()
     }
 
     /// What waits for a step of another guest.
-    fn waiting_for(&mut self, place: u64, vmid: Vmid) -> Vec<Drop> {
-        self.waiters.remove(&place).unwrap_or_default().into_iter().map(|waiter| Drop::for_want_of(waiter, &[vmid])).collect()
+    fn take_dependents(&mut self, place: u64, vmid: Vmid) -> Vec<DroppedStep> {
+        self.waiters.remove(&place).unwrap_or_default().into_iter().map(|waiter| DroppedStep::for_dependency(waiter, &[vmid])).collect()
     }
 
     /// Takes steps that were not begun out of everything, and with each what comes behind it and what waits for it. By a list
     /// and not by recursion: a chain of `after` may be as long as the queue.
-    fn drop_queued(&mut self, drops: Vec<Drop>, commands: &mut Vec<Command>) {
+    fn drop_queued(&mut self, drops: Vec<DroppedStep>, commands: &mut Vec<ScheduleCommand>) {
         let mut work = VecDeque::from(drops);
-        while let Some(Drop { place, code, evidence }) = work.pop_front() {
+        while let Some(DroppedStep { position: place, code, evidence }) = work.pop_front() {
             if self.entries.get(&place).is_none_or(|entry| entry.is_begun) {
                 continue;
             }
-            let Some(Entry { item, .. }) = self.forget(place) else { continue };
-            work.extend(self.behind(place, item.vmid, &item.run));
-            work.extend(self.waiting_for(place, item.vmid));
-            if let Some(lane) = self.lanes.get_mut(&item.vmid) {
+            let Some(ScheduleEntry { item, .. }) = self.remove_entry(place) else { continue };
+            work.extend(self.later_steps_of_run(place, item.vmid, &item.run));
+            work.extend(self.take_dependents(place, item.vmid));
+            if let Some(lane) = self.guest_queues.get_mut(&item.vmid) {
                 lane.queue.retain(|own| *own != place);
             }
-            commands.push(Command::NotRun { id: item.id, code, evidence });
-            self.offer(item.vmid);
+            commands.push(ScheduleCommand::NotRun { id: item.id, code, evidence });
+            self.offer_queue_head(item.vmid);
         }
     }
 
-    fn stop(&mut self, scope: &StopScope, code: Code, commands: &mut Vec<Command>) {
+    fn stop(&mut self, scope: &StopScope, code: FailureCode, commands: &mut Vec<ScheduleCommand>) {
         // The first reason stands.
         match scope {
-            StopScope::Everything => self.stopped = self.stopped.or(Some(code)),
+            StopScope::Everything => self.stop_code = self.stop_code.or(Some(code)),
             StopScope::OpenRuns => self.runs.values_mut().for_each(|run| run.stopped = run.stopped.or(Some(code))),
             StopScope::Run(run) => {
                 let Some(run) = self.runs.get_mut(run) else { return };
                 run.stopped = run.stopped.or(Some(code));
             }
         }
-        let is_meant = |item: &Item| if let StopScope::Run(run) = scope { item.run == *run } else { true };
-        let queued = self.entries.iter().filter(|(place, entry)| !entry.is_begun && !self.goes_on(**place, &entry.item));
-        let drops = queued.filter(|(_, entry)| is_meant(&entry.item)).map(|(place, _)| Drop::new(*place, code)).collect();
+        let is_meant = |item: &ScheduleItem| if let StopScope::Run(run) = scope { item.run == *run } else { true };
+        let queued = self.entries.iter().filter(|(place, entry)| !entry.is_begun && !self.survives_stop(**place, &entry.item));
+        let drops = queued.filter(|(_, entry)| is_meant(&entry.item)).map(|(place, _)| DroppedStep::new(*place, code)).collect();
         self.drop_queued(drops, commands);
     }
 
     /// What a stop does not touch: what was found in the journal, and the second half of a restart whose first half is before it no
     /// more.
-    fn goes_on(&self, place: u64, item: &Item) -> bool {
-        let is_next = || self.lanes.get(&item.vmid).is_some_and(|lane| lane.queue.front() == Some(&place));
-        item.is_recovered || (item.completes && is_next())
+    fn survives_stop(&self, place: u64, item: &ScheduleItem) -> bool {
+        let is_next = || self.guest_queues.get(&item.vmid).is_some_and(|lane| lane.queue.front() == Some(&place));
+        item.is_recovered || (item.completes_restart && is_next())
     }
 
-    fn forget(&mut self, place: u64) -> Option<Entry> {
+    fn remove_entry(&mut self, place: u64) -> Option<ScheduleEntry> {
         let entry = self.entries.remove(&place)?;
-        self.places.remove(&entry.item.id);
+        self.positions.remove(&entry.item.id);
         self.unready(&entry.item.node, place);
-        decrement(&mut self.left, &entry.item.node);
+        decrement(&mut self.remaining, &entry.item.node);
         let run = &entry.item.run;
         if let Some(open) = self.runs.get_mut(run).filter(|_| !entry.item.is_recovered) {
             open.left = open.left.saturating_sub(1);
@@ -518,44 +518,44 @@ impl State {
     }
 
     /// The head of a lane may begin once nothing of the guest is under way and nothing is waited for.
-    fn offer(&mut self, vmid: Vmid) {
-        let Some(lane) = self.lanes.get(&vmid) else { return };
-        if lane.queue.is_empty() && !lane.busy {
-            self.lanes.remove(&vmid);
+    fn offer_queue_head(&mut self, vmid: Vmid) {
+        let Some(lane) = self.guest_queues.get(&vmid) else { return };
+        if lane.queue.is_empty() && !lane.is_busy {
+            self.guest_queues.remove(&vmid);
             return;
         }
-        let Some(place) = lane.queue.front().copied().filter(|_| !lane.busy) else { return };
-        let Some(entry) = self.entries.get(&place).filter(|entry| entry.waits == 0) else { return };
+        let Some(place) = lane.queue.front().copied().filter(|_| !lane.is_busy) else { return };
+        let Some(entry) = self.entries.get(&place).filter(|entry| entry.pending_dependencies == 0) else { return };
         self.ready.entry(entry.item.node.clone()).or_default().insert(place);
     }
 
-    fn begin_what_fits(&mut self, commands: &mut Vec<Command>) {
-        while self.busy_overall < self.limits.overall
+    fn begin_ready(&mut self, commands: &mut Vec<ScheduleCommand>) {
+        while self.in_flight_overall < self.limits.overall
             && let Some(node) = self.next_node()
             && let Some(place) = self.ready.get(&node).and_then(|ready| ready.first().copied())
         {
             self.unready(&node, place);
             let Some(entry) = self.entries.get_mut(&place) else { continue };
-            self.busy_overall += 1;
-            *self.busy.entry(node).or_default() += 1;
+            self.in_flight_overall += 1;
+            *self.in_flight.entry(node).or_default() += 1;
             if std::mem::take(&mut entry.is_parked) {
-                commands.push(Command::Resume(entry.item.id.clone()));
+                commands.push(ScheduleCommand::Resume(entry.item.id.clone()));
                 continue;
             }
             entry.is_begun = true;
-            if let Some(lane) = self.lanes.get_mut(&entry.item.vmid) {
+            if let Some(lane) = self.guest_queues.get_mut(&entry.item.vmid) {
                 lane.queue.pop_front();
-                lane.busy = true;
+                lane.is_busy = true;
             }
-            commands.push(Command::Begin(entry.item.id.clone()));
+            commands.push(ScheduleCommand::Begin(entry.item.id.clone()));
         }
     }
 
     /// Of the nodes with room the one with the most to do: the longest queue decides when everything is done.
     fn next_node(&self) -> Option<NodeName> {
-        let has_room = |node: &NodeName| self.busy.get(node).copied().unwrap_or(0) < self.limits.per_node as usize;
+        let has_room = |node: &NodeName| self.in_flight.get(node).copied().unwrap_or(0) < self.limits.per_node as usize;
         let open = self.ready.iter().filter(|(node, _)| has_room(node));
-        let left = |node: &NodeName| self.left.get(node).copied().unwrap_or(0);
+        let left = |node: &NodeName| self.remaining.get(node).copied().unwrap_or(0);
         // The first of those that have equally much, so that the order does not depend on anything else.
         open.map(|(node, _)| node).rev().max_by_key(|node| left(node)).cloned()
     }
@@ -571,20 +571,20 @@ fn decrement(counts: &mut BTreeMap<NodeName, usize>, node: &NodeName) {
 }
 
 /// A step that is not to be run, and why.
-struct Drop {
-    place: u64,
-    code: Code,
+struct DroppedStep {
+    position: u64,
+    code: FailureCode,
     evidence: Evidence,
 }
 
-impl Drop {
-    fn new(place: u64, code: Code) -> Self {
-        Self { place, code, evidence: Evidence::default() }
+impl DroppedStep {
+    fn new(place: u64, code: FailureCode) -> Self {
+        Self { position: place, code, evidence: Evidence::default() }
     }
 
     /// Because nothing good can be said of these guests.
-    fn for_want_of(place: u64, guests: &[Vmid]) -> Self {
+    fn for_dependency(place: u64, guests: &[Vmid]) -> Self {
         let on = guests.iter().map(|vmid| vmid.to_string().into()).collect();
-        Self { place, code: Code::DependencyNotDone, evidence: Evidence::default().with("on", Fact::Words(on)) }
+        Self { position: place, code: FailureCode::DependencyNotDone, evidence: Evidence::default().with("on", Fact::Words(on)) }
     }
 }

@@ -4,61 +4,62 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use converger_core::apply::{
-    Answer, Cause, ConfigRead, Live, Membership, Operation, OperationId, Place, Revision, RunId, Sent, Source, Target, TaskId, TaskSeen,
-    TaskState, Terms, Trouble,
+    CheckContext, ClusterMembership, ConfigRevision, EnvFault, EnvFaultKind, EnvResponse, GuestAddress, LiveConfig, LiveStatus,
+    ObservedTask, Operation, OperationId, OperationSource, OperationTarget, RunId, SendResult, TaskId, TaskState,
 };
 use converger_core::artifact::Digest;
-use converger_core::guest::{Identity, Kind, NodeName, RunState, Vmid};
-use converger_core::normalize::{Field, Value, Words};
-use converger_core::observe::{Config, Ha, Pending, Status};
+use converger_core::guest::{GuestIdentity, GuestKind, NodeName, RunState, Vmid};
+use converger_core::normalize::{Field, FieldValue, WordSet};
+use converger_core::observe::{EffectiveValues, HaState, ObservedStatus, PendingChange};
 use converger_core::plan::{Plan, Verdict};
 use converger_core::policy::Rules;
-use converger_core::testing::{Rng, World};
+use converger_core::testing::{Rng, TestWorld};
 use serde_json::{Value as Json, json};
 
 pub(crate) mod explore;
 
 /// A step and its terms.
-pub(crate) type Task = (Operation, Terms);
+pub(crate) type PlannedOperation = (Operation, CheckContext);
 
 pub(crate) const UUID: &str = "11112222-3333-4444-5555-666677778888";
 
 /// A row of a reading of a guest called `web` on `pve1`.
-pub(crate) fn row(vmid: u32, state: &str) -> Json {
+pub(crate) fn guest_row(vmid: u32, state: &str) -> Json {
     json!({ "vmid": vmid, "kind": "qemu", "name": "web", "node": "pve1", "status": state, "lock": null, "ha": null, "template": false,
         "protection": false, "tags": [], "pending": [], "config": { "cores": 2 }, "identity": { "uuid": UUID } })
 }
 
 /// The plan of these guests and rows.
-pub(crate) fn plan(guests: &[Json], rows: &[Json]) -> Plan {
+pub(crate) fn plan_guests(guests: &[Json], rows: &[Json]) -> Plan {
     let desired = json!({ "version": 1, "environment": "lab", "guests": guests });
     let nodes: Vec<Json> = (1..=10).map(|number| json!({ "name": format!("pve{number}"), "online": true })).collect();
     let observation = json!({ "schema": "converger.observation/1", "environment": "lab", "complete": true, "quorate": true,
         "taken_at": "2026-11-15T12:00:00Z", "nodes": nodes, "guests": rows });
-    World { desired, observation, rules: Rules::default() }.parse().expect("it parses").plan()
+    TestWorld { desired, observation, rules: Rules::default() }.parse().expect("it parses").plan()
 }
 
 /// The operations of a plan, in its order.
-pub(crate) fn operations(plan: &Plan) -> Vec<Task> {
+pub(crate) fn plan_operations(plan: &Plan) -> Vec<PlannedOperation> {
     let rules = Arc::new(plan.rules().clone());
     let mut operations = Vec::new();
     for (guest, verdict) in plan.guests() {
         let Verdict::Steps(steps) = verdict else { continue };
-        let target = Target::of(plan, guest).expect("steps need a reading");
+        let target = OperationTarget::from_plan(plan, guest).expect("steps need a reading");
         for (position, step) in (0..).zip(steps) {
             let id = OperationId::new(&format!("op-{}-{position}", guest.vmid)).expect("an id");
             let run = RunId::new("run-1").expect("an id");
             let digest = Digest::of_bytes(b"plan");
             let environment = plan.desired().environment().clone();
-            let operation = Operation::new(id, run, environment, target.clone(), step.clone(), position, digest, Source::Convergent);
-            operations.push((operation, Terms::new(Arc::clone(&rules), guest)));
+            let operation =
+                Operation::new(id, run, environment, target.clone(), step.clone(), position, digest, OperationSource::Convergent);
+            operations.push((operation, CheckContext::new(Arc::clone(&rules), guest)));
         }
     }
     operations
 }
 
 /// What can be done to the guest, by its word: the last step of the shortest plan for it.
-pub(crate) fn step_of(word: &str) -> Task {
+pub(crate) fn last_step_for(word: &str) -> PlannedOperation {
     let guest = |more: Json| {
         let mut guest = json!({ "vmid": 100, "kind": "qemu", "name": "web" });
         guest.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
@@ -73,89 +74,89 @@ pub(crate) fn step_of(word: &str) -> Task {
         "reboot" => (guest(json!({ "config": { "cores": 4 }, "restart": "when-needed" })), "running"),
         other => panic!("no such step: {other}"),
     };
-    operations(&plan(&[wanted], &[row(100, state)])).pop().expect("a step")
+    plan_operations(&plan_guests(&[wanted], &[guest_row(100, state)])).pop().expect("a step")
 }
 
-pub(crate) fn place(node: &str) -> Place {
-    Place { node: NodeName::new(node).expect("a node"), kind: Kind::Qemu, vmid: Vmid::new(100).expect("an id") }
+pub(crate) fn address_on(node: &str) -> GuestAddress {
+    GuestAddress { node: NodeName::new(node).expect("a node"), kind: GuestKind::Qemu, vmid: Vmid::new(100).expect("an id") }
 }
 
-pub(crate) fn cluster() -> Answer {
+pub(crate) fn cluster_response() -> EnvResponse {
     let nodes: BTreeMap<NodeName, bool> = (1..=10).map(|number| (NodeName::new(&format!("pve{number}")).expect("a node"), true)).collect();
-    Answer::Cluster(Membership { quorate: true, nodes })
+    EnvResponse::Cluster(ClusterMembership { quorate: true, nodes })
 }
 
-pub(crate) fn live(word: &str, uptime_secs: u64) -> Live {
+pub(crate) fn live_status(word: &str, uptime_secs: u64) -> LiveStatus {
     let status = match word {
-        "running" => Status::Known(RunState::Running),
-        "stopped" => Status::Known(RunState::Stopped),
-        other => Status::Unknown(Some(other.into())),
+        "running" => ObservedStatus::Known(RunState::Running),
+        "stopped" => ObservedStatus::Known(RunState::Stopped),
+        other => ObservedStatus::Unknown(Some(other.into())),
     };
-    Live { status, word: word.into(), lock: None, ha: None, uptime_secs: Some(uptime_secs) }
+    LiveStatus { status, word: word.into(), lock: None, ha: None, uptime_secs: Some(uptime_secs) }
 }
 
-pub(crate) fn status(word: &str) -> Answer {
-    Answer::Status(live(word, 1000))
+pub(crate) fn status_response(word: &str) -> EnvResponse {
+    EnvResponse::Status(live_status(word, 1000))
 }
 
-pub(crate) fn config_read(cores: u32) -> ConfigRead {
-    ConfigRead {
+pub(crate) fn live_config(cores: u32) -> LiveConfig {
+    LiveConfig {
         name: "web".into(),
-        identity: Identity::Qemu { uuid: Some(UUID.into()), ctime: None },
-        macs: Words::default(),
-        values: Config::new(vec![(Field::Cores, Value::Count(cores))]),
+        identity: GuestIdentity::Qemu { uuid: Some(UUID.into()), ctime: None },
+        macs: WordSet::default(),
+        values: EffectiveValues::new(vec![(Field::Cores, FieldValue::Count(cores))]),
         pending: Box::new([]),
-        tags: Words::default(),
+        tags: WordSet::default(),
         lock: None,
         template: false,
         protection: false,
-        revision: Revision::new("0fe8"),
+        revision: ConfigRevision::new("0fe8"),
     }
 }
 
-pub(crate) fn config(cores: u32) -> Answer {
-    Answer::Config(Box::new(config_read(cores)))
+pub(crate) fn config_response(cores: u32) -> EnvResponse {
+    EnvResponse::Config(Box::new(live_config(cores)))
 }
 
 /// Two cores in effect, and four that wait.
-pub(crate) fn config_waiting() -> Answer {
-    let pending = Box::new([Pending::Known(Field::Cores, Some(Value::Count(4)))]);
-    Answer::Config(Box::new(ConfigRead { pending, ..config_read(2) }))
+pub(crate) fn pending_config_response() -> EnvResponse {
+    let pending = Box::new([PendingChange::Known(Field::Cores, Some(FieldValue::Count(4)))]);
+    EnvResponse::Config(Box::new(LiveConfig { pending, ..live_config(2) }))
 }
 
-pub(crate) fn changed(change: impl FnOnce(&mut ConfigRead)) -> Answer {
-    let mut config = config_read(2);
+pub(crate) fn altered_config_response(change: impl FnOnce(&mut LiveConfig)) -> EnvResponse {
+    let mut config = live_config(2);
     change(&mut config);
-    Answer::Config(Box::new(config))
+    EnvResponse::Config(Box::new(config))
 }
 
-pub(crate) fn owned(state: Option<&str>, word: &str) -> Answer {
-    Answer::Status(Live { ha: Some(Ha { state: state.map(Into::into) }), ..live(word, 1000) })
+pub(crate) fn ha_status_response(state: Option<&str>, word: &str) -> EnvResponse {
+    EnvResponse::Status(LiveStatus { ha: Some(HaState { state: state.map(Into::into) }), ..live_status(word, 1000) })
 }
 
-pub(crate) fn cause(trouble: Trouble) -> Cause {
-    Cause::new(trouble, "some-cause", "some words")
+pub(crate) fn test_fault(trouble: EnvFaultKind) -> EnvFault {
+    EnvFault::new(trouble, "some-cause", "some words")
 }
 
-pub(crate) fn task_id(name: &str) -> TaskId {
+pub(crate) fn test_task_id(name: &str) -> TaskId {
     TaskId::new(name).expect("an id")
 }
 
-pub(crate) fn sent_task() -> Answer {
-    Answer::Sent(Sent::Task(task_id("T1")))
+pub(crate) fn task_sent_response() -> EnvResponse {
+    EnvResponse::Sent(SendResult::Task(test_task_id("T1")))
 }
 
-pub(crate) fn ended() -> Answer {
-    Answer::Task(TaskState::Ended { warnings: 0, age_secs: None })
+pub(crate) fn task_ended_response() -> EnvResponse {
+    EnvResponse::Task(TaskState::Ended { warnings: 0, age_secs: None })
 }
 
-pub(crate) fn at_work(name: &str) -> TaskSeen {
-    TaskSeen { task: task_id(name), ended_age_secs: None, is_ours: true }
+pub(crate) fn running_task(name: &str) -> ObservedTask {
+    ObservedTask { task: test_task_id(name), ended_age_secs: None, is_ours: true }
 }
 
 /// One that has ended, and was begun so long ago.
-pub(crate) fn over(name: &str, age_secs: u64) -> TaskSeen {
-    TaskSeen { ended_age_secs: Some(age_secs), ..at_work(name) }
+pub(crate) fn ended_task(name: &str, age_secs: u64) -> ObservedTask {
+    ObservedTask { ended_age_secs: Some(age_secs), ..running_task(name) }
 }
 
 /// Runs a case; a panic names its seed.

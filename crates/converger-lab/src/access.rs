@@ -10,22 +10,22 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::flavour::Flavour;
-use crate::respond::Fail;
-pub(crate) use roles::{is_built_in, knows};
-pub(crate) use ticket::Tickets;
+use crate::response::ApiError;
+pub(crate) use roles::{is_built_in_role, release_has_privilege};
+pub(crate) use ticket::TicketSigner;
 
 /// The user who needs no permission.
 pub(crate) const ROOT: &str = "root@pam";
 
 /// Who makes a call.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Who {
+pub(crate) struct ApiCaller {
     pub(crate) user: String,
     pub(crate) token: Option<String>,
 }
 
-impl Who {
-    pub(crate) fn user(user: &str) -> Self {
+impl ApiCaller {
+    pub(crate) fn for_user(user: &str) -> Self {
         Self { user: user.to_owned(), token: None }
     }
 
@@ -38,7 +38,7 @@ impl Who {
     }
 
     /// Whether this is its id, told without writing it down.
-    pub(crate) fn is(&self, id: &str) -> bool {
+    pub(crate) fn has_id(&self, id: &str) -> bool {
         let rest = id.strip_prefix(self.user.as_str());
         match &self.token {
             Some(token) => rest.and_then(|rest| rest.strip_prefix('!')) == Some(token),
@@ -53,7 +53,7 @@ impl Who {
 }
 
 #[derive(Clone, Debug, Default)]
-pub(crate) struct User {
+pub(crate) struct LabUser {
     pub(crate) enabled: bool,
     pub(crate) expire_s: u64,
     pub(crate) password: Option<String>,
@@ -63,28 +63,28 @@ pub(crate) struct User {
 
 /// Users who get the same.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Group {
+pub(crate) struct UserGroup {
     pub(crate) comment: Option<String>,
     pub(crate) members: BTreeSet<String>,
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Token {
+pub(crate) struct LabToken {
     pub(crate) secret: String,
     /// Privileges are those of the token and of its owner, both.
-    pub(crate) separated: bool,
+    pub(crate) privilege_separated: bool,
     pub(crate) expire_s: u64,
     pub(crate) comment: Option<String>,
     /// Who calls with it.
-    pub(crate) who: Arc<Who>,
+    pub(crate) who: Arc<ApiCaller>,
 }
 
-impl Token {
+impl LabToken {
     /// The token with this id, `user@realm!name`.
     pub(crate) fn new(id: &str, secret: String, separated: bool, expire_s: u64) -> Self {
         let (user, name) = id.split_once('!').unwrap_or((id, ""));
-        let who = Arc::new(Who { user: user.to_owned(), token: Some(name.to_owned()) });
-        Self { secret, separated, expire_s, comment: None, who }
+        let who = Arc::new(ApiCaller { user: user.to_owned(), token: Some(name.to_owned()) });
+        Self { secret, privilege_separated: separated, expire_s, comment: None, who }
     }
 }
 
@@ -97,7 +97,7 @@ pub(crate) enum Grantee {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Grant {
+pub(crate) struct AclEntry {
     pub(crate) path: String,
     pub(crate) grantee: Grantee,
     pub(crate) role: String,
@@ -105,85 +105,86 @@ pub(crate) struct Grant {
 }
 
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Pool {
+pub(crate) struct ResourcePool {
     pub(crate) comment: Option<String>,
     pub(crate) guests: BTreeSet<u32>,
     pub(crate) storages: BTreeSet<String>,
 }
 
 /// A privilege and whether it is inherited further down.
-pub(crate) type Privileges = BTreeMap<String, bool>;
+pub(crate) type PathPrivileges = BTreeMap<String, bool>;
 
 /// Everything that decides about permissions.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Access {
-    pub(crate) users: BTreeMap<String, User>,
-    pub(crate) tokens: BTreeMap<String, Token>,
-    pub(crate) groups: BTreeMap<String, Group>,
-    pub(crate) roles: roles::Roles,
-    pub(crate) grants: BTreeSet<Grant>,
+pub(crate) struct AccessControl {
+    pub(crate) users: BTreeMap<String, LabUser>,
+    pub(crate) tokens: BTreeMap<String, LabToken>,
+    pub(crate) groups: BTreeMap<String, UserGroup>,
+    pub(crate) roles: roles::RoleTable,
+    pub(crate) grants: BTreeSet<AclEntry>,
     /// What was taken away by a fault, and can be given back.
-    revoked: BTreeSet<Grant>,
-    pub(crate) pools: BTreeMap<String, Pool>,
+    revoked: BTreeSet<AclEntry>,
+    pub(crate) pools: BTreeMap<String, ResourcePool>,
 }
 
-impl Access {
+impl AccessControl {
     /// Takes away all entries on a path.
-    pub(crate) fn revoke(&mut self, path: &str) {
+    pub(crate) fn revoke_path(&mut self, path: &str) {
         let (gone, kept) = std::mem::take(&mut self.grants).into_iter().partition(|grant| grant.path == path);
         self.grants = kept;
-        self.revoked.extend::<BTreeSet<Grant>>(gone);
+        self.revoked.extend::<BTreeSet<AclEntry>>(gone);
     }
 
     /// Gives back what was taken away on a path.
-    pub(crate) fn regrant(&mut self, path: &str) {
+    pub(crate) fn regrant_path(&mut self, path: &str) {
         let (back, gone) = std::mem::take(&mut self.revoked).into_iter().partition(|grant| grant.path == path);
         self.revoked = gone;
-        self.grants.extend::<BTreeSet<Grant>>(back);
+        self.grants.extend::<BTreeSet<AclEntry>>(back);
     }
 
     /// Root and the built-in roles of a release.
     pub(crate) fn new(flavour: Flavour) -> Self {
-        let root = User { enabled: true, ..User::default() };
-        Self { users: BTreeMap::from([(ROOT.to_owned(), root)]), roles: roles::built_in(flavour), ..Self::default() }
+        let root = LabUser { enabled: true, ..LabUser::default() };
+        Self { users: BTreeMap::from([(ROOT.to_owned(), root)]), roles: roles::built_in_roles(flavour), ..Self::default() }
     }
 
     /// The caller behind a token, if token and user are known, enabled and not expired.
-    pub(crate) fn token(&self, text: &str, now_s: u64) -> Option<Arc<Who>> {
+    pub(crate) fn find_token_caller(&self, text: &str, now_s: u64) -> Option<Arc<ApiCaller>> {
         let is_of = |id: &str, secret: &str| text.strip_prefix(id).and_then(|rest| rest.strip_prefix('=')) == Some(secret);
         let (_, token) = self.tokens.iter().find(|(id, token)| is_of(id, &token.secret))?;
-        (alive(token.expire_s, now_s) && self.user_enabled(&token.who.user, now_s)).then(|| Arc::clone(&token.who))
+        (is_unexpired(token.expire_s, now_s) && self.is_user_enabled(&token.who.user, now_s)).then(|| Arc::clone(&token.who))
     }
 
-    pub(crate) fn user_enabled(&self, user: &str, now_s: u64) -> bool {
-        self.users.get(user).is_some_and(|user| user.enabled && alive(user.expire_s, now_s))
+    pub(crate) fn is_user_enabled(&self, user: &str, now_s: u64) -> bool {
+        self.users.get(user).is_some_and(|user| user.enabled && is_unexpired(user.expire_s, now_s))
     }
 
     /// The privileges of `who` on `path`.
-    pub(crate) fn privileges(&self, who: &Who, path: &str) -> Privileges {
-        if self.is_as_root(who) {
-            return self.all();
+    pub(crate) fn privileges_on(&self, who: &ApiCaller, path: &str) -> PathPrivileges {
+        if self.has_root_privileges(who) {
+            return self.all_privileges();
         }
-        let owner = || if who.user == ROOT { self.all() } else { self.own(&Grantee::User(who.user.clone()), path) };
+        let owner =
+            || if who.user == ROOT { self.all_privileges() } else { self.granted_privileges(&Grantee::User(who.user.clone()), path) };
         let Some(token) = who.token.as_ref().and_then(|_| self.tokens.get(&who.id())) else { return owner() };
-        if !token.separated {
+        if !token.privilege_separated {
             return owner();
         }
         let owner = owner();
-        let own = self.own(&Grantee::Token(who.id()), path);
+        let own = self.granted_privileges(&Grantee::Token(who.id()), path);
         own.into_iter().filter(|(privilege, _)| owner.contains_key(privilege)).collect()
     }
 
-    fn all(&self) -> Privileges {
+    fn all_privileges(&self) -> PathPrivileges {
         let administrator = self.roles.get("Administrator").into_iter().flat_map(|held| held.iter());
         administrator.map(|privilege| (privilege.clone(), true)).collect()
     }
 
     /// What the entries say, and for a member of a pool what they say about the pool.
-    fn own(&self, grantee: &Grantee, path: &str) -> Privileges {
-        let mut privileges = self.on_path(grantee, path);
+    fn granted_privileges(&self, grantee: &Grantee, path: &str) -> PathPrivileges {
+        let mut privileges = self.privileges_from_entries(grantee, path);
         for pool in self.pools_of(path) {
-            for (privilege, propagate) in self.on_path(grantee, &format!("/pool/{pool}")) {
+            for (privilege, propagate) in self.privileges_from_entries(grantee, &format!("/pool/{pool}")) {
                 privileges.entry(privilege).or_insert(propagate);
             }
         }
@@ -193,16 +194,17 @@ impl Access {
     fn pools_of(&self, path: &str) -> Vec<&String> {
         let guest = path.strip_prefix("/vms/").and_then(|id| id.parse::<u32>().ok());
         let storage = path.strip_prefix("/storage/");
-        let holds = |pool: &Pool| guest.is_some_and(|id| pool.guests.contains(&id)) || storage.is_some_and(|id| pool.storages.contains(id));
+        let holds =
+            |pool: &ResourcePool| guest.is_some_and(|id| pool.guests.contains(&id)) || storage.is_some_and(|id| pool.storages.contains(id));
         self.pools.iter().filter(|(_, pool)| holds(pool)).map(|(name, _)| name).collect()
     }
 
-    fn on_path(&self, grantee: &Grantee, path: &str) -> Privileges {
+    fn privileges_from_entries(&self, grantee: &Grantee, path: &str) -> PathPrivileges {
         let roles = self.roles_on(grantee, path);
         if roles.contains_key("NoAccess") {
-            return Privileges::new();
+            return PathPrivileges::new();
         }
-        let mut privileges = Privileges::new();
+        let mut privileges = PathPrivileges::new();
         for (role, propagate) in &roles {
             for privilege in self.roles.get(*role).into_iter().flat_map(|held| held.iter()) {
                 *privileges.entry(privilege.clone()).or_insert(false) |= propagate;
@@ -214,7 +216,7 @@ impl Access {
     /// Walk from the root down: an entry further down replaces what came from above.
     fn roles_on(&self, grantee: &Grantee, path: &str) -> BTreeMap<&str, bool> {
         let mut roles = BTreeMap::new();
-        for step in steps(path) {
+        for step in path_prefixes(path) {
             let here = |grantee: &Grantee| self.roles_at(grantee, step, step == path);
             let own = here(grantee);
             let found = if own.is_empty() { self.groups_of(grantee).flat_map(|group| here(&group)).collect() } else { own };
@@ -226,25 +228,25 @@ impl Access {
     }
 
     fn roles_at(&self, grantee: &Grantee, path: &str, last: bool) -> BTreeMap<&str, bool> {
-        let applies = |grant: &&Grant| grant.path == path && grant.grantee == *grantee && (last || grant.propagate);
+        let applies = |grant: &&AclEntry| grant.path == path && grant.grantee == *grantee && (last || grant.propagate);
         self.grants.iter().filter(applies).map(|grant| (grant.role.as_str(), grant.propagate)).collect()
     }
 
     fn groups_of<'a>(&'a self, grantee: &'a Grantee) -> impl Iterator<Item = Grantee> + 'a {
-        let member = move |group: &Group| matches!(grantee, Grantee::User(user) if group.members.contains(user));
+        let member = move |group: &UserGroup| matches!(grantee, Grantee::User(user) if group.members.contains(user));
         self.groups.iter().filter(move |(_, group)| member(group)).map(|(group, _)| Grantee::Group(group.clone()))
     }
 
     /// Whether `who` has a privilege on a guest, for lists of many: asked for each only where an entry or a pool says more about
     /// one than about all.
-    pub(crate) fn on_guests<'a>(&'a self, who: &'a Who, privilege: &'a str) -> impl Fn(u32) -> bool + 'a {
-        let special = if self.is_as_root(who) { BTreeSet::new() } else { self.special_guests() };
-        let usual = self.has(who, "/vms/0", privilege);
-        move |vmid| if special.contains(&vmid) { self.has(who, &format!("/vms/{vmid}"), privilege) } else { usual }
+    pub(crate) fn guest_privilege_check<'a>(&'a self, who: &'a ApiCaller, privilege: &'a str) -> impl Fn(u32) -> bool + 'a {
+        let special = if self.has_root_privileges(who) { BTreeSet::new() } else { self.guests_with_own_entries() };
+        let usual = self.has_privilege(who, "/vms/0", privilege);
+        move |vmid| if special.contains(&vmid) { self.has_privilege(who, &format!("/vms/{vmid}"), privilege) } else { usual }
     }
 
     /// Guests about which more is said than about all.
-    fn special_guests(&self) -> BTreeSet<u32> {
+    fn guests_with_own_entries(&self) -> BTreeSet<u32> {
         let by_entry = self.grants.iter().filter_map(|grant| grant.path.strip_prefix("/vms/")?.parse().ok());
         let has_pools = self.grants.iter().any(|grant| grant.path.starts_with("/pool"));
         let by_pool = self.pools.values().filter(|_| has_pools).flat_map(|pool| pool.guests.iter().copied());
@@ -252,14 +254,14 @@ impl Access {
     }
 
     /// Root, and root's tokens that have its privileges. Most callers in a lab are one of these, so they are told apart first.
-    pub(crate) fn is_as_root(&self, who: &Who) -> bool {
-        who.user == ROOT && who.token.as_ref().is_none_or(|name| !self.is_separated(&who.user, name))
+    pub(crate) fn has_root_privileges(&self, who: &ApiCaller) -> bool {
+        who.user == ROOT && who.token.as_ref().is_none_or(|name| !self.is_privilege_separated(&who.user, name))
     }
 
     /// Asked many times for each request, and so without writing the id down.
-    fn is_separated(&self, user: &str, name: &str) -> bool {
+    fn is_privilege_separated(&self, user: &str, name: &str) -> bool {
         let named = |id: &str| id.strip_prefix(user).and_then(|rest| rest.strip_prefix('!')) == Some(name);
-        self.tokens.iter().any(|(id, token)| token.separated && named(id))
+        self.tokens.iter().any(|(id, token)| token.privilege_separated && named(id))
     }
 
     /// Whether no role was added or changed.
@@ -268,26 +270,31 @@ impl Access {
     }
 
     /// Whether the release has such a privilege.
-    pub(crate) fn knows(&self, privilege: &str) -> bool {
+    pub(crate) fn knows_privilege(&self, privilege: &str) -> bool {
         self.roles.get("Administrator").is_some_and(|all| all.contains(privilege))
     }
 
     /// As [`Self::privileges`] says, for one of them: most calls ask for no more.
-    pub(crate) fn has(&self, who: &Who, path: &str, privilege: &str) -> bool {
-        if self.is_as_root(who) {
-            return self.knows(privilege);
+    pub(crate) fn has_privilege(&self, who: &ApiCaller, path: &str, privilege: &str) -> bool {
+        if self.has_root_privileges(who) {
+            return self.knows_privilege(privilege);
         }
-        let owner =
-            || if who.user == ROOT { self.knows(privilege) } else { self.own_has(&Grantee::User(who.user.clone()), path, privilege) };
+        let owner = || {
+            if who.user == ROOT {
+                self.knows_privilege(privilege)
+            } else {
+                self.has_granted_privilege(&Grantee::User(who.user.clone()), path, privilege)
+            }
+        };
         let id = who.id();
         match who.token.as_ref().and_then(|_| self.tokens.get(&id)) {
-            Some(token) if token.separated => self.own_has(&Grantee::Token(id), path, privilege) && owner(),
+            Some(token) if token.privilege_separated => self.has_granted_privilege(&Grantee::Token(id), path, privilege) && owner(),
             _ => owner(),
         }
     }
 
-    /// As [`Self::own`] says, for one privilege.
-    fn own_has(&self, grantee: &Grantee, path: &str, privilege: &str) -> bool {
+    /// As [`Self::own_leaf`] says, for one privilege.
+    fn has_granted_privilege(&self, grantee: &Grantee, path: &str, privilege: &str) -> bool {
         let on_path = |path: &str| {
             let roles = self.roles_on(grantee, path);
             let holds = |role: &&str| self.roles.get(*role).is_some_and(|held| held.contains(privilege));
@@ -297,28 +304,28 @@ impl Access {
     }
 
     /// Refuse unless `who` has the privilege there.
-    pub(crate) fn need(&self, who: &Who, path: &str, privilege: &str) -> Result<(), Fail> {
-        if self.has(who, path, privilege) { Ok(()) } else { Err(Fail::denied(path, privilege)) }
+    pub(crate) fn require_privilege(&self, who: &ApiCaller, path: &str, privilege: &str) -> Result<(), ApiError> {
+        if self.has_privilege(who, path, privilege) { Ok(()) } else { Err(ApiError::denied_error(path, privilege)) }
     }
 
     /// Refuse unless `who` has one of the privileges there.
-    pub(crate) fn need_any(&self, who: &Who, path: &str, privileges: &[&str]) -> Result<(), Fail> {
-        let any = if self.is_as_root(who) {
-            privileges.iter().any(|privilege| self.knows(privilege))
+    pub(crate) fn require_any_privilege(&self, who: &ApiCaller, path: &str, privileges: &[&str]) -> Result<(), ApiError> {
+        let any = if self.has_root_privileges(who) {
+            privileges.iter().any(|privilege| self.knows_privilege(privilege))
         } else {
-            privileges.iter().any(|privilege| self.has(who, path, privilege))
+            privileges.iter().any(|privilege| self.has_privilege(who, path, privilege))
         };
-        if any { Ok(()) } else { Err(Fail::denied(path, &privileges.join("|"))) }
+        if any { Ok(()) } else { Err(ApiError::denied_error(path, &privileges.join("|"))) }
     }
 }
 
 /// Zero means never.
-fn alive(expire_s: u64, now_s: u64) -> bool {
+fn is_unexpired(expire_s: u64, now_s: u64) -> bool {
     expire_s == 0 || expire_s > now_s
 }
 
 /// `/`, `/vms`, `/vms/100`.
-fn steps(path: &str) -> impl Iterator<Item = &str> {
+fn path_prefixes(path: &str) -> impl Iterator<Item = &str> {
     let ends = path.match_indices('/').skip(1).map(|(offset, _)| &path[..offset]);
     let whole = (path != "/").then_some(path);
     std::iter::once("/").chain(ends).chain(whole)
@@ -328,94 +335,100 @@ fn steps(path: &str) -> impl Iterator<Item = &str> {
 mod tests {
     use super::*;
 
-    fn grant(path: &str, grantee: Grantee, role: &str) -> Grant {
-        Grant { path: path.to_owned(), grantee, role: role.to_owned(), propagate: true }
+    fn acl_entry(path: &str, grantee: Grantee, role: &str) -> AclEntry {
+        AclEntry { path: path.to_owned(), grantee, role: role.to_owned(), propagate: true }
     }
 
-    fn access() -> Access {
-        let mut access = Access::new(Flavour::V9);
-        access.users.insert("ops@pve".to_owned(), User { enabled: true, ..User::default() });
-        let team = Group { members: BTreeSet::from(["ops@pve".to_owned()]), ..Group::default() };
+    fn access_with_ops_user() -> AccessControl {
+        let mut access = AccessControl::new(Flavour::V9);
+        access.users.insert("ops@pve".to_owned(), LabUser { enabled: true, ..LabUser::default() });
+        let team = UserGroup { members: BTreeSet::from(["ops@pve".to_owned()]), ..UserGroup::default() };
         access.groups.insert("team".to_owned(), team);
-        let token = |separated| Token::new("root@pam!any", "s".to_owned(), separated, 0);
+        let token = |separated| LabToken::new("root@pam!any", "s".to_owned(), separated, 0);
         access.tokens.insert("ops@pve!own".to_owned(), token(true));
         access.tokens.insert("ops@pve!full".to_owned(), token(false));
         access
     }
 
-    fn ops(token: Option<&str>) -> Who {
-        Who { user: "ops@pve".to_owned(), token: token.map(str::to_owned) }
+    fn ops_caller(token: Option<&str>) -> ApiCaller {
+        ApiCaller { user: "ops@pve".to_owned(), token: token.map(str::to_owned) }
     }
 
     #[test]
-    fn what_is_taken_away_can_be_given_back() {
-        let mut access = Access::new(Flavour::V9);
-        access.grants.insert(grant("/vms/100", Grantee::User("ops@pve".to_owned()), "PVEVMUser"));
+    fn revoked_entries_can_be_regranted() {
+        let mut access = AccessControl::new(Flavour::V9);
+        access.grants.insert(acl_entry("/vms/100", Grantee::User("ops@pve".to_owned()), "PVEVMUser"));
         let before = access.grants.clone();
-        access.revoke("/vms/101");
+        access.revoke_path("/vms/101");
         assert_eq!(access.grants, before, "another path");
-        access.revoke("/vms/100");
+        access.revoke_path("/vms/100");
         assert!(access.grants.is_empty());
-        access.regrant("/vms/100");
+        access.regrant_path("/vms/100");
         assert_eq!(access.grants, before);
     }
 
     #[test]
-    fn a_separated_token_without_entries_sees_nothing() {
-        let mut access = access();
-        access.grants.insert(grant("/vms/100", Grantee::User("ops@pve".to_owned()), "PVEVMUser"));
-        assert!(access.has(&ops(None), "/vms/100", "VM.Audit"));
-        assert!(access.has(&ops(Some("full")), "/vms/100", "VM.Audit"));
-        assert!(!access.has(&ops(Some("own")), "/vms/100", "VM.Audit"));
-        access.grants.insert(grant("/", Grantee::Token("ops@pve!own".to_owned()), "Administrator"));
-        assert!(access.has(&ops(Some("own")), "/vms/100", "VM.Audit"));
-        assert!(!access.has(&ops(Some("own")), "/vms/101", "VM.Audit"), "the owner has nothing there");
+    fn privilege_separated_token_without_entries_has_no_privileges() {
+        let mut access = access_with_ops_user();
+        access.grants.insert(acl_entry("/vms/100", Grantee::User("ops@pve".to_owned()), "PVEVMUser"));
+        assert!(access.has_privilege(&ops_caller(None), "/vms/100", "VM.Audit"));
+        assert!(access.has_privilege(&ops_caller(Some("full")), "/vms/100", "VM.Audit"));
+        assert!(!access.has_privilege(&ops_caller(Some("own")), "/vms/100", "VM.Audit"));
+        access.grants.insert(acl_entry("/", Grantee::Token("ops@pve!own".to_owned()), "Administrator"));
+        assert!(access.has_privilege(&ops_caller(Some("own")), "/vms/100", "VM.Audit"));
+        assert!(!access.has_privilege(&ops_caller(Some("own")), "/vms/101", "VM.Audit"), "the owner has nothing there");
     }
 
     #[test]
-    fn deeper_entries_replace_and_users_come_before_groups() {
-        let mut access = access();
-        access.grants.insert(grant("/vms", Grantee::Group("team".to_owned()), "PVEVMAdmin"));
-        assert!(access.has(&ops(None), "/vms/100", "VM.Allocate"));
-        access.grants.insert(grant("/vms/100", Grantee::User("ops@pve".to_owned()), "NoAccess"));
-        assert!(access.privileges(&ops(None), "/vms/100").is_empty());
-        assert!(access.has(&ops(None), "/vms/101", "VM.Allocate"));
+    fn deeper_entries_win_and_user_entries_win_over_group_entries() {
+        let mut access = access_with_ops_user();
+        access.grants.insert(acl_entry("/vms", Grantee::Group("team".to_owned()), "PVEVMAdmin"));
+        assert!(access.has_privilege(&ops_caller(None), "/vms/100", "VM.Allocate"));
+        access.grants.insert(acl_entry("/vms/100", Grantee::User("ops@pve".to_owned()), "NoAccess"));
+        assert!(access.privileges_on(&ops_caller(None), "/vms/100").is_empty());
+        assert!(access.has_privilege(&ops_caller(None), "/vms/101", "VM.Allocate"));
     }
 
     #[test]
     fn a_role_on_a_pool_counts_for_its_members() {
-        let mut access = access();
-        access.grants.insert(grant("/pool/p1", Grantee::User("ops@pve".to_owned()), "PVEVMUser"));
-        assert!(!access.has(&ops(None), "/vms/100", "VM.Audit"));
-        access.pools.insert("p1".to_owned(), Pool { guests: BTreeSet::from([100]), ..Pool::default() });
-        assert!(access.has(&ops(None), "/vms/100", "VM.Audit"));
+        let mut access = access_with_ops_user();
+        access.grants.insert(acl_entry("/pool/p1", Grantee::User("ops@pve".to_owned()), "PVEVMUser"));
+        assert!(!access.has_privilege(&ops_caller(None), "/vms/100", "VM.Audit"));
+        access.pools.insert("p1".to_owned(), ResourcePool { guests: BTreeSet::from([100]), ..ResourcePool::default() });
+        assert!(access.has_privilege(&ops_caller(None), "/vms/100", "VM.Audit"));
     }
 
     #[test]
-    fn an_entry_that_does_not_propagate_stays_where_it_is() {
-        let mut access = access();
-        let entry = Grant { propagate: false, ..grant("/vms", Grantee::User("ops@pve".to_owned()), "PVEVMUser") };
+    fn entries_without_propagation_apply_to_their_own_path_only() {
+        let mut access = access_with_ops_user();
+        let entry = AclEntry { propagate: false, ..acl_entry("/vms", Grantee::User("ops@pve".to_owned()), "PVEVMUser") };
         access.grants.insert(entry);
-        assert!(access.has(&ops(None), "/vms", "VM.Audit"));
-        assert!(!access.has(&ops(None), "/vms/100", "VM.Audit"));
+        assert!(access.has_privilege(&ops_caller(None), "/vms", "VM.Audit"));
+        assert!(!access.has_privilege(&ops_caller(None), "/vms/100", "VM.Audit"));
     }
 
     #[test]
-    fn a_list_of_guests_is_seen_as_each_of_them_is() {
-        let mut access = access();
-        access.grants.insert(grant("/vms", Grantee::Group("team".to_owned()), "PVEVMUser"));
-        access.grants.insert(grant("/vms/101", Grantee::User("ops@pve".to_owned()), "NoAccess"));
-        access.grants.insert(grant("/vms/102", Grantee::Token("ops@pve!own".to_owned()), "PVEVMUser"));
-        access.grants.insert(grant("/pool/p1", Grantee::Token("ops@pve!own".to_owned()), "PVEVMUser"));
-        access.pools.insert("p1".to_owned(), Pool { guests: BTreeSet::from([101, 103]), ..Pool::default() });
-        let everybody = [ops(None), ops(Some("own")), ops(Some("full")), Who::user(ROOT), Who::user("nobody@pve")];
+    fn list_privileges_match_the_privileges_on_each_guest() {
+        let mut access = access_with_ops_user();
+        access.grants.insert(acl_entry("/vms", Grantee::Group("team".to_owned()), "PVEVMUser"));
+        access.grants.insert(acl_entry("/vms/101", Grantee::User("ops@pve".to_owned()), "NoAccess"));
+        access.grants.insert(acl_entry("/vms/102", Grantee::Token("ops@pve!own".to_owned()), "PVEVMUser"));
+        access.grants.insert(acl_entry("/pool/p1", Grantee::Token("ops@pve!own".to_owned()), "PVEVMUser"));
+        access.pools.insert("p1".to_owned(), ResourcePool { guests: BTreeSet::from([101, 103]), ..ResourcePool::default() });
+        let everybody = [
+            ops_caller(None),
+            ops_caller(Some("own")),
+            ops_caller(Some("full")),
+            ApiCaller::for_user(ROOT),
+            ApiCaller::for_user("nobody@pve"),
+        ];
         let mut seen = Vec::new();
         for who in &everybody {
-            let on_guests = access.on_guests(who, "VM.Audit");
+            let on_guests = access.guest_privilege_check(who, "VM.Audit");
             for vmid in 100..105 {
                 let path = format!("/vms/{vmid}");
-                assert_eq!(on_guests(vmid), access.has(who, &path, "VM.Audit"), "{who:?} {vmid}");
-                assert_eq!(on_guests(vmid), access.privileges(who, &path).contains_key("VM.Audit"), "{who:?} {vmid}");
+                assert_eq!(on_guests(vmid), access.has_privilege(who, &path, "VM.Audit"), "{who:?} {vmid}");
+                assert_eq!(on_guests(vmid), access.privileges_on(who, &path).contains_key("VM.Audit"), "{who:?} {vmid}");
                 seen.push(on_guests(vmid));
             }
         }
@@ -424,10 +437,10 @@ mod tests {
 
     #[test]
     fn an_expired_token_is_unknown() {
-        let mut access = access();
+        let mut access = access_with_ops_user();
         access.tokens.get_mut("ops@pve!full").unwrap().expire_s = 100;
-        assert!(access.token("ops@pve!full=s", 99).is_some());
-        assert!(access.token("ops@pve!full=s", 100).is_none());
-        assert!(access.token("ops@pve!full=t", 99).is_none());
+        assert!(access.find_token_caller("ops@pve!full=s", 99).is_some());
+        assert!(access.find_token_caller("ops@pve!full=s", 100).is_none());
+        assert!(access.find_token_caller("ops@pve!full=t", 99).is_none());
     }
 }

@@ -12,73 +12,73 @@ mod pools;
 mod storage;
 mod tasks;
 
-pub(crate) use cluster::StatusText;
+pub(crate) use cluster::CachedClusterStatus;
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::{Arc, LazyLock};
 
-use crate::access::Who;
-use crate::guest::{Guest, Kind};
-use crate::respond::{Data, Fail};
-use crate::schema::{self, Method};
+use crate::access::ApiCaller;
+use crate::guest::{LabGuest, LabGuestKind};
+use crate::response::{ApiData, ApiError};
+use crate::schema::{self, ApiMethod};
 use crate::world::World;
 
 /// A call that passed every check that the table states.
-pub(crate) struct Call {
-    pub(crate) method: &'static Method,
+pub(crate) struct ApiCall {
+    pub(crate) method: &'static ApiMethod,
     /// Checked parameters in the order in which they came; those of the path first.
     pub(crate) values: Rc<Vec<(String, String)>>,
-    pub(crate) who: Arc<Who>,
+    pub(crate) who: Arc<ApiCaller>,
     /// The node that the request came to.
     pub(crate) entry: String,
     /// The node that carries it out.
     pub(crate) node: String,
-    pub(crate) kind: Kind,
+    pub(crate) kind: LabGuestKind,
 }
 
-impl Call {
-    pub(crate) fn text(&self, name: &str) -> Option<&str> {
+impl ApiCall {
+    pub(crate) fn param(&self, name: &str) -> Option<&str> {
         self.values.iter().find(|(known, _)| known == name).map(|(_, text)| text.as_str())
     }
 
-    pub(crate) fn flag(&self, name: &str) -> bool {
-        self.text(name) == Some("1")
+    pub(crate) fn is_set(&self, name: &str) -> bool {
+        self.param(name) == Some("1")
     }
 
-    pub(crate) fn number(&self, name: &str) -> Option<u64> {
-        self.text(name)?.parse().ok()
+    pub(crate) fn number_param(&self, name: &str) -> Option<u64> {
+        self.param(name)?.parse().ok()
     }
 
     /// The guest that the path names.
     pub(crate) fn vmid(&self) -> u32 {
-        self.text("vmid").and_then(|text| text.parse().ok()).unwrap_or(0)
+        self.param("vmid").and_then(|text| text.parse().ok()).unwrap_or(0)
     }
 
     /// The guest that the path names, on the node that the path names.
-    pub(crate) fn guest<'a>(&self, world: &'a World) -> Result<&'a Guest, Fail> {
-        let missing = || Fail::died(self.kind.missing(&self.node, self.vmid()));
+    pub(crate) fn find_guest<'a>(&self, world: &'a World) -> Result<&'a LabGuest, ApiError> {
+        let missing = || ApiError::internal_error(self.kind.missing_config_text(&self.node, self.vmid()));
         world.guest_on(&self.node, self.kind, self.vmid()).ok_or_else(missing)
     }
 
     /// Options that only root in person may use.
-    pub(crate) fn root_only(&self, names: &[&str]) -> Result<(), Fail> {
-        let used = names.iter().find(|name| self.text(name).is_some_and(|text| text != "0"));
+    pub(crate) fn check_root_only(&self, names: &[&str]) -> Result<(), ApiError> {
+        let used = names.iter().find(|name| self.param(name).is_some_and(|text| text != "0"));
         match used {
-            Some(name) if !self.who.is_root() => Err(Fail::param(name, "Only root may use this option.")),
+            Some(name) if !self.who.is_root() => Err(ApiError::parameter_error(name, "Only root may use this option.")),
             _ => Ok(()),
         }
     }
 }
 
 /// What carries out a method.
-pub(crate) type Handler = fn(&mut World, &Call) -> Result<Data, Fail>;
+pub(crate) type ApiHandler = fn(&mut World, &ApiCall) -> Result<ApiData, ApiError>;
 
 /// Verb, path as the table has it, and what carries it out.
-type Route = (&'static str, &'static str, Handler);
+type ApiRoute = (&'static str, &'static str, ApiHandler);
 
-static HANDLERS: LazyLock<BTreeMap<(&'static str, &'static str), Handler>> = LazyLock::new(|| {
-    let rooms: [&[Route]; 9] = [
+static HANDLERS: LazyLock<BTreeMap<(&'static str, &'static str), ApiHandler>> = LazyLock::new(|| {
+    let rooms: [&[ApiRoute]; 9] = [
         access::ROUTES,
         backup::ROUTES,
         cluster::ROUTES,
@@ -93,14 +93,14 @@ static HANDLERS: LazyLock<BTreeMap<(&'static str, &'static str), Handler>> = Laz
 });
 
 /// What carries out a method; `None` for those that the lab does not play.
-pub(crate) fn handler(method: &Method) -> Option<Handler> {
-    BY_NUMBER.get(method.number).copied().flatten()
+pub(crate) fn find_handler(method: &ApiMethod) -> Option<ApiHandler> {
+    HANDLERS_BY_NUMBER.get(method.number).copied().flatten()
 }
 
 /// The handlers in the order of the table, because each request asks for one.
-static BY_NUMBER: LazyLock<Vec<Option<Handler>>> = LazyLock::new(|| schema::methods().map(found).collect());
+static HANDLERS_BY_NUMBER: LazyLock<Vec<Option<ApiHandler>>> = LazyLock::new(|| schema::methods().map(resolve_handler).collect());
 
-fn found(method: &Method) -> Option<Handler> {
+fn resolve_handler(method: &ApiMethod) -> Option<ApiHandler> {
     let find = |template: &str| HANDLERS.get(&(method.verb.as_str(), template)).copied();
     // Guests of both kinds share their rooms: the tables have `{kind}` there.
     let shared = || method.template.replacen("/qemu", "/{kind}", 1).replacen("/lxc", "/{kind}", 1);
@@ -108,8 +108,8 @@ fn found(method: &Method) -> Option<Handler> {
 }
 
 /// A call that writes to the shared files needs a quorum.
-pub(crate) fn need_quorum(world: &World, node: &str) -> Result<(), Fail> {
-    if world.is_quorate(node) { Ok(()) } else { Err(Fail::died("cluster not ready - no quorum?")) }
+pub(crate) fn require_quorum(world: &World, node: &str) -> Result<(), ApiError> {
+    if world.is_quorate(node) { Ok(()) } else { Err(ApiError::internal_error("cluster not ready - no quorum?")) }
 }
 
 #[cfg(test)]
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_handler_has_its_method_in_the_table() {
+    fn every_handler_has_a_method_in_the_table() {
         let known: Vec<(&str, String)> = schema::methods().map(|method| (method.verb.as_str(), method.template.clone())).collect();
         for (verb, template) in HANDLERS.keys() {
             let qemu = (*verb, template.replace("{kind}", "qemu"));

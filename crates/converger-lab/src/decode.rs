@@ -6,27 +6,27 @@ use std::borrow::Cow;
 
 use serde_json::Value;
 
-use crate::schema::{Given, Params};
+use crate::schema::{GivenParams, GivenValue};
 
 /// How the answer is to be shaped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Format {
+pub(crate) enum ResponseFormat {
     Json,
     Extjs,
 }
 
 /// Where a request points.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Target<'p> {
+pub(crate) enum RequestTarget<'p> {
     Api {
-        format: Format,
+        format: ResponseFormat,
         /// What follows the format, decoded.
         rest: Cow<'p, str>,
     },
     /// Below `/api2/`, but with no format or an unknown one; the text says so.
     NoFormat(String),
     /// Anything else.
-    File(String),
+    OutsideApi(String),
 }
 
 /// Split path and query; neither is decoded yet.
@@ -35,30 +35,30 @@ pub(crate) fn split_query(path: &str) -> (&str, &str) {
 }
 
 /// The target of an encoded path. The path is decoded as a whole before it is split, so `%2F` parts segments.
-pub(crate) fn target(path: &str) -> Target<'_> {
-    match unescaped(path) {
-        Cow::Borrowed(path) => pointed(path),
-        Cow::Owned(path) => match pointed(&path) {
-            Target::Api { format, rest } => Target::Api { format, rest: rest.into_owned().into() },
-            Target::NoFormat(text) => Target::NoFormat(text),
-            Target::File(path) => Target::File(path),
+pub(crate) fn parse_target(path: &str) -> RequestTarget<'_> {
+    match decode_cow(path) {
+        Cow::Borrowed(path) => parse_decoded_target(path),
+        Cow::Owned(path) => match parse_decoded_target(&path) {
+            RequestTarget::Api { format, rest } => RequestTarget::Api { format, rest: rest.into_owned().into() },
+            RequestTarget::NoFormat(text) => RequestTarget::NoFormat(text),
+            RequestTarget::OutsideApi(path) => RequestTarget::OutsideApi(path),
         },
     }
 }
 
-fn pointed(decoded: &str) -> Target<'_> {
+fn parse_decoded_target(decoded: &str) -> RequestTarget<'_> {
     let (first, rest) = next_segment(decoded);
     if first != "api2" {
-        return Target::File(decoded.to_owned());
+        return RequestTarget::OutsideApi(decoded.to_owned());
     }
     let (format, rest) = next_segment(rest);
     let format = match format {
-        "json" => Format::Json,
-        "extjs" => Format::Extjs,
-        "" => return Target::NoFormat("no such uri".to_owned()),
-        other => return Target::NoFormat(format!("no formatter for uri /{}, {other}", segments(rest).join("/"))),
+        "json" => ResponseFormat::Json,
+        "extjs" => ResponseFormat::Extjs,
+        "" => return RequestTarget::NoFormat("no such uri".to_owned()),
+        other => return RequestTarget::NoFormat(format!("no formatter for uri /{}, {other}", split_segments(rest).join("/"))),
     };
-    Target::Api { format, rest: rest.into() }
+    RequestTarget::Api { format, rest: rest.into() }
 }
 
 /// The first segment, which is empty where there is none, and what follows it.
@@ -69,7 +69,7 @@ fn next_segment(path: &str) -> (&str, &str) {
 }
 
 /// The segments of a decoded path; empty ones do not count.
-pub(crate) fn segments(path: &str) -> Vec<&str> {
+pub(crate) fn split_segments(path: &str) -> Vec<&str> {
     let mut segments = Vec::with_capacity(8);
     let (mut first, mut rest) = next_segment(path);
     while !first.is_empty() {
@@ -80,13 +80,13 @@ pub(crate) fn segments(path: &str) -> Vec<&str> {
 }
 
 /// Decode `%XX`, and `+` as a blank where that is the custom.
-fn percent(text: &[u8], plus: bool) -> Vec<u8> {
+fn decode_percent(text: &[u8], plus: bool) -> Vec<u8> {
     let mut decoded = Vec::with_capacity(text.len());
     let mut rest = text;
     while let Some((byte, after)) = rest.split_first() {
         rest = after;
         match byte {
-            b'%' => match hex_pair(after) {
+            b'%' => match parse_hex_pair(after) {
                 Some(value) => {
                     decoded.push(value);
                     rest = &after[2..];
@@ -100,54 +100,54 @@ fn percent(text: &[u8], plus: bool) -> Vec<u8> {
     decoded
 }
 
-fn hex_pair(text: &[u8]) -> Option<u8> {
+fn parse_hex_pair(text: &[u8]) -> Option<u8> {
     let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
     let [high, low] = *text.first_chunk::<2>()?;
     Some(digit(high)? << 4 | digit(low)?)
 }
 
 /// Bytes as text; what is no text is replaced.
-fn string(bytes: Vec<u8>) -> String {
+fn lossy_string(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
 }
 
 /// Decode one percent-encoded word; used for credentials, which are encoded too.
-pub(crate) fn unescape(text: &str) -> String {
-    unescaped(text).into_owned()
+pub(crate) fn decode_text(text: &str) -> String {
+    decode_cow(text).into_owned()
 }
 
 /// The same, without a copy where nothing is encoded.
-pub(crate) fn unescaped(text: &str) -> Cow<'_, str> {
-    if text.bytes().any(|byte| byte == b'%') { string(percent(text.as_bytes(), false)).into() } else { text.into() }
+pub(crate) fn decode_cow(text: &str) -> Cow<'_, str> {
+    if text.bytes().any(|byte| byte == b'%') { lossy_string(decode_percent(text.as_bytes(), false)).into() } else { text.into() }
 }
 
 /// Decode a form. The traps are genuine: `;` parts pairs as `&` does, and everything after a second
 /// raw `=` is lost.
-pub(crate) fn form(body: &[u8]) -> Params {
-    let mut params: Params = Vec::new();
+pub(crate) fn parse_form(body: &[u8]) -> GivenParams {
+    let mut params: GivenParams = Vec::new();
     if body.is_empty() {
         return params;
     }
     for pair in body.split(|byte| *byte == b'&' || *byte == b';') {
         let mut parts = pair.split(|byte| *byte == b'=');
         let (Some(key), Some(value)) = (parts.next(), parts.next()) else { continue };
-        let word = |bytes: &[u8]| string(percent(bytes, true));
-        add(&mut params, word(key), word(value));
+        let word = |bytes: &[u8]| lossy_string(decode_percent(bytes, true));
+        add_param(&mut params, word(key), word(value));
     }
     params
 }
 
 /// A repeated key becomes a list.
-fn add(params: &mut Params, key: String, value: String) {
+fn add_param(params: &mut GivenParams, key: String, value: String) {
     match params.iter_mut().find(|(known, _)| *known == key) {
-        Some((_, Given::List(items))) => items.push(value),
-        Some((_, given)) => *given = Given::List(vec![given.text(), value]),
-        None => params.push((key, Given::Text(value))),
+        Some((_, GivenValue::List(items))) => items.push(value),
+        Some((_, given)) => *given = GivenValue::List(vec![given.to_text(), value]),
+        None => params.push((key, GivenValue::Text(value))),
     }
 }
 
 /// Decode a JSON body; an error is the text that Proxmox's parser gives.
-pub(crate) fn json(body: &[u8]) -> Result<Params, String> {
+pub(crate) fn parse_json_body(body: &[u8]) -> Result<GivenParams, String> {
     let place = "at /usr/share/perl5/PVE/APIServer/AnyEvent.pm line 934.";
     let parsed: Value = serde_json::from_slice(body).map_err(|_| {
         let offset = body.len();
@@ -155,17 +155,17 @@ pub(crate) fn json(body: &[u8]) -> Result<Params, String> {
         format!("{what}, at character offset {offset} (before \"(end of string)\") {place}")
     })?;
     match parsed {
-        Value::Object(fields) => Ok(fields.iter().map(|(key, value)| (key.clone(), Given::from_json(value))).collect()),
+        Value::Object(fields) => Ok(fields.iter().map(|(key, value)| (key.clone(), GivenValue::from_json(value))).collect()),
         _ => Err(format!("Not a HASH reference {place}")),
     }
 }
 
 /// Query parameters beat those of the body.
-pub(crate) fn merge(body: Params, query: Params) -> Params {
+pub(crate) fn merge_params(body: GivenParams, query: GivenParams) -> GivenParams {
     if query.is_empty() || body.is_empty() {
         return if query.is_empty() { body } else { query };
     }
-    let mut merged: Params = body.into_iter().filter(|(key, _)| !query.iter().any(|(known, _)| known == key)).collect();
+    let mut merged: GivenParams = body.into_iter().filter(|(key, _)| !query.iter().any(|(known, _)| known == key)).collect();
     merged.extend(query);
     merged
 }
@@ -174,46 +174,46 @@ pub(crate) fn merge(body: Params, query: Params) -> Params {
 mod tests {
     use super::*;
 
-    fn text(params: &Params, key: &str) -> Option<String> {
-        params.iter().find(|(known, _)| known == key).map(|(_, given)| given.text())
+    fn param_text(params: &GivenParams, key: &str) -> Option<String> {
+        params.iter().find(|(known, _)| known == key).map(|(_, given)| given.to_text())
     }
 
     #[test]
-    fn the_traps_of_the_form_decoder() {
-        let params = form(b"description=a=b=c&net0=virtio,bridge=vmbr0&onboot=1;name=semi&empty=&alone");
-        assert_eq!(text(&params, "description").as_deref(), Some("a"));
-        assert_eq!(text(&params, "net0").as_deref(), Some("virtio,bridge"));
-        assert_eq!(text(&params, "name").as_deref(), Some("semi"));
-        assert_eq!(text(&params, "empty").as_deref(), Some(""));
-        assert_eq!(text(&params, "alone"), None);
+    fn form_decoder_has_the_quirks_of_proxmox() {
+        let params = parse_form(b"description=a=b=c&net0=virtio,bridge=vmbr0&onboot=1;name=semi&empty=&alone");
+        assert_eq!(param_text(&params, "description").as_deref(), Some("a"));
+        assert_eq!(param_text(&params, "net0").as_deref(), Some("virtio,bridge"));
+        assert_eq!(param_text(&params, "name").as_deref(), Some("semi"));
+        assert_eq!(param_text(&params, "empty").as_deref(), Some(""));
+        assert_eq!(param_text(&params, "alone"), None);
     }
 
     #[test]
-    fn encoded_values_arrive_whole() {
-        let params = form(b"net0=virtio%2Cbridge%3Dvmbr0&description=%C3%BC+%2B%25%zz");
-        assert_eq!(text(&params, "net0").as_deref(), Some("virtio,bridge=vmbr0"));
-        assert_eq!(text(&params, "description").as_deref(), Some("ü +%%zz"));
+    fn percent_encoded_values_are_decoded() {
+        let params = parse_form(b"net0=virtio%2Cbridge%3Dvmbr0&description=%C3%BC+%2B%25%zz");
+        assert_eq!(param_text(&params, "net0").as_deref(), Some("virtio,bridge=vmbr0"));
+        assert_eq!(param_text(&params, "description").as_deref(), Some("ü +%%zz"));
     }
 
     #[test]
-    fn a_repeated_key_is_a_list_and_the_query_wins() {
-        let params = form(b"cores=1&cores=2&cores=3");
-        assert_eq!(params, [("cores".to_owned(), Given::List(vec!["1".to_owned(), "2".to_owned(), "3".to_owned()]))]);
-        let merged = merge(form(b"cores=2&name=a"), form(b"cores=1"));
-        assert_eq!(text(&merged, "cores").as_deref(), Some("1"));
+    fn repeated_keys_become_a_list_and_the_query_wins_over_the_body() {
+        let params = parse_form(b"cores=1&cores=2&cores=3");
+        assert_eq!(params, [("cores".to_owned(), GivenValue::List(vec!["1".to_owned(), "2".to_owned(), "3".to_owned()]))]);
+        let merged = merge_params(parse_form(b"cores=2&name=a"), parse_form(b"cores=1"));
+        assert_eq!(param_text(&merged, "cores").as_deref(), Some("1"));
         assert_eq!(merged.len(), 2);
     }
 
     #[test]
     fn paths_are_decoded_before_they_are_split() {
-        let segments = |path: &str| match target(path) {
-            Target::Api { rest, .. } => super::segments(&rest).join("|"),
+        let segments = |path: &str| match parse_target(path) {
+            RequestTarget::Api { rest, .. } => super::split_segments(&rest).join("|"),
             other => format!("{other:?}"),
         };
         assert_eq!(segments("/api2/json//version/"), "version");
         assert_eq!(segments("/api2/json/nodes/a/qemu/%31%30%30"), "nodes|a|qemu|100");
-        assert_eq!(target("/api2/"), Target::NoFormat("no such uri".to_owned()));
-        assert_eq!(target("/api2/xml/version"), Target::NoFormat("no formatter for uri /version, xml".to_owned()));
-        assert_eq!(target("/nosuchpage"), Target::File("/nosuchpage".to_owned()));
+        assert_eq!(parse_target("/api2/"), RequestTarget::NoFormat("no such uri".to_owned()));
+        assert_eq!(parse_target("/api2/xml/version"), RequestTarget::NoFormat("no formatter for uri /version, xml".to_owned()));
+        assert_eq!(parse_target("/nosuchpage"), RequestTarget::OutsideApi("/nosuchpage".to_owned()));
     }
 }

@@ -5,7 +5,7 @@
 use sha1::{Digest, Sha1};
 
 /// The digest of a text.
-pub(crate) fn sha1(text: &str) -> String {
+pub(crate) fn sha1_hex(text: &str) -> String {
     let digits = b"0123456789abcdef";
     let digest = Sha1::digest(text);
     let mut text = String::with_capacity(2 * digest.len());
@@ -21,6 +21,6 @@ mod tests {
 
     #[test]
     fn the_digest_of_a_known_text() {
-        assert_eq!(sha1("abc"), "a9993e364706816aba3e25717850c26c9cd0d89d");
+        assert_eq!(sha1_hex("abc"), "a9993e364706816aba3e25717850c26c9cd0d89d");
     }
 }

@@ -3,24 +3,24 @@
 //! A fault on a request never changes what the world is; it changes what arrives of it. What never
 //! enters here: chance that does not come from a seed.
 
-mod act;
-mod seeded;
+mod bad_day;
+mod world_event;
 
 use serde::Deserialize;
 
-pub(crate) use act::carry_out;
-pub use act::{Act, Part};
-pub use seeded::{BadDay, SeededDay};
+pub use bad_day::{BadDay, SeededBadDay};
+pub(crate) use world_event::apply_world_event;
+pub use world_event::{NodeService, WorldEvent};
 
-use crate::random::Random;
-use crate::task::{TaskId, Tasks};
-use crate::wire::Request;
-use crate::work::Begun;
+use crate::random::SeededRandom;
+use crate::task::{LabTasks, TaskId};
+use crate::task_work::WorkStart;
+use crate::wire::LabRequest;
 
 /// What happens to a request or its answer.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub enum Twist {
+pub enum ResponseFault {
     /// It never arrives.
     LostBefore,
     /// It is carried out, and the answer is lost.
@@ -87,13 +87,14 @@ pub struct RequestFault {
     /// Not from that moment on.
     pub until_ms: Option<u64>,
     /// What happens.
-    pub twist: Option<Twist>,
+    #[serde(rename = "twist")]
+    pub fault: Option<ResponseFault>,
 }
 
 /// What happens to a task.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum TaskTwist {
+pub enum TaskFaultEffect {
     /// It fails at once, with that text.
     Fail(String),
     /// It never ends by itself.
@@ -102,9 +103,9 @@ pub enum TaskTwist {
     Warnings(u32),
 }
 
-impl TaskTwist {
+impl TaskFaultEffect {
     /// What the beginning of the task's work comes to; `None`: the work goes on.
-    pub(crate) fn begin(&self) -> Option<Begun> {
+    pub(crate) fn start_result(&self) -> Option<WorkStart> {
         match self {
             Self::Fail(text) => Some(Err(text.clone())),
             Self::Hang => Some(Ok(None)),
@@ -112,7 +113,7 @@ impl TaskTwist {
         }
     }
 
-    pub(crate) fn warnings(&self) -> u32 {
+    pub(crate) fn warning_count(&self) -> u32 {
         if let Self::Warnings(count) = self { *count } else { 0 }
     }
 }
@@ -128,23 +129,25 @@ pub struct TaskFault {
     /// Only the nth task that fits, counted from 1.
     pub nth: Option<u64>,
     /// What happens.
-    pub twist: Option<TaskTwist>,
+    #[serde(rename = "twist")]
+    pub effect: Option<TaskFaultEffect>,
 }
 
 /// Something that happens to the world at a moment.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Moment {
+pub struct TimedWorldEvent {
     /// Milliseconds after the start.
     pub at_ms: u64,
     /// What happens.
-    pub act: Act,
+    #[serde(rename = "act")]
+    pub event: WorldEvent,
 }
 
 /// Faults by chance: so many of a thousand requests.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Chance {
+pub struct RandomFaults {
     /// Where the chance comes from.
     pub seed: u64,
     /// How many of a thousand requests are hit.
@@ -160,49 +163,49 @@ pub struct FaultPlan {
     /// Faults on tasks; of those that fit the first one counts.
     pub tasks: Vec<TaskFault>,
     /// What happens when.
-    pub moments: Vec<Moment>,
+    pub moments: Vec<TimedWorldEvent>,
     /// Faults by chance, besides.
-    pub chance: Option<Chance>,
+    pub chance: Option<RandomFaults>,
     /// A whole day of faults from a seed, besides.
-    pub bad_day: Option<SeededDay>,
+    pub bad_day: Option<SeededBadDay>,
 }
 
 /// A plan at work: what fitted so far.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Faults {
+pub(crate) struct ActiveFaults {
     start_ms: u64,
     requests: Vec<(RequestFault, u64)>,
     tasks: Vec<(TaskFault, u64)>,
-    chance: Option<(Random, u64)>,
+    chance: Option<(SeededRandom, u64)>,
 }
 
-impl Faults {
+impl ActiveFaults {
     pub(crate) fn new(plan: &FaultPlan, start_ms: u64) -> Self {
         Self {
             start_ms,
             requests: plan.requests.iter().map(|fault| (fault.clone(), 0)).collect(),
             tasks: plan.tasks.iter().map(|fault| (fault.clone(), 0)).collect(),
-            chance: plan.chance.map(|chance| (Random::new(chance.seed), chance.per_thousand)),
+            chance: plan.chance.map(|chance| (SeededRandom::new(chance.seed), chance.per_thousand)),
         }
     }
 
     /// What happens to this request.
-    pub(crate) fn request(&mut self, now_ms: u64, request: &Request) -> Option<Twist> {
+    pub(crate) fn next_request_fault(&mut self, now_ms: u64, request: &LabRequest) -> Option<ResponseFault> {
         let since_ms = now_ms.saturating_sub(self.start_ms);
         for (fault, fitted) in &mut self.requests {
-            if fault.fits(since_ms, request) {
+            if fault.matches_request(since_ms, request) {
                 *fitted += 1;
-                if fault.counts(*fitted) {
-                    return fault.twist.clone();
+                if fault.matches_count(*fitted) {
+                    return fault.fault.clone();
                 }
             }
         }
         let (random, per_thousand) = self.chance.as_mut()?;
-        if random.chance(*per_thousand, 1_000) { Some(any(random)) } else { None }
+        if random.chance(*per_thousand, 1_000) { Some(random_response_fault(random)) } else { None }
     }
 
     /// What happens to this task as it begins.
-    pub(crate) fn task(&mut self, tasks: &Tasks, id: TaskId) -> Option<TaskTwist> {
+    pub(crate) fn next_task_fault(&mut self, tasks: &LabTasks, id: TaskId) -> Option<TaskFaultEffect> {
         let task = tasks.get(id)?;
         for (fault, fitted) in &mut self.tasks {
             let kind = fault.kind.as_ref().is_none_or(|kind| *kind == task.kind);
@@ -210,7 +213,7 @@ impl Faults {
             if kind && about {
                 *fitted += 1;
                 if fault.nth.is_none_or(|nth| nth == *fitted) {
-                    return fault.twist.clone();
+                    return fault.effect.clone();
                 }
             }
         }
@@ -227,45 +230,45 @@ impl Faults {
 }
 
 impl RequestFault {
-    fn fits(&self, since_ms: u64, request: &Request) -> bool {
+    fn matches_request(&self, since_ms: u64, request: &LabRequest) -> bool {
         let path = request.path.split('?').next().unwrap_or_default();
         self.method.as_ref().is_none_or(|method| *method == request.method)
-            && self.path.as_ref().is_none_or(|pattern| matches(pattern, path))
+            && self.path.as_ref().is_none_or(|pattern| matches_pattern(pattern, path))
             && self.from_ms.is_none_or(|from_ms| since_ms >= from_ms)
             && self.until_ms.is_none_or(|until_ms| since_ms < until_ms)
     }
 
-    fn counts(&self, fitted: u64) -> bool {
+    fn matches_count(&self, fitted: u64) -> bool {
         self.nth.is_none_or(|nth| nth == fitted) && self.times.is_none_or(|times| fitted <= times)
     }
 }
 
 /// One of the faults that a network or a server has in it.
-fn any(random: &mut Random) -> Twist {
-    let silent = |status: u16, reason: &str| Twist::After { status, reason: reason.to_owned() };
-    let instead = |status: u16, reason: &str, body: &str, html: bool| Twist::Instead {
+fn random_response_fault(random: &mut SeededRandom) -> ResponseFault {
+    let silent = |status: u16, reason: &str| ResponseFault::After { status, reason: reason.to_owned() };
+    let instead = |status: u16, reason: &str, body: &str, html: bool| ResponseFault::Instead {
         status,
         reason: reason.to_owned(),
         body: body.to_owned(),
         html,
     };
-    match random.below(11) {
-        0 => Twist::LostBefore,
-        1 => Twist::LostAfter,
-        2 => Twist::Truncated(usize::try_from(random.below(40)).unwrap_or(0)),
-        3 => Twist::Slow(random.below(45_000)),
+    match random.number_below(11) {
+        0 => ResponseFault::LostBefore,
+        1 => ResponseFault::LostAfter,
+        2 => ResponseFault::Truncated(usize::try_from(random.number_below(40)).unwrap_or(0)),
+        3 => ResponseFault::Slow(random.number_below(45_000)),
         4 => instead(595, "Connection refused", "", false),
         5 => silent(596, "Connection timed out"),
         6 => silent(599, "Too many redirections"),
-        7 => Twist::Redirect("https://localhost:1/".to_owned()),
-        8 => Twist::Drip { bytes: 1 + u32::try_from(random.below(64)).unwrap_or(0), every_ms: random.below(200) },
+        7 => ResponseFault::Redirect("https://localhost:1/".to_owned()),
+        8 => ResponseFault::Drip { bytes: 1 + u32::try_from(random.number_below(64)).unwrap_or(0), every_ms: random.number_below(200) },
         9 => instead(502, "Bad Gateway", "<html><body><h1>502 Bad Gateway</h1></body></html>", true),
         _ => instead(503, "Service Unavailable", "", false),
     }
 }
 
 /// `*` stands for anything, the rest for itself.
-fn matches(pattern: &str, text: &str) -> bool {
+fn matches_pattern(pattern: &str, text: &str) -> bool {
     let mut parts = pattern.split('*');
     let Some(mut rest) = text.strip_prefix(parts.next().unwrap_or_default()) else { return false };
     let mut parts: Vec<&str> = parts.collect();
@@ -291,35 +294,37 @@ mod tests {
             ("*/qemu/*/config", "/api2/json/nodes/a/lxc/100/config", false),
             ("*", "", true),
         ] {
-            assert_eq!(matches(pattern, text), fits, "{pattern} {text}");
+            assert_eq!(matches_pattern(pattern, text), fits, "{pattern} {text}");
         }
     }
 
     #[test]
-    fn the_nth_request_that_fits_is_hit_and_no_other() {
-        let fault = RequestFault { method: Some("PUT".to_owned()), nth: Some(2), twist: Some(Twist::LostAfter), ..RequestFault::default() };
+    fn only_the_nth_matching_request_is_hit() {
+        let fault =
+            RequestFault { method: Some("PUT".to_owned()), nth: Some(2), fault: Some(ResponseFault::LostAfter), ..RequestFault::default() };
         let plan = FaultPlan { requests: vec![fault], ..FaultPlan::default() };
-        let mut faults = Faults::new(&plan, 0);
-        let mut ask = |method: &str| faults.request(0, &Request::new(method, "/x"));
-        let seen: Vec<Option<Twist>> = ["PUT", "GET", "PUT", "PUT"].into_iter().map(&mut ask).collect();
-        assert_eq!(seen, [None, None, Some(Twist::LostAfter), None]);
+        let mut faults = ActiveFaults::new(&plan, 0);
+        let mut ask = |method: &str| faults.next_request_fault(0, &LabRequest::new(method, "/x"));
+        let seen: Vec<Option<ResponseFault>> = ["PUT", "GET", "PUT", "PUT"].into_iter().map(&mut ask).collect();
+        assert_eq!(seen, [None, None, Some(ResponseFault::LostAfter), None]);
     }
 
     #[test]
-    fn a_window_has_a_beginning_and_an_end() {
-        let fault = RequestFault { from_ms: Some(10), until_ms: Some(20), twist: Some(Twist::LostBefore), ..RequestFault::default() };
+    fn faults_apply_within_their_time_window_only() {
+        let fault =
+            RequestFault { from_ms: Some(10), until_ms: Some(20), fault: Some(ResponseFault::LostBefore), ..RequestFault::default() };
         let plan = FaultPlan { requests: vec![fault], ..FaultPlan::default() };
-        let mut faults = Faults::new(&plan, 1_000);
-        let mut hit = |now_ms| faults.request(now_ms, &Request::new("GET", "/x")).is_some();
+        let mut faults = ActiveFaults::new(&plan, 1_000);
+        let mut hit = |now_ms| faults.next_request_fault(now_ms, &LabRequest::new("GET", "/x")).is_some();
         assert_eq!([1_009, 1_010, 1_019, 1_020].map(&mut hit), [false, true, true, false]);
     }
 
     #[test]
-    fn chance_is_the_same_for_the_same_seed() {
-        let plan = |seed| FaultPlan { chance: Some(Chance { seed, per_thousand: 300 }), ..FaultPlan::default() };
+    fn random_faults_are_the_same_for_the_same_seed() {
+        let plan = |seed| FaultPlan { chance: Some(RandomFaults { seed, per_thousand: 300 }), ..FaultPlan::default() };
         let story = |seed| {
-            let mut faults = Faults::new(&plan(seed), 0);
-            (0..50).map(|_| faults.request(0, &Request::new("GET", "/x"))).collect::<Vec<_>>()
+            let mut faults = ActiveFaults::new(&plan(seed), 0);
+            (0..50).map(|_| faults.next_request_fault(0, &LabRequest::new("GET", "/x"))).collect::<Vec<_>>()
         };
         assert_eq!(story(7), story(7));
         assert!(story(7).iter().any(Option::is_some) && story(7).iter().any(Option::is_none));

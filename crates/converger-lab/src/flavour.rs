@@ -58,7 +58,7 @@ impl Flavour {
         }
     }
 
-    pub(crate) fn repoid(self) -> &'static str {
+    pub(crate) fn repo_id(self) -> &'static str {
         match self {
             Self::V7 => "6f1ac2c7d0f3ab5e",
             Self::V8 => "c1b27e4ac9d05f61",
@@ -66,7 +66,7 @@ impl Flavour {
         }
     }
 
-    pub(crate) fn qemu(self) -> &'static str {
+    pub(crate) fn qemu_version(self) -> &'static str {
         match self {
             Self::V7 => "7.2.10",
             Self::V8 => "9.2.0",
@@ -75,7 +75,7 @@ impl Flavour {
     }
 
     /// Error bodies carry `message`; before, only the reason phrase has the text.
-    pub(crate) fn says_message(self) -> bool {
+    pub(crate) fn has_error_message(self) -> bool {
         self >= Self::V8
     }
 
@@ -84,7 +84,7 @@ impl Flavour {
         self == Self::V7
     }
 
-    pub(crate) fn mismatch(self) -> &'static str {
+    pub(crate) fn checksum_mismatch_text(self) -> &'static str {
         match self {
             Self::V7 => "checksum missmatch (file change by other user?)",
             Self::V8 | Self::V9 => "checksum mismatch (file change by other user?)",
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn other_releases_are_refused() {
+    fn unknown_releases_are_refused() {
         assert!(Flavour::try_from(6).is_err());
         assert_eq!(Flavour::try_from(8), Ok(Flavour::V8));
     }

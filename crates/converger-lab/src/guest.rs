@@ -2,10 +2,10 @@
 //!
 //! What never enters here: who asks, and tasks. This is the state that tasks change.
 
+mod config_file;
+mod config_json;
 pub(crate) mod drive;
-mod file;
 pub(crate) mod size;
-mod view;
 
 use std::collections::BTreeMap;
 
@@ -14,19 +14,19 @@ use serde::Deserialize;
 use crate::schema::split_number;
 
 /// Keys and values of one section of a config file.
-pub(crate) type Section = BTreeMap<String, String>;
+pub(crate) type ConfigSection = BTreeMap<String, String>;
 
 /// A virtual machine or a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Kind {
+pub enum LabGuestKind {
     /// A virtual machine.
     Qemu,
     /// A container.
     Lxc,
 }
 
-impl Kind {
+impl LabGuestKind {
     /// As paths of the API and lists have it.
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -36,7 +36,7 @@ impl Kind {
     }
 
     /// As error texts have it.
-    pub(crate) fn word(self) -> &'static str {
+    pub(crate) fn error_word(self) -> &'static str {
         match self {
             Self::Qemu => "VM",
             Self::Lxc => "CT",
@@ -52,7 +52,7 @@ impl Kind {
     }
 
     /// How its tasks begin.
-    pub(crate) fn prefix(self) -> &'static str {
+    pub(crate) fn task_prefix(self) -> &'static str {
         match self {
             Self::Qemu => "qm",
             Self::Lxc => "vz",
@@ -60,7 +60,7 @@ impl Kind {
     }
 
     /// The prefix of its id among the resources of high availability.
-    pub(crate) fn service(self) -> &'static str {
+    pub(crate) fn ha_prefix(self) -> &'static str {
         match self {
             Self::Qemu => "vm",
             Self::Lxc => "ct",
@@ -90,74 +90,74 @@ impl Kind {
         }
     }
 
-    pub(crate) fn missing(self, node: &str, vmid: u32) -> String {
+    pub(crate) fn missing_config_text(self, node: &str, vmid: u32) -> String {
         format!("Configuration file 'nodes/{node}/{}/{vmid}.conf' does not exist", self.folder())
     }
 }
 
 /// The process of a guest that runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Process {
+pub(crate) struct GuestProcess {
     pub(crate) pid: u32,
     pub(crate) since_ms: u64,
     /// QEMU's own word for its state: `running`, `paused`, `io-error`, ...
-    pub(crate) word: String,
+    pub(crate) qemu_state: String,
 }
 
 /// What the guest's own system does; Proxmox has no say in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Manner {
+pub(crate) struct GuestBehaviour {
     /// How long it takes to go down when asked; `None`: it does not listen.
     pub(crate) shutdown_ms: Option<u64>,
     /// Whether it lets go of a network card that is to be unplugged.
-    pub(crate) releases_cards: bool,
+    pub(crate) allows_unplug: bool,
 }
 
-impl Default for Manner {
+impl Default for GuestBehaviour {
     fn default() -> Self {
-        Self { shutdown_ms: Some(4_000), releases_cards: true }
+        Self { shutdown_ms: Some(4_000), allows_unplug: true }
     }
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Guest {
+pub(crate) struct LabGuest {
     pub(crate) vmid: u32,
-    pub(crate) kind: Kind,
+    pub(crate) kind: LabGuestKind,
     pub(crate) node: String,
     /// What is in effect.
-    pub(crate) main: Section,
+    pub(crate) config: ConfigSection,
     /// What takes effect when the process starts anew.
-    pub(crate) pending: Section,
+    pub(crate) pending: ConfigSection,
     /// Keys that go then; true: and their disks with them.
     pub(crate) deletions: BTreeMap<String, bool>,
-    pub(crate) snapshots: BTreeMap<String, Section>,
+    pub(crate) snapshots: BTreeMap<String, ConfigSection>,
     /// Raw `lxc.*` lines.
     pub(crate) raw: Vec<(String, String)>,
-    pub(crate) process: Option<Process>,
-    pub(crate) manner: Manner,
+    pub(crate) process: Option<GuestProcess>,
+    pub(crate) behaviour: GuestBehaviour,
 }
 
-impl Guest {
-    pub(crate) fn new(vmid: u32, kind: Kind, node: &str) -> Self {
+impl LabGuest {
+    pub(crate) fn new(vmid: u32, kind: LabGuestKind, node: &str) -> Self {
         Self {
             vmid,
             kind,
             node: node.to_owned(),
-            main: Section::new(),
-            pending: Section::new(),
+            config: ConfigSection::new(),
+            pending: ConfigSection::new(),
             deletions: BTreeMap::new(),
             snapshots: BTreeMap::new(),
             raw: Vec::new(),
             process: None,
-            manner: Manner::default(),
+            behaviour: GuestBehaviour::default(),
         }
     }
 
     pub(crate) fn get(&self, key: &str) -> Option<&str> {
-        self.main.get(key).map(String::as_str)
+        self.config.get(key).map(String::as_str)
     }
 
-    pub(crate) fn is_on(&self, key: &str) -> bool {
+    pub(crate) fn is_enabled(&self, key: &str) -> bool {
         self.get(key) == Some("1")
     }
 
@@ -170,11 +170,11 @@ impl Guest {
     }
 
     pub(crate) fn is_template(&self) -> bool {
-        self.is_on("template")
+        self.is_enabled("template")
     }
 
     pub(crate) fn is_protected(&self) -> bool {
-        self.is_on("protection")
+        self.is_enabled("protection")
     }
 
     pub(crate) fn is_running(&self) -> bool {
@@ -182,59 +182,59 @@ impl Guest {
     }
 
     pub(crate) fn is_paused(&self) -> bool {
-        self.process.as_ref().is_some_and(|process| process.word == "paused")
+        self.process.as_ref().is_some_and(|process| process.qemu_state == "paused")
     }
 
     /// `VM is locked (backup)`, or nothing.
-    pub(crate) fn locked(&self) -> Option<String> {
-        self.lock().map(|lock| format!("{} is locked ({lock})", self.kind.word()))
+    pub(crate) fn lock_error(&self) -> Option<String> {
+        self.lock().map(|lock| format!("{} is locked ({lock})", self.kind.error_word()))
     }
 
     /// Whether it is no longer what somebody read under that digest. No digest asks for nothing.
-    pub(crate) fn is_other(&self, digest: Option<&str>) -> bool {
+    pub(crate) fn differs_from_digest(&self, digest: Option<&str>) -> bool {
         digest.is_some_and(|digest| !digest.is_empty() && digest != self.digest())
     }
 
     /// The id among the resources of high availability: `vm:100`.
-    pub(crate) fn service(&self) -> String {
-        format!("{}:{}", self.kind.service(), self.vmid)
+    pub(crate) fn ha_service_id(&self) -> String {
+        format!("{}:{}", self.kind.ha_prefix(), self.vmid)
     }
 
     /// What lists show where no name is set.
-    pub(crate) fn shown_name(&self) -> String {
+    pub(crate) fn display_name(&self) -> String {
         let fallback = || match self.kind {
-            Kind::Qemu => format!("VM {}", self.vmid),
-            Kind::Lxc => format!("CT{}", self.vmid),
+            LabGuestKind::Qemu => format!("VM {}", self.vmid),
+            LabGuestKind::Lxc => format!("CT{}", self.vmid),
         };
         self.get(self.kind.name_key()).map_or_else(fallback, str::to_owned)
     }
 
     /// Put a volume that no key names any more under the first free `unusedN`.
     pub(crate) fn add_unused(&mut self, volume: &str) {
-        let free = (0..).map(|number| format!("unused{number}")).find(|key| !self.main.contains_key(key));
+        let free = (0..).map(|number| format!("unused{number}")).find(|key| !self.config.contains_key(key));
         if let Some(key) = free {
-            self.main.insert(key, volume.to_owned());
+            self.config.insert(key, volume.to_owned());
         }
     }
 
     /// Take a key's pending change back, whatever it was.
-    pub(crate) fn forget_pending(&mut self, key: &str) -> Option<String> {
+    pub(crate) fn drop_pending(&mut self, key: &str) -> Option<String> {
         self.deletions.remove(key);
         self.pending.remove(key)
     }
 
     /// Every section that can name a volume.
-    pub(crate) fn sections(&self) -> impl Iterator<Item = &Section> {
-        [&self.main, &self.pending].into_iter().chain(self.snapshots.values())
+    pub(crate) fn sections(&self) -> impl Iterator<Item = &ConfigSection> {
+        [&self.config, &self.pending].into_iter().chain(self.snapshots.values())
     }
 }
 
 /// A key that holds a disk: a drive of QEMU, or a mount point of a container.
-pub(crate) fn is_disk_key(kind: Kind, key: &str) -> bool {
+pub(crate) fn is_disk_key(kind: LabGuestKind, key: &str) -> bool {
     let stem = split_number(key).map_or("", |(stem, _)| stem);
     match kind {
-        Kind::Qemu => matches!(stem, "ide" | "sata" | "scsi" | "virtio" | "efidisk" | "tpmstate"),
-        Kind::Lxc => key == "rootfs" || stem == "mp",
+        LabGuestKind::Qemu => matches!(stem, "ide" | "sata" | "scsi" | "virtio" | "efidisk" | "tpmstate"),
+        LabGuestKind::Lxc => key == "rootfs" || stem == "mp",
     }
 }
 

@@ -8,96 +8,96 @@ use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 
 use crate::flavour::Flavour;
-use crate::guest::{Guest, Process, Section};
+use crate::guest::{ConfigSection, GuestProcess, LabGuest};
 
 #[derive(Clone, Default)]
-pub(crate) struct Guests {
-    all: BTreeMap<u32, Guest>,
+pub(crate) struct LabGuests {
+    all: BTreeMap<u32, LabGuest>,
     /// What was made of each guest's config since it last changed.
-    written: BTreeMap<u32, Written>,
+    rendered: BTreeMap<u32, RenderedConfig>,
     /// Guests that changed since their node told the others.
     changed: BTreeSet<u32>,
 }
 
 /// What is made of a guest's config, once somebody asks for it.
 #[derive(Clone, Debug, Default)]
-struct Written {
+struct RenderedConfig {
     digest: OnceLock<String>,
     /// What `pending` shows.
     pending: OnceLock<Vec<u8>>,
     /// What `status/current` shows, before and after the time since the start.
     current: OnceLock<(Vec<u8>, Vec<u8>)>,
     /// The keys in effect and those that wait, for whoever compares.
-    sections: OnceLock<(Arc<Section>, Arc<Section>)>,
+    sections: OnceLock<(Arc<ConfigSection>, Arc<ConfigSection>)>,
 }
 
-impl Deref for Guests {
-    type Target = BTreeMap<u32, Guest>;
+impl Deref for LabGuests {
+    type Target = BTreeMap<u32, LabGuest>;
 
     fn deref(&self) -> &Self::Target {
         &self.all
     }
 }
 
-impl Guests {
+impl LabGuests {
     /// A guest to change. Whoever asks this way has the guest told anew to the other nodes.
-    pub(crate) fn change(&mut self, vmid: u32) -> Option<&mut Guest> {
-        self.touched(vmid);
+    pub(crate) fn change_guest(&mut self, vmid: u32) -> Option<&mut LabGuest> {
+        self.invalidate_guest(vmid);
         self.all.get_mut(&vmid)
     }
 
     /// The process of a guest to change; its config stays as it is, and what was made of that.
-    pub(crate) fn change_process(&mut self, vmid: u32) -> Option<&mut Option<Process>> {
-        self.tell_anew(vmid);
-        if let Some(written) = self.written.get_mut(&vmid) {
+    pub(crate) fn change_process(&mut self, vmid: u32) -> Option<&mut Option<GuestProcess>> {
+        self.mark_changed(vmid);
+        if let Some(written) = self.rendered.get_mut(&vmid) {
             written.current = OnceLock::new();
         }
         self.all.get_mut(&vmid).map(|guest| &mut guest.process)
     }
 
     /// Put a guest into the world, or in the place of another one.
-    pub(crate) fn put(&mut self, guest: Guest) {
-        self.touched(guest.vmid);
+    pub(crate) fn put_guest(&mut self, guest: LabGuest) {
+        self.invalidate_guest(guest.vmid);
         self.all.insert(guest.vmid, guest);
     }
 
     /// Take a guest out of the world.
-    pub(crate) fn remove(&mut self, vmid: u32) -> Option<Guest> {
-        self.written.remove(&vmid);
+    pub(crate) fn remove_guest(&mut self, vmid: u32) -> Option<LabGuest> {
+        self.rendered.remove(&vmid);
         self.all.remove(&vmid)
     }
 
     /// The guest is told anew to the other nodes.
-    pub(crate) fn tell_anew(&mut self, vmid: u32) {
+    pub(crate) fn mark_changed(&mut self, vmid: u32) {
         self.changed.insert(vmid);
     }
 
     /// And nothing that was made of it counts any more.
-    fn touched(&mut self, vmid: u32) {
-        self.tell_anew(vmid);
-        self.written.insert(vmid, Written::default());
+    fn invalidate_guest(&mut self, vmid: u32) {
+        self.mark_changed(vmid);
+        self.rendered.insert(vmid, RenderedConfig::default());
     }
 
     /// What `pending` shows of a guest. It is asked for much more often than it changes.
     pub(crate) fn pending_text(&self, vmid: u32, flavour: Flavour) -> &[u8] {
-        let (Some(guest), Some(written)) = (self.all.get(&vmid), self.written.get(&vmid)) else { return &[] };
-        written.pending.get_or_init(|| guest.pending_text(written.digest.get_or_init(|| guest.digest()), flavour))
+        let (Some(guest), Some(written)) = (self.all.get(&vmid), self.rendered.get(&vmid)) else { return &[] };
+        written.pending.get_or_init(|| guest.render_pending(written.digest.get_or_init(|| guest.digest()), flavour))
     }
 
     /// What `status/current` shows of a guest: made once, before and after the time since its start.
     pub(crate) fn current_text(&self, vmid: u32, make: impl FnOnce() -> (Vec<u8>, Vec<u8>)) -> Option<&(Vec<u8>, Vec<u8>)> {
-        self.written.get(&vmid).map(|written| written.current.get_or_init(make))
+        self.rendered.get(&vmid).map(|written| written.current.get_or_init(make))
     }
 
     /// The keys in effect, and those that wait.
-    pub(crate) fn sections_of(&self, guest: &Guest) -> (Arc<Section>, Arc<Section>) {
-        let copies = || (Arc::new(guest.main.clone()), Arc::new(guest.pending.clone()));
-        self.written.get(&guest.vmid).map_or_else(copies, |written| written.sections.get_or_init(copies).clone())
+    pub(crate) fn sections_of(&self, guest: &LabGuest) -> (Arc<ConfigSection>, Arc<ConfigSection>) {
+        let copies = || (Arc::new(guest.config.clone()), Arc::new(guest.pending.clone()));
+        self.rendered.get(&guest.vmid).map_or_else(copies, |written| written.sections.get_or_init(copies).clone())
     }
 
     /// The digest of a guest's config.
-    pub(crate) fn digest_of(&self, guest: &Guest) -> String {
-        self.written.get(&guest.vmid).map_or_else(|| guest.digest(), |written| written.digest.get_or_init(|| guest.digest()).clone())
+    pub(crate) fn digest_of(&self, guest: &LabGuest) -> String {
+        self.rendered.get(&guest.vmid).map_or_else(|| guest.digest(), |written| written.digest.get_or_init(|| guest.digest()).clone())
     }
 
     /// What a node has to tell the others of its own guests, and of those that are gone.
@@ -107,14 +107,14 @@ impl Guests {
     }
 
     /// The others know now.
-    pub(crate) fn told(&mut self, vmids: &[u32]) {
+    pub(crate) fn mark_broadcast(&mut self, vmids: &[u32]) {
         for vmid in vmids {
             self.changed.remove(vmid);
         }
     }
 
     /// A node has to tell of all its guests again.
-    pub(crate) fn tell_again(&mut self, node: &str) {
+    pub(crate) fn mark_node_changed(&mut self, node: &str) {
         self.changed.extend(self.all.values().filter(|guest| guest.node == node).map(|guest| guest.vmid));
     }
 }
@@ -122,69 +122,69 @@ impl Guests {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::guest::Kind;
+    use crate::guest::LabGuestKind;
 
-    fn guests() -> Guests {
-        let mut guests = Guests::default();
-        guests.put(Guest::new(100, Kind::Qemu, "pve1"));
+    fn test_guests() -> LabGuests {
+        let mut guests = LabGuests::default();
+        guests.put_guest(LabGuest::new(100, LabGuestKind::Qemu, "pve1"));
         guests
     }
 
-    fn shown(guests: &mut Guests) -> String {
+    fn render_pending(guests: &mut LabGuests) -> String {
         String::from_utf8_lossy(guests.pending_text(100, Flavour::V9)).into_owned()
     }
 
     /// Every way to change a guest: what is shown afterwards is what would be made of it anew.
     #[test]
-    fn nothing_that_was_made_of_a_guest_outlives_a_change() {
-        let set = |guest: &mut Guest, value: &str| drop(guest.main.insert("cores".to_owned(), value.to_owned()));
-        let changes: [&dyn Fn(&mut Guests); 3] = [
-            &|guests| set(guests.change(100).expect("a guest"), "2"),
+    fn every_change_invalidates_rendered_texts() {
+        let set = |guest: &mut LabGuest, value: &str| drop(guest.config.insert("cores".to_owned(), value.to_owned()));
+        let changes: [&dyn Fn(&mut LabGuests); 3] = [
+            &|guests| set(guests.change_guest(100).expect("a guest"), "2"),
             &|guests| {
-                let mut other = Guest::new(100, Kind::Qemu, "pve1");
+                let mut other = LabGuest::new(100, LabGuestKind::Qemu, "pve1");
                 set(&mut other, "4");
-                guests.put(other);
+                guests.put_guest(other);
             },
-            &|guests| drop(guests.remove(100)),
+            &|guests| drop(guests.remove_guest(100)),
         ];
-        let mut guests = guests();
-        let mut before = shown(&mut guests);
+        let mut guests = test_guests();
+        let mut before = render_pending(&mut guests);
         for (number, change) in (0..).zip(changes) {
             change(&mut guests);
             let current = guests.current_text(100, || (vec![number], Vec::new()));
             assert!(current.is_none_or(|kept| kept.0 == [number]));
-            let anew = guests.get(&100).map(|guest| guest.pending_text(&guest.digest(), Flavour::V9)).unwrap_or_default();
-            let now = shown(&mut guests);
+            let anew = guests.get(&100).map(|guest| guest.render_pending(&guest.digest(), Flavour::V9)).unwrap_or_default();
+            let now = render_pending(&mut guests);
             assert_eq!(now.as_bytes(), anew);
             assert_ne!(now, before);
             let digests = guests.get(&100).map(|guest| (guests.digest_of(guest), guest.digest()));
             assert!(digests.is_none_or(|(kept, anew)| kept == anew));
-            let sections = guests.get(&100).map(|guest| (guests.sections_of(guest).0, guest.main.clone()));
+            let sections = guests.get(&100).map(|guest| (guests.sections_of(guest).0, guest.config.clone()));
             assert!(sections.is_none_or(|(kept, anew)| *kept == anew));
             before = now;
         }
     }
 
     #[test]
-    fn another_process_leaves_what_was_made_of_the_config_and_nothing_else() {
-        let mut guests = guests();
-        guests.told(&[100]);
-        let (before, current) = (shown(&mut guests), guests.current_text(100, || (b"down".to_vec(), Vec::new())).cloned());
+    fn process_changes_keep_the_rendered_config_only() {
+        let mut guests = test_guests();
+        guests.mark_broadcast(&[100]);
+        let (before, current) = (render_pending(&mut guests), guests.current_text(100, || (b"down".to_vec(), Vec::new())).cloned());
         let process = guests.change_process(100).expect("a guest");
-        *process = Some(Process { pid: 7, since_ms: 0, word: "running".to_owned() });
-        assert_eq!((shown(&mut guests), guests.changed_on("pve1")), (before, vec![100]));
+        *process = Some(GuestProcess { pid: 7, since_ms: 0, qemu_state: "running".to_owned() });
+        assert_eq!((render_pending(&mut guests), guests.changed_on("pve1")), (before, vec![100]));
         assert_ne!(guests.current_text(100, || (b"up".to_vec(), Vec::new())).cloned(), current);
         assert!(guests.change_process(101).is_none());
     }
 
     #[test]
-    fn who_changed_is_told_once_and_who_is_gone_by_every_node() {
-        let mut guests = guests();
+    fn changed_guests_are_broadcast_once_and_removed_guests_by_every_node() {
+        let mut guests = test_guests();
         assert_eq!((guests.changed_on("pve1"), guests.changed_on("pve2")), (vec![100], vec![]));
-        guests.told(&[100]);
+        guests.mark_broadcast(&[100]);
         assert!(guests.changed_on("pve1").is_empty());
-        guests.tell_again("pve1");
-        guests.remove(100);
+        guests.mark_node_changed("pve1");
+        guests.remove_guest(100);
         assert_eq!((guests.changed_on("pve1"), guests.changed_on("pve2")), (vec![100], vec![100]));
     }
 }

@@ -23,46 +23,49 @@
 
 mod access;
 mod api;
+mod config_update;
+mod copy_on_write;
 mod decode;
 mod digest;
-mod engine;
+mod events;
 mod fault;
 mod firewall;
 mod flavour;
 mod guest;
 mod guests;
 mod ha;
+mod json_text;
 mod node;
-mod on_write;
+mod node_view;
 mod options;
 mod random;
-mod respond;
+mod response;
 mod route;
 mod schema;
 mod sections;
 #[cfg(feature = "server")]
 pub mod server;
-mod setting;
 mod storage;
 mod task;
-mod text;
+mod task_work;
 mod truth;
-mod update;
 mod verify;
-mod view;
 mod wire;
-mod words;
-mod work;
+mod word_map;
 mod world;
+mod world_spec;
 
-pub use fault::{Act, BadDay, Chance, FaultPlan, Moment, Part, RequestFault, SeededDay, TaskFault, TaskTwist, Twist};
-pub use flavour::Flavour;
-pub use guest::Kind;
-pub use setting::{
-    AclSetting, GuestSetting, HaSetting, NewGuests, NodeSetting, Pace, PoolSetting, Scalar, Scale, Setting, StorageSetting, TokenSetting,
-    UserSetting,
+pub use fault::{
+    BadDay, FaultPlan, NodeService, RandomFaults, RequestFault, ResponseFault, SeededBadDay, TaskFault, TaskFaultEffect, TimedWorldEvent,
+    WorldEvent,
 };
-pub use truth::{Glance, Managed, Truth};
-pub use verify::{documented_methods, verify_answer, verify_request};
-pub use wire::{Answer, Face, Fate, Header, Request};
-pub use world::{Record, World};
+pub use flavour::Flavour;
+pub use guest::LabGuestKind;
+pub use truth::{GuestSummary, GuestTruth, HaTruth};
+pub use verify::{documented_methods, verify_request, verify_response};
+pub use wire::{LabRequest, LabResponse, ResponseHeader, TlsIdentity, WireDelivery};
+pub use world::{RequestRecord, World};
+pub use world_spec::{
+    AclSpec, GuestSpec, HaSpec, NewGuestSpec, NodeSpec, PoolSpec, ScalarSpec, StorageSpec, TaskDurations, TokenSpec, UserSpec, WorldSize,
+    WorldSpec,
+};

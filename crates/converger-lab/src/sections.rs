@@ -7,29 +7,29 @@ use std::collections::BTreeMap;
 use sha1::{Digest, Sha1};
 
 /// Somebody else was faster.
-pub(crate) const MODIFIED: &str = "detected modified configuration - file changed by other user? Try again.";
+pub(crate) const MODIFIED_TEXT: &str = "detected modified configuration - file changed by other user? Try again.";
 
 /// Settings of one section.
-pub(crate) type Settings = BTreeMap<String, String>;
+pub(crate) type SectionSettings = BTreeMap<String, String>;
 
 /// The sections of a file.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Sections {
-    all: Vec<(String, Settings)>,
+pub(crate) struct SectionFile {
+    all: Vec<(String, SectionSettings)>,
 }
 
-impl Sections {
-    pub(crate) fn get(&self, name: &str) -> Option<&Settings> {
+impl SectionFile {
+    pub(crate) fn get(&self, name: &str) -> Option<&SectionSettings> {
         self.all.iter().find(|(known, _)| known == name).map(|(_, settings)| settings)
     }
 
     /// Sections in order, with their place in it.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, &str, &Settings)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, &str, &SectionSettings)> {
         self.all.iter().enumerate().map(|(place, (name, settings))| (place + 1, name.as_str(), settings))
     }
 
     /// Put a section at the end, or in the place of the one with that name.
-    pub(crate) fn put(&mut self, name: &str, settings: Settings) {
+    pub(crate) fn put(&mut self, name: &str, settings: SectionSettings) {
         match self.all.iter_mut().find(|(known, _)| known == name) {
             Some((_, known)) => *known = settings,
             None => self.all.push((name.to_owned(), settings)),
@@ -51,9 +51,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sections_keep_their_place_and_the_digest_follows_the_content() {
-        let mut sections = Sections::default();
-        let settings = |text: &str| Settings::from([("comment".to_owned(), text.to_owned())]);
+    fn sections_keep_their_order_and_the_digest_depends_on_the_content() {
+        let mut sections = SectionFile::default();
+        let settings = |text: &str| SectionSettings::from([("comment".to_owned(), text.to_owned())]);
         sections.put("b", settings("one"));
         sections.put("a", settings("two"));
         let before = sections.digest();

@@ -3,17 +3,17 @@
 //! The world stays pure; this room brings it sockets and time. It never has more callers inside than there is room for,
 //! and none of them for longer than it has something to say. What never enters here: what an answer is.
 
+mod acceptor;
+mod certificates;
 mod clock;
 mod connection;
-mod door;
-mod flood;
-mod head;
-mod host;
-mod identity;
+mod node_port;
+mod oversized_body;
+mod peeked_stream;
 mod race;
-mod reply;
-mod shared;
-mod stream;
+mod request_head;
+mod response_bytes;
+mod shared_world;
 
 use std::future::Future;
 use std::io;
@@ -26,52 +26,52 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{Duration, sleep};
 
-pub use clock::Clock;
-pub use identity::{Identity, IdentityError};
-pub use shared::{Held, Shared};
+pub use certificates::{CertificateError, LabCertificates};
+pub use clock::ClockMode;
+pub use shared_world::{SharedWorld, WorldGuard};
 
-use crate::setting::Setting;
-use crate::wire::{Answer, Request};
-use crate::world::{Record, World};
-use connection::{Desk, REQUESTS_MAX};
-use door::Door;
-use host::Host;
+use crate::wire::{LabRequest, LabResponse};
+use crate::world::{RequestRecord, World};
+use crate::world_spec::WorldSpec;
+use acceptor::ConnectionAcceptor;
+use connection::{ConnectionContext, REQUESTS_MAX};
+use node_port::NodePort;
 
 /// So many connections in all, where nothing else is said: less than half of the descriptors that a process commonly has.
 const CONNECTIONS_MAX: usize = 480;
 
 /// The world is looked after at least so often, also where nobody asks.
-const BEAT: Duration = Duration::from_secs(1);
+const ADVANCE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Where and how a world is served.
-pub struct Options {
+pub struct ServerOptions {
     /// The address of the first node; each further node has the next port, or any free one where this is port 0.
     pub listen: SocketAddr,
     /// What time is.
-    pub clock: Clock,
+    pub clock: ClockMode,
     /// Who the nodes say that they are.
-    pub identity: Identity,
+    pub identity: LabCertificates,
     /// Called with every request once there is an answer to it.
-    pub watcher: Option<Watcher>,
+    pub watcher: Option<RequestWatcher>,
 }
 
 /// Looks at every request and its answer.
-pub type Watcher = Arc<dyn Fn(&Passed<'_>) + Send + Sync>;
+pub type RequestWatcher = Arc<dyn Fn(&ServedExchange<'_>) + Send + Sync>;
 
 /// One request and its answer, as the world took and gave them.
 #[derive(Clone, Copy, Debug)]
-pub struct Passed<'p> {
+pub struct ServedExchange<'p> {
     /// What the world keeps of it.
-    pub record: &'p Record,
+    pub record: &'p RequestRecord,
     /// The request.
-    pub request: &'p Request,
+    pub request: &'p LabRequest,
     /// The answer, whatever becomes of it on its way.
-    pub answer: &'p Answer,
+    pub answer: &'p LabResponse,
 }
 
 /// A node and where it listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct ServedNode {
     /// The name of the node.
     pub node: String,
     /// Its address.
@@ -97,9 +97,9 @@ pub struct Place {
 /// # })?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct Server {
-    host: Host,
-    listeners: Vec<(Place, TcpListener)>,
+pub struct LabServer {
+    host: ConnectionAcceptor,
+    listeners: Vec<(ServedNode, TcpListener)>,
     connections_max: usize,
 }
 
@@ -107,7 +107,7 @@ pub struct Server {
 #[derive(Debug)]
 pub enum ServeError {
     /// The setting makes no world.
-    Setting(String),
+    Spec(String),
     /// A port cannot be had.
     Port(SocketAddr, io::Error),
     /// The last node would need a port beyond 65535.
@@ -119,7 +119,7 @@ pub enum ServeError {
 impl std::fmt::Display for ServeError {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Setting(fault) => write!(out, "the setting makes no world: {fault}"),
+            Self::Spec(fault) => write!(out, "the setting makes no world: {fault}"),
             Self::Port(address, error) => write!(out, "cannot listen on {address}: {error}"),
             Self::Ports(first, nodes) => write!(out, "{nodes} nodes need as many ports, and after {} there are not enough", first.port()),
             Self::Certificate(fault) => write!(out, "the certificate cannot be used: {fault}"),
@@ -129,53 +129,53 @@ impl std::fmt::Display for ServeError {
 
 impl std::error::Error for ServeError {}
 
-impl Server {
+impl LabServer {
     /// A server of the world of a setting. It listens from here on, and answers once it [runs](Self::run).
     ///
     /// # Errors
     /// The setting makes no world, a port cannot be had, or the certificate cannot be used.
-    pub async fn bind(setting: &Setting, options: Options) -> Result<Self, ServeError> {
-        Self::bind_world(Self::world_of(setting, options.clock)?, options).await
+    pub async fn bind(setting: &WorldSpec, options: ServerOptions) -> Result<Self, ServeError> {
+        Self::bind_world(Self::build_world(setting, options.clock)?, options).await
     }
 
     /// The world of a setting, as a server with this clock begins with it.
     ///
     /// # Errors
     /// The setting makes no world.
-    pub fn world_of(setting: &Setting, clock: Clock) -> Result<World, ServeError> {
-        let setting = Setting { start_ms: clock.begin_ms(setting.start_ms), ..setting.clone() };
-        World::new(&setting).map_err(ServeError::Setting)
+    pub fn build_world(setting: &WorldSpec, clock: ClockMode) -> Result<World, ServeError> {
+        let setting = WorldSpec { start_ms: clock.start_ms(setting.start_ms), ..setting.clone() };
+        World::new(&setting).map_err(ServeError::Spec)
     }
 
     /// The same as [bind](Self::bind), for a world that was made before anything listens.
     ///
     /// # Errors
     /// A port cannot be had, or the certificate cannot be used.
-    pub async fn bind_world(world: World, options: Options) -> Result<Self, ServeError> {
+    pub async fn bind_world(world: World, options: ServerOptions) -> Result<Self, ServeError> {
         let listen = options.listen;
-        Self::of(world, options)?.listen(listen).await
+        Self::from_world(world, options)?.open_listeners(listen).await
     }
 
     /// A server of a world that is under way, without ports: connections are [brought to it](Self::over).
     ///
     /// # Errors
     /// The certificate cannot be used.
-    pub fn of(mut world: World, options: Options) -> Result<Self, ServeError> {
-        let time = clock::Time::start(options.clock, world.now_ms);
+    pub fn from_world(mut world: World, options: ServerOptions) -> Result<Self, ServeError> {
+        let time = clock::WorldClock::start(options.clock, world.now_ms);
         world.advance_to(time.now_ms());
-        let world = Shared::new(world, options.clock);
-        let host = Host::new(Desk { world, time, watcher: options.watcher }, &options.identity)?;
+        let world = SharedWorld::new(world, options.clock);
+        let host = ConnectionAcceptor::new(ConnectionContext { world, time, watcher: options.watcher }, &options.identity)?;
         Ok(Self { host, listeners: Vec::new(), connections_max: CONNECTIONS_MAX })
     }
 
-    async fn listen(mut self, first: SocketAddr) -> Result<Self, ServeError> {
+    async fn open_listeners(mut self, first: SocketAddr) -> Result<Self, ServeError> {
         let nodes: Vec<String> = self.world().lock().node_names().map(str::to_owned).collect();
         for (index, node) in nodes.iter().enumerate() {
-            let address = nth(first, index).ok_or(ServeError::Ports(first, nodes.len()))?;
+            let address = nth_address(first, index).ok_or(ServeError::Ports(first, nodes.len()))?;
             let listener = TcpListener::bind(address).await.map_err(|error| ServeError::Port(address, error))?;
             let address = listener.local_addr().map_err(|error| ServeError::Port(address, error))?;
-            self.host.desk.world.door_is(node, true);
-            self.listeners.push((Place { node: node.clone(), address }, listener));
+            self.host.desk.world.report_port(node, true);
+            self.listeners.push((ServedNode { node: node.clone(), address }, listener));
         }
         Ok(self)
     }
@@ -187,23 +187,23 @@ impl Server {
     }
 
     /// The nodes, in order.
-    pub fn places(&self) -> impl Iterator<Item = &Place> {
+    pub fn served_nodes(&self) -> impl Iterator<Item = &ServedNode> {
         self.listeners.iter().map(|(place, _)| place)
     }
 
     /// The world that is served.
     #[must_use]
-    pub fn world(&self) -> Shared {
+    pub fn world(&self) -> SharedWorld {
         self.host.desk.world.clone()
     }
 
     /// Serves a connection to a node that did not come over its port, TLS and all: for tests without sockets.
-    pub fn over<S>(&self, node: &str, stream: S) -> impl Future<Output = ()> + Send + use<S>
+    pub fn serve_stream<S>(&self, node: &str, stream: S) -> impl Future<Output = ()> + Send + use<S>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send,
     {
         let (host, node) = (self.host.clone(), node.to_owned());
-        async move { host.serve(&node, stream, REQUESTS_MAX).await }
+        async move { host.serve_connection(&node, stream, REQUESTS_MAX).await }
     }
 
     /// Answers until `end` is there. What is under way then is cut off.
@@ -211,30 +211,37 @@ impl Server {
         let mut tasks = JoinSet::new();
         let each = (self.connections_max / self.listeners.len().max(1)).max(1);
         for (place, listener) in self.listeners {
-            let open = self.host.desk.world.doors();
-            let door = Door { host: self.host.clone(), place, listener: Some(listener), room: Arc::new(Semaphore::new(each)), each, open };
-            tasks.spawn(door.keep());
+            let open = self.host.desk.world.subscribe_ports();
+            let door = NodePort {
+                host: self.host.clone(),
+                place,
+                listener: Some(listener),
+                permits: Arc::new(Semaphore::new(each)),
+                permits_max: each,
+                open,
+            };
+            tasks.spawn(door.serve_port());
         }
-        tasks.spawn(beat(self.host.desk.clone()));
+        tasks.spawn(advance_periodically(self.host.desk.clone()));
         end.await;
         tasks.shutdown().await;
     }
 }
 
 /// Moves the world on where time runs by itself, so that what happens at a moment happens then and not with the next request.
-async fn beat(desk: Desk) {
+async fn advance_periodically(desk: ConnectionContext) {
     loop {
         let next_ms = {
             let mut world = desk.world.lock();
             world.advance_to(desk.time.now_ms());
             world.next_event_ms()
         };
-        let Some(pause) = desk.time.until(next_ms.unwrap_or(u64::MAX)) else { return };
-        sleep(pause.clamp(Duration::from_millis(1), BEAT)).await;
+        let Some(pause) = desk.time.duration_until(next_ms.unwrap_or(u64::MAX)) else { return };
+        sleep(pause.clamp(Duration::from_millis(1), ADVANCE_INTERVAL)).await;
     }
 }
 
-fn nth(first: SocketAddr, index: usize) -> Option<SocketAddr> {
+fn nth_address(first: SocketAddr, index: usize) -> Option<SocketAddr> {
     let port = match first.port() {
         0 => 0,
         port => port.checked_add(u16::try_from(index).ok()?)?,

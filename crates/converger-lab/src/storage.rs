@@ -4,13 +4,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::guest::{Kind, Section};
+use crate::guest::{ConfigSection, LabGuestKind};
 
 /// Such an image is always that large.
 const CLOUD_INIT_BYTES: u64 = 4 << 20;
 
 #[derive(Clone, Debug)]
-pub(crate) struct Storage {
+pub(crate) struct LabStorage {
     /// `dir`, `nfs`, `lvmthin`, `zfspool`, ...
     pub(crate) kind: String,
     pub(crate) path: Option<String>,
@@ -26,18 +26,18 @@ pub(crate) struct Storage {
     pub(crate) extra: BTreeMap<String, String>,
 }
 
-impl Storage {
+impl LabStorage {
     fn has_files(&self) -> bool {
         matches!(self.kind.as_str(), "dir" | "nfs" | "cifs" | "cephfs" | "btrfs")
     }
 
-    pub(crate) fn is_on(&self, node: &str) -> bool {
+    pub(crate) fn is_available_on(&self, node: &str) -> bool {
         self.enabled && self.nodes.as_ref().is_none_or(|nodes| nodes.contains(node))
     }
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Volume {
+pub(crate) struct StorageVolume {
     pub(crate) vmid: u32,
     pub(crate) bytes: u64,
     pub(crate) format: String,
@@ -47,70 +47,77 @@ pub(crate) struct Volume {
 
 /// A guest as it was, to be had again.
 #[derive(Clone, Debug)]
-pub(crate) struct Backup {
+pub(crate) struct GuestBackup {
     pub(crate) vmid: u32,
-    pub(crate) kind: Kind,
+    pub(crate) kind: LabGuestKind,
     pub(crate) bytes: u64,
     pub(crate) made_s: u64,
     pub(crate) notes: Option<String>,
     pub(crate) protected: bool,
     /// The config of that moment.
-    pub(crate) section: Section,
+    pub(crate) section: ConfigSection,
 }
 
 /// All storages, all volumes and all backups by their id (`storage:name`).
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Storages {
-    pub(crate) all: BTreeMap<String, Storage>,
-    pub(crate) volumes: BTreeMap<String, Volume>,
-    pub(crate) backups: BTreeMap<String, Backup>,
+pub(crate) struct LabStorages {
+    pub(crate) all: BTreeMap<String, LabStorage>,
+    pub(crate) volumes: BTreeMap<String, StorageVolume>,
+    pub(crate) backups: BTreeMap<String, GuestBackup>,
 }
 
-impl Storages {
-    pub(crate) fn find(&self, name: &str) -> Result<&Storage, String> {
+impl LabStorages {
+    pub(crate) fn find_storage(&self, name: &str) -> Result<&LabStorage, String> {
         self.all.get(name).ok_or_else(|| format!("storage '{name}' does not exist"))
     }
 
     /// Make a volume for a guest and return its id.
-    pub(crate) fn allocate(&mut self, storage: &str, vmid: u32, bytes: u64, format: &str) -> Result<String, String> {
-        self.find(storage)?;
+    pub(crate) fn allocate_volume(&mut self, storage: &str, vmid: u32, bytes: u64, format: &str) -> Result<String, String> {
+        self.find_storage(storage)?;
         let free = (0..).map(|number| format!("vm-{vmid}-disk-{number}")).find(|stem| !self.is_taken(storage, vmid, stem));
         let stem = free.unwrap_or_default();
         let id = self.volume_id(storage, vmid, &stem, format);
-        self.volumes.insert(id.clone(), Volume { vmid, bytes, format: format.to_owned(), base: None });
+        self.volumes.insert(id.clone(), StorageVolume { vmid, bytes, format: format.to_owned(), base: None });
         Ok(id)
     }
 
     /// Make a volume of that name, which nobody may have.
-    pub(crate) fn allocate_named(&mut self, storage: &str, vmid: u32, name: &str, bytes: u64, format: &str) -> Result<String, String> {
-        self.find(storage)?;
+    pub(crate) fn allocate_named_volume(
+        &mut self,
+        storage: &str,
+        vmid: u32,
+        name: &str,
+        bytes: u64,
+        format: &str,
+    ) -> Result<String, String> {
+        self.find_storage(storage)?;
         let id = self.volume_id(storage, vmid, name.split('.').next().unwrap_or(name), format);
         if self.volumes.contains_key(&id) {
-            return Err(format!("disk image '{}' already exists", self.path(&id)));
+            return Err(format!("disk image '{}' already exists", self.volume_path(&id)));
         }
-        self.volumes.insert(id.clone(), Volume { vmid, bytes, format: format.to_owned(), base: None });
+        self.volumes.insert(id.clone(), StorageVolume { vmid, bytes, format: format.to_owned(), base: None });
         Ok(id)
     }
 
     /// Make the image with a guest's first settings. There is one of it, so that a second is refused.
     pub(crate) fn allocate_cloud_init(&mut self, storage: &str, vmid: u32, format: Option<String>) -> Result<String, String> {
-        let default = if self.find(storage)?.has_files() { "qcow2" } else { "raw" };
+        let default = if self.find_storage(storage)?.has_files() { "qcow2" } else { "raw" };
         let format = format.unwrap_or_else(|| default.to_owned());
-        self.allocate_named(storage, vmid, &format!("vm-{vmid}-cloudinit"), CLOUD_INIT_BYTES, &format)
+        self.allocate_named_volume(storage, vmid, &format!("vm-{vmid}-cloudinit"), CLOUD_INIT_BYTES, &format)
     }
 
     fn volume_id(&self, storage: &str, vmid: u32, stem: &str, format: &str) -> String {
-        let files = self.all.get(storage).is_some_and(Storage::has_files);
+        let files = self.all.get(storage).is_some_and(LabStorage::has_files);
         if files { format!("{storage}:{vmid}/{stem}.{format}") } else { format!("{storage}:{stem}") }
     }
 
     fn is_taken(&self, storage: &str, vmid: u32, stem: &str) -> bool {
-        let same = |id: &String| id.starts_with(&format!("{storage}:")) && name(id).split('.').next() == Some(stem);
+        let same = |id: &String| id.starts_with(&format!("{storage}:")) && volume_name(id).split('.').next() == Some(stem);
         self.volumes.iter().any(|(id, volume)| volume.vmid == vmid && same(id))
     }
 
     /// Where a volume lies on the node, for logs.
-    pub(crate) fn path(&self, id: &str) -> String {
+    pub(crate) fn volume_path(&self, id: &str) -> String {
         let (storage, rest) = id.split_once(':').unwrap_or(("", id));
         let root = self.all.get(storage).and_then(|storage| storage.path.as_deref()).unwrap_or("/dev");
         let folder = match rest.split_once('/') {
@@ -129,7 +136,7 @@ impl Storages {
     }
 
     /// Take a volume, a backup or a file away.
-    pub(crate) fn remove(&mut self, id: &str) {
+    pub(crate) fn remove_content(&mut self, id: &str) {
         self.volumes.remove(id);
         self.backups.remove(id);
         let (storage, file) = id.split_once(':').unwrap_or(("", id));
@@ -143,7 +150,7 @@ impl Storages {
         self.volumes.values().any(|volume| volume.base.as_deref() == Some(id))
     }
 
-    pub(crate) fn has_snapshots(&self, id: &str) -> bool {
+    pub(crate) fn supports_snapshots(&self, id: &str) -> bool {
         let (storage, _) = id.split_once(':').unwrap_or(("", ""));
         let kind = self.all.get(storage).map_or("", |storage| storage.kind.as_str());
         let qcow2 = self.volumes.get(id).is_some_and(|volume| volume.format == "qcow2");
@@ -151,7 +158,7 @@ impl Storages {
     }
 
     /// Turn a volume into a base volume: `vm-110-disk-0` becomes `base-110-disk-0`.
-    pub(crate) fn make_base(&mut self, id: &str) -> String {
+    pub(crate) fn convert_to_base(&mut self, id: &str) -> String {
         let (head, tail) = id.rsplit_once("vm-").unwrap_or(("", id));
         let renamed = if head.is_empty() { id.to_owned() } else { format!("{head}base-{tail}") };
         if let Some(volume) = self.volumes.remove(id) {
@@ -162,7 +169,7 @@ impl Storages {
 }
 
 /// The last part of a volume id: `vm-100-disk-0.qcow2`.
-pub(crate) fn name(id: &str) -> &str {
+pub(crate) fn volume_name(id: &str) -> &str {
     let rest = id.split_once(':').map_or(id, |(_, rest)| rest);
     rest.rsplit('/').next().unwrap_or(rest)
 }
@@ -171,8 +178,8 @@ pub(crate) fn name(id: &str) -> &str {
 mod tests {
     use super::*;
 
-    fn storages() -> Storages {
-        let storage = |kind: &str| Storage {
+    fn test_storages() -> LabStorages {
+        let storage = |kind: &str| LabStorage {
             kind: kind.to_owned(),
             path: Some("/mnt/dir1".to_owned()),
             content: BTreeSet::new(),
@@ -183,28 +190,28 @@ mod tests {
             files: BTreeSet::new(),
             extra: BTreeMap::new(),
         };
-        Storages {
+        LabStorages {
             all: BTreeMap::from([("dir1".to_owned(), storage("dir")), ("thin".to_owned(), storage("lvmthin"))]),
-            ..Storages::default()
+            ..LabStorages::default()
         }
     }
 
     #[test]
-    fn volumes_get_the_first_free_number() {
-        let mut storages = storages();
-        assert_eq!(storages.allocate("dir1", 100, 1, "qcow2").unwrap(), "dir1:100/vm-100-disk-0.qcow2");
-        assert_eq!(storages.allocate("dir1", 100, 1, "raw").unwrap(), "dir1:100/vm-100-disk-1.raw");
-        assert_eq!(storages.allocate("thin", 100, 1, "raw").unwrap(), "thin:vm-100-disk-0");
-        assert_eq!(storages.allocate("nosuch", 100, 1, "raw").unwrap_err(), "storage 'nosuch' does not exist");
+    fn new_volumes_get_the_first_free_number() {
+        let mut storages = test_storages();
+        assert_eq!(storages.allocate_volume("dir1", 100, 1, "qcow2").unwrap(), "dir1:100/vm-100-disk-0.qcow2");
+        assert_eq!(storages.allocate_volume("dir1", 100, 1, "raw").unwrap(), "dir1:100/vm-100-disk-1.raw");
+        assert_eq!(storages.allocate_volume("thin", 100, 1, "raw").unwrap(), "thin:vm-100-disk-0");
+        assert_eq!(storages.allocate_volume("nosuch", 100, 1, "raw").unwrap_err(), "storage 'nosuch' does not exist");
     }
 
     #[test]
-    fn a_base_volume_is_renamed_and_in_use_while_a_clone_stands_on_it() {
-        let mut storages = storages();
-        let id = storages.allocate("dir1", 110, 1, "qcow2").unwrap();
-        let base = storages.make_base(&id);
+    fn base_volumes_are_renamed_and_in_use_while_a_linked_clone_exists() {
+        let mut storages = test_storages();
+        let id = storages.allocate_volume("dir1", 110, 1, "qcow2").unwrap();
+        let base = storages.convert_to_base(&id);
         assert_eq!(base, "dir1:110/base-110-disk-0.qcow2");
-        let clone = storages.allocate("dir1", 115, 1, "qcow2").unwrap();
+        let clone = storages.allocate_volume("dir1", 115, 1, "qcow2").unwrap();
         assert!(!storages.is_base_in_use(&base));
         storages.volumes.get_mut(&clone).unwrap().base = Some(base.clone());
         assert!(storages.is_base_in_use(&base));

@@ -5,16 +5,16 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::guest::{Guest, Kind};
+use crate::guest::{LabGuest, LabGuestKind};
 use crate::world::World;
 
 /// A guest as it really is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Truth {
+pub struct GuestTruth {
     /// Its number.
     pub vmid: u32,
     /// Virtual machine or container.
-    pub kind: Kind,
+    pub kind: LabGuestKind,
     /// The node that it is on.
     pub node: String,
     /// Its name, where it has one.
@@ -34,14 +34,14 @@ pub struct Truth {
     /// The digest of its config.
     pub digest: String,
     /// What high availability has of it.
-    pub ha: Option<Managed>,
+    pub ha: Option<HaTruth>,
     /// A fault has hidden it from everybody.
     pub hidden: bool,
 }
 
 /// A guest under high availability.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Managed {
+pub struct HaTruth {
     /// What is wanted of it.
     pub wanted: String,
     /// What the manager believes; nothing until it has looked.
@@ -50,37 +50,37 @@ pub struct Managed {
 
 /// What a node tells the others about a guest: cheaper than the whole truth, for tests that remember much.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Glance {
+pub struct GuestSummary {
     /// Its number.
     pub vmid: u32,
     /// Its name, or the one made of its number.
     pub name: String,
     /// The word of its process, or `stopped`.
-    pub word: String,
+    pub process_state: String,
     /// Whether it is a template.
     pub template: bool,
 }
 
 impl World {
     /// Every guest as its node would tell of it now, hidden ones too.
-    pub fn glances(&self) -> impl Iterator<Item = Glance> {
-        self.guests.values().map(|guest| Glance {
+    pub fn guest_summaries(&self) -> impl Iterator<Item = GuestSummary> {
+        self.guests.values().map(|guest| GuestSummary {
             vmid: guest.vmid,
-            name: guest.shown_name(),
-            word: guest.process.as_ref().map_or("stopped", |process| process.word.as_str()).to_owned(),
+            name: guest.display_name(),
+            process_state: guest.process.as_ref().map_or("stopped", |process| process.qemu_state.as_str()).to_owned(),
             template: guest.is_template(),
         })
     }
 
     /// Every guest as it really is, hidden ones too.
-    pub fn truths(&self) -> impl Iterator<Item = Truth> {
-        self.guests.values().map(|guest| self.truth_of(guest))
+    pub fn guest_truths(&self) -> impl Iterator<Item = GuestTruth> {
+        self.guests.values().map(|guest| self.build_guest_truth(guest))
     }
 
     /// One guest as it really is.
     #[must_use]
-    pub fn truth(&self, vmid: u32) -> Option<Truth> {
-        self.guests.get(&vmid).map(|guest| self.truth_of(guest))
+    pub fn guest_truth(&self, vmid: u32) -> Option<GuestTruth> {
+        self.guests.get(&vmid).map(|guest| self.build_guest_truth(guest))
     }
 
     /// The digest of a guest's config: all that is needed to see whether it changed.
@@ -91,37 +91,37 @@ impl World {
 
     /// Whether the nodes that this one reaches are more than half of the cluster.
     #[must_use]
-    pub fn quorate(&self, node: &str) -> bool {
+    pub fn has_quorum(&self, node: &str) -> bool {
         self.is_quorate(node)
     }
 
     /// Whether one node sees another.
     #[must_use]
-    pub fn sees(&self, from: &str, to: &str) -> bool {
-        self.reaches(from, to)
+    pub fn can_reach(&self, from: &str, to: &str) -> bool {
+        self.is_reachable(from, to)
     }
 
     /// The tasks about a guest, oldest first: each with its id, and whether it is over.
-    pub fn tasks_about(&self, vmid: u32) -> impl Iterator<Item = (&str, bool)> {
+    pub fn tasks_for_guest(&self, vmid: u32) -> impl Iterator<Item = (&str, bool)> {
         let about = vmid.to_string();
         self.tasks.all.values().filter(move |task| task.about == about).map(|task| (task.upid.as_str(), task.is_over()))
     }
 
-    fn truth_of(&self, guest: &Guest) -> Truth {
+    fn build_guest_truth(&self, guest: &LabGuest) -> GuestTruth {
         let (config, pending) = self.guests.sections_of(guest);
-        Truth {
+        GuestTruth {
             vmid: guest.vmid,
             kind: guest.kind,
             node: guest.node.clone(),
             name: guest.get(guest.kind.name_key()).map(str::to_owned),
-            process: guest.process.as_ref().map(|process| process.word.clone()),
+            process: guest.process.as_ref().map(|process| process.qemu_state.clone()),
             pid: guest.process.as_ref().map(|process| process.pid),
             config,
             pending,
             pending_delete: guest.deletions.keys().cloned().collect(),
             snapshots: guest.snapshots.keys().cloned().collect(),
             digest: self.guests.digest_of(guest),
-            ha: self.ha.of(guest).map(|own| Managed { wanted: own.state.clone(), believed: own.believed.clone() }),
+            ha: self.ha.find_for_guest(guest).map(|own| HaTruth { wanted: own.state.clone(), believed: own.believed.clone() }),
             hidden: self.hidden.contains(&guest.vmid),
         }
     }

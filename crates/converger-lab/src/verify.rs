@@ -3,27 +3,27 @@
 //!
 //! What never enters here: a world. This is about the form of what passes over the wire, not about its meaning.
 
-mod answer;
+mod response;
 
-use crate::decode::{self, Target};
+use crate::decode::{self, RequestTarget};
 use crate::flavour::Flavour;
-use crate::schema::{self, Given, Params};
-use crate::wire::{Answer, Header, Request};
+use crate::schema::{self, GivenParams, GivenValue};
+use crate::wire::{LabRequest, LabResponse, ResponseHeader};
 
 /// Check method, path and parameters of a request against the table of a release. The template of the method.
 ///
 /// # Errors
 /// What Proxmox would say: no such method, or what is wrong with each parameter.
-pub fn verify_request(flavour: Flavour, request: &Request) -> Result<&'static str, String> {
+pub fn verify_request(flavour: Flavour, request: &LabRequest) -> Result<&'static str, String> {
     let (path, query) = decode::split_query(&request.path);
-    let Target::Api { rest, .. } = decode::target(path) else { return Err(format!("`{path}` is no path of the API")) };
-    let words = decode::segments(&rest);
-    let found = schema::find(&request.method, &words, flavour);
+    let RequestTarget::Api { rest, .. } = decode::parse_target(path) else { return Err(format!("`{path}` is no path of the API")) };
+    let words = decode::split_segments(&rest);
+    let found = schema::find_method(&request.method, &words, flavour);
     let (method, captured) = found.ok_or_else(|| format!("Method '{} /{}' not implemented", request.method, words.join("/")))?;
-    let body = if is_json(request) { decode::json(&request.body)? } else { decode::form(&request.body) };
-    let params = decode::merge(body, decode::form(query.as_bytes()));
-    let captured: Params = captured.into_iter().map(|(name, value)| (name, Given::Text(value))).collect();
-    let errors = schema::check(method, decode::merge(params, captured), flavour).err().unwrap_or_default();
+    let body = if is_json(request) { decode::parse_json_body(&request.body)? } else { decode::parse_form(&request.body) };
+    let params = decode::merge_params(body, decode::parse_form(query.as_bytes()));
+    let captured: GivenParams = captured.into_iter().map(|(name, value)| (name, GivenValue::Text(value))).collect();
+    let errors = schema::check_params(method, decode::merge_params(params, captured), flavour).err().unwrap_or_default();
     match errors.into_iter().next() {
         Some((name, error)) => Err(format!("{} {}: `{name}`: {}", method.verb, method.template, error.trim_end())),
         None => Ok(&method.template),
@@ -35,48 +35,48 @@ pub fn verify_request(flavour: Flavour, request: &Request) -> Result<&'static st
 ///
 /// # Errors
 /// What Proxmox would not say: a key that is missing, a value of another type, an error without its parts.
-pub fn verify_answer(flavour: Flavour, request: &Request, answer: &Answer) -> Result<Option<&'static str>, String> {
-    let json = |(name, value): &Header| name == "Content-Type" && value.starts_with("application/json");
-    let Target::Api { rest, format } = decode::target(decode::split_query(&request.path).0) else { return Ok(None) };
-    let Some((method, _)) = schema::find(&request.method, &decode::segments(&rest), flavour) else { return Ok(None) };
+pub fn verify_response(flavour: Flavour, request: &LabRequest, answer: &LabResponse) -> Result<Option<&'static str>, String> {
+    let json = |(name, value): &ResponseHeader| name == "Content-Type" && value.starts_with("application/json");
+    let RequestTarget::Api { rest, format } = decode::parse_target(decode::split_query(&request.path).0) else { return Ok(None) };
+    let Some((method, _)) = schema::find_method(&request.method, &decode::split_segments(&rest), flavour) else { return Ok(None) };
     if !answer.headers.iter().any(json) {
         return Ok(None);
     }
     let place = |error: String| format!("{} {}: {error}", method.verb, method.template);
-    answer::check(flavour, format, &method.verb, &method.template, answer).map_err(place)?;
+    response::check_response(flavour, format, &method.verb, &method.template, answer).map_err(place)?;
     Ok(Some(&method.template))
 }
 
 /// Every method of which it is known what it returns: the verb and the template of its path.
 pub fn documented_methods() -> impl Iterator<Item = (&'static str, &'static str)> {
-    answer::documented()
+    response::documented_methods()
 }
 
-fn is_json(request: &Request) -> bool {
-    request.find("Content-Type").is_some_and(|content| content.starts_with("application/json"))
+fn is_json(request: &LabRequest) -> bool {
+    request.find_header("Content-Type").is_some_and(|content| content.starts_with("application/json"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn check(method: &str, path: &str, form: &str, wrong: Option<&str>) {
-        let request = Request { body: form.as_bytes().to_vec(), ..Request::new(method, path) };
+    fn check_request(method: &str, path: &str, form: &str, wrong: Option<&str>) {
+        let request = LabRequest { body: form.as_bytes().to_vec(), ..LabRequest::new(method, path) };
         let found = verify_request(Flavour::V9, &request).err();
         assert_eq!(found.as_deref(), wrong, "{method} {path} {form}");
     }
 
-    fn answered(flavour: Flavour, path: &str, status: u16, body: &str) -> Result<Option<&'static str>, String> {
+    fn verify_body(flavour: Flavour, path: &str, status: u16, body: &str) -> Result<Option<&'static str>, String> {
         let headers = vec![("Content-Type".into(), "application/json;charset=UTF-8".into())];
-        let answer = Answer { status, headers, body: body.as_bytes().to_vec(), ..Answer::default() };
-        verify_answer(flavour, &Request::new("GET", path), &answer)
+        let answer = LabResponse { status, headers, body: body.as_bytes().to_vec(), ..LabResponse::default() };
+        verify_response(flavour, &LabRequest::new("GET", path), &answer)
     }
 
     #[test]
-    fn an_answer_has_what_its_method_returns() {
+    fn responses_have_the_form_that_their_method_returns() {
         let current = "/api2/extjs/nodes/a/lxc/100/status/current";
         let fine = r#"{"success":1,"data":{"status":"running","vmid":"100","ha":{},"other":[]}}"#;
-        assert_eq!(answered(Flavour::V9, current, 200, fine), Ok(Some("/nodes/{node}/lxc/{vmid}/status/current")));
+        assert_eq!(verify_body(Flavour::V9, current, 200, fine), Ok(Some("/nodes/{node}/lxc/{vmid}/status/current")));
         for (wrong, part) in [
             (fine.replace("status", "state"), "`status` is missing"),
             (fine.replace("\"100\"", "\"x\""), "expected `i`"),
@@ -84,40 +84,40 @@ mod tests {
             ("{".to_owned(), "not JSON"),
             ("{}".to_owned(), "no data"),
         ] {
-            let error = answered(Flavour::V9, current, 200, &wrong).expect_err("refused");
+            let error = verify_body(Flavour::V9, current, 200, &wrong).expect_err("refused");
             assert!(error.contains(part), "{error}");
         }
     }
 
     #[test]
-    fn an_error_has_its_parts() {
+    fn errors_have_all_their_parts() {
         let version = "/api2/extjs/version";
-        let refused = |body: &str| answered(Flavour::V9, version, 200, body).is_err();
+        let refused = |body: &str| verify_body(Flavour::V9, version, 200, body).is_err();
         assert!(!refused(r#"{"success":0,"status":500,"message":"x\n","data":null}"#));
         assert!(!refused(r#"{"success":0,"status":"400","message":"x\n","errors":{"a":"b"},"data":null}"#));
         assert!(refused(r#"{"success":0,"status":"400","message":"x\n","data":null}"#), "400 names parameters");
         assert!(refused(r#"{"success":0,"status":404,"message":"x\n","data":null}"#), "there is no 404");
         assert!(refused(r#"{"success":0,"status":500,"data":null}"#), "extjs has a message in every release");
         assert!(refused(r#"{"success":0,"status":500,"message":"x\n","data":5}"#), "an error has no data");
-        assert!(answered(Flavour::V7, "/api2/json/version", 500, r#"{"data":null,"message":"x\n"}"#).is_err(), "not yet in 7");
-        assert!(answered(Flavour::V8, "/api2/json/version", 500, r#"{"data":null}"#).is_err());
+        assert!(verify_body(Flavour::V7, "/api2/json/version", 500, r#"{"data":null,"message":"x\n"}"#).is_err(), "not yet in 7");
+        assert!(verify_body(Flavour::V8, "/api2/json/version", 500, r#"{"data":null}"#).is_err());
     }
 
     #[test]
-    fn what_no_method_said_has_no_form() {
-        let raw = Answer { status: 595, ..Answer::default() };
-        assert_eq!(verify_answer(Flavour::V9, &Request::new("GET", "/api2/json/version"), &raw), Ok(None));
-        assert_eq!(answered(Flavour::V9, "/api2/json/nosuch", 501, "{}"), Ok(None));
-        assert_eq!(answered(Flavour::V9, "/index.html", 200, "{}"), Ok(None));
+    fn responses_without_a_method_have_no_form() {
+        let raw = LabResponse { status: 595, ..LabResponse::default() };
+        assert_eq!(verify_response(Flavour::V9, &LabRequest::new("GET", "/api2/json/version"), &raw), Ok(None));
+        assert_eq!(verify_body(Flavour::V9, "/api2/json/nosuch", 501, "{}"), Ok(None));
+        assert_eq!(verify_body(Flavour::V9, "/index.html", 200, "{}"), Ok(None));
     }
 
     #[test]
-    fn what_proxmox_would_refuse_is_named() {
+    fn invalid_parameters_are_named() {
         let config = "/api2/json/nodes/pve1/qemu/100/config";
-        check("PUT", config, "cores=2&digest=abc", None);
+        check_request("PUT", config, "cores=2&digest=abc", None);
         let text = "type check ('integer') failed - got 'x'";
-        check("PUT", config, "cores=x", Some(&format!("PUT /nodes/{{node}}/qemu/{{vmid}}/config: `cores`: {text}")));
-        check("POST", "/api2/json/version", "", Some("Method 'POST /version' not implemented"));
-        check("GET", "/index.html", "", Some("`/index.html` is no path of the API"));
+        check_request("PUT", config, "cores=x", Some(&format!("PUT /nodes/{{node}}/qemu/{{vmid}}/config: `cores`: {text}")));
+        check_request("POST", "/api2/json/version", "", Some("Method 'POST /version' not implemented"));
+        check_request("GET", "/index.html", "", Some("`/index.html` is no path of the API"));
     }
 }

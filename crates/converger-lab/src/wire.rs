@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 /// One HTTP request, as the server read it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Request {
+pub struct LabRequest {
     /// The method in capitals.
     pub method: String,
     /// Path and query, still percent-encoded.
@@ -20,7 +20,7 @@ pub struct Request {
     pub body: Vec<u8>,
 }
 
-impl Request {
+impl LabRequest {
     /// A request without headers and body.
     #[must_use]
     pub fn new(method: &str, path: &str) -> Self {
@@ -29,61 +29,61 @@ impl Request {
 
     /// The same request with one header line more.
     #[must_use]
-    pub fn header(mut self, name: &str, value: &str) -> Self {
+    pub fn with_header(mut self, name: &str, value: &str) -> Self {
         self.headers.push((name.to_owned(), value.to_owned()));
         self
     }
 
     /// The same request, signed with an API token (`user@realm!name=secret`).
     #[must_use]
-    pub fn token(mut self, token: &str) -> Self {
+    pub fn with_token(mut self, token: &str) -> Self {
         self.headers.push(("Authorization".to_owned(), ["PVEAPIToken=", token].concat()));
         self
     }
 
     /// The same request with a form body.
     #[must_use]
-    pub fn form(mut self, body: &str) -> Self {
+    pub fn with_form(mut self, body: &str) -> Self {
         self.body = body.as_bytes().to_vec();
-        self.header("Content-Type", "application/x-www-form-urlencoded")
+        self.with_header("Content-Type", "application/x-www-form-urlencoded")
     }
 
     /// The first header of that name.
-    pub(crate) fn find(&self, name: &str) -> Option<&str> {
+    pub(crate) fn find_header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(key, _)| key.len() == name.len() && key.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
     }
 
     /// How long the body is said to be; `None` where nothing is said.
-    pub(crate) fn announced_bytes(&self) -> Option<u64> {
-        let length = self.find("Content-Length")?.trim();
+    pub(crate) fn content_length(&self) -> Option<u64> {
+        let length = self.find_header("Content-Length")?.trim();
         let is_number = !length.is_empty() && length.bytes().all(|byte| byte.is_ascii_digit());
         is_number.then(|| length.parse().unwrap_or(u64::MAX))
     }
 }
 
 /// A header line of an answer: its name and its value. Most of them are always the same.
-pub type Header = (Cow<'static, str>, Cow<'static, str>);
+pub type ResponseHeader = (Cow<'static, str>, Cow<'static, str>);
 
 /// One HTTP answer, and how the wire treats it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Answer {
+pub struct LabResponse {
     /// The status code; zero where the wire delivers none.
     pub status: u16,
     /// The reason phrase: one line.
     pub reason: String,
-    /// Header lines in order. `Connection` can stand there twice, as Proxmox's proxy sends it.
-    pub headers: Vec<Header>,
+    /// Header lines in order. `ConnectionConfig` can stand there twice, as Proxmox's proxy sends it.
+    pub headers: Vec<ResponseHeader>,
     /// The body.
     pub body: Vec<u8>,
     /// How long the client waits before the first byte.
     pub delay_ms: u64,
     /// What the wire does with it.
-    pub fate: Fate,
+    pub delivery: WireDelivery,
 }
 
 /// What the wire does with a request and its answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Fate {
+pub enum WireDelivery {
     /// The answer arrives.
     #[default]
     Deliver,
@@ -117,7 +117,7 @@ pub enum Fate {
 /// What a node shows to those who begin TLS.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Face {
+pub enum TlsIdentity {
     /// Its own certificate.
     #[default]
     Own,

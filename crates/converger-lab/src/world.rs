@@ -5,39 +5,39 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use crate::access::{Access, Tickets, Who};
-use crate::api::StatusText;
-use crate::engine::Event;
-use crate::fault::{self, Act, Faults, RequestFault, TaskFault};
+use crate::access::{AccessControl, ApiCaller, TicketSigner};
+use crate::api::CachedClusterStatus;
+use crate::copy_on_write::CopyOnWrite;
+use crate::events::ScheduledEvent;
+use crate::fault::{self, ActiveFaults, RequestFault, TaskFault, WorldEvent};
 use crate::firewall::Firewalls;
 use crate::flavour::Flavour;
-use crate::guest::{Guest, Kind, Manner};
-use crate::guests::Guests;
+use crate::guest::{GuestBehaviour, LabGuest, LabGuestKind};
+use crate::guests::LabGuests;
 use crate::ha::HaResources;
-use crate::node::{Node, Service};
-use crate::on_write::OnWrite;
+use crate::node::{LabNode, ServiceState};
+use crate::node_view::NodeViews;
 use crate::options::DatacenterOptions;
-use crate::random::Random;
+use crate::random::SeededRandom;
 use crate::route;
 use crate::schema::split_list;
-use crate::sections::Sections;
-use crate::setting::{GuestSetting, Pace, Setting};
-use crate::storage::Storages;
-use crate::task::Tasks;
-use crate::view::Views;
+use crate::sections::SectionFile;
+use crate::storage::LabStorages;
+use crate::task::LabTasks;
 #[cfg(feature = "server")]
-use crate::wire::Face;
-use crate::wire::{Answer, Request};
+use crate::wire::TlsIdentity;
+use crate::wire::{LabRequest, LabResponse};
+use crate::world_spec::{GuestSpec, TaskDurations, WorldSpec};
 
 /// So many requests are remembered; older ones are only counted.
 const RECORDS_MAX: usize = 1 << 20;
 
 /// And so many bytes of paths and names: a caller can make them long.
-const RECORDS_BYTES_MAX: usize = 256 << 20;
+const RECORD_BYTES_MAX: usize = 256 << 20;
 
 /// One request as the world saw it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Record {
+pub struct RequestRecord {
     /// When it arrived.
     pub at_ms: u64,
     /// The node that it came to.
@@ -52,8 +52,8 @@ pub struct Record {
     pub status: u16,
 }
 
-impl Record {
-    fn bytes(&self) -> usize {
+impl RequestRecord {
+    fn text_bytes(&self) -> usize {
         self.entry.len() + self.method.len() + self.path.len() + self.user.len()
     }
 }
@@ -76,38 +76,38 @@ pub struct World {
     /// The cluster's name; `None`: one node that never joined one.
     pub(crate) cluster: Option<String>,
     pub(crate) root_ca: RootCa,
-    pub(crate) nodes: BTreeMap<String, Node>,
-    pub(crate) guests: Guests,
-    pub(crate) storages: OnWrite<Storages>,
-    pub(crate) access: OnWrite<Access>,
-    pub(crate) tickets: Tickets,
+    pub(crate) nodes: BTreeMap<String, LabNode>,
+    pub(crate) guests: LabGuests,
+    pub(crate) storages: CopyOnWrite<LabStorages>,
+    pub(crate) access: CopyOnWrite<AccessControl>,
+    pub(crate) tickets: TicketSigner,
     pub(crate) ha: HaResources,
     pub(crate) firewalls: Firewalls,
-    pub(crate) backup_jobs: Sections,
+    pub(crate) backup_jobs: SectionFile,
     pub(crate) options: DatacenterOptions,
-    pub(crate) tasks: Tasks,
-    pub(crate) views: Views,
+    pub(crate) tasks: LabTasks,
+    pub(crate) views: NodeViews,
     /// No node has anything to tell before, unless something goes wrong with one, or right again.
-    pub(crate) quiet_until_ms: u64,
-    pub(crate) events: BTreeMap<(u64, u64), Event>,
-    pub(crate) events_made: u64,
-    pub(crate) random: Random,
-    pub(crate) pace: Pace,
+    pub(crate) no_broadcast_until_ms: u64,
+    pub(crate) events: BTreeMap<(u64, u64), ScheduledEvent>,
+    pub(crate) events_scheduled: u64,
+    pub(crate) random: SeededRandom,
+    pub(crate) task_durations: TaskDurations,
     /// How guests behave that are made here.
-    pub(crate) new_manner: Manner,
+    pub(crate) new_guest_behaviour: GuestBehaviour,
     pub(crate) now_ms: u64,
     /// How far the clocks of all nodes are off.
-    pub(crate) skew_ms: i64,
+    pub(crate) clock_skew_ms: i64,
     /// Guests that a fault has hidden from every list and every path.
     pub(crate) hidden: BTreeSet<u32>,
     /// Guests that a fault has taken out of lists only.
     pub(crate) unlisted: BTreeSet<u32>,
     /// What goes wrong, and when.
-    pub(crate) faults: Faults,
+    pub(crate) faults: ActiveFaults,
     /// What was last said of the cluster, and what it was made of.
-    pub(crate) status: Option<StatusText>,
+    pub(crate) status: Option<CachedClusterStatus>,
     /// None are kept where nobody asks for them.
-    records: Option<VecDeque<Record>>,
+    records: Option<VecDeque<RequestRecord>>,
     records_bytes: usize,
     requests: u64,
 }
@@ -117,8 +117,8 @@ impl World {
     ///
     /// # Errors
     /// The first thing in the setting that cannot be: a guest on an unknown node, a grant of an unknown role.
-    pub fn new(setting: &Setting) -> Result<Self, String> {
-        crate::setting::build(setting)
+    pub fn new(setting: &WorldSpec) -> Result<Self, String> {
+        crate::world_spec::build_world(setting)
     }
 
     /// An empty world; `setting::build` fills it.
@@ -128,27 +128,27 @@ impl World {
             cluster: None,
             root_ca: RootCa::default(),
             nodes: BTreeMap::new(),
-            guests: Guests::default(),
-            storages: OnWrite::default(),
-            access: OnWrite::from(Access::new(flavour)),
-            tickets: Tickets::new(seed),
+            guests: LabGuests::default(),
+            storages: CopyOnWrite::default(),
+            access: CopyOnWrite::from(AccessControl::new(flavour)),
+            tickets: TicketSigner::new(seed),
             ha: HaResources::default(),
             firewalls: Firewalls::default(),
-            backup_jobs: Sections::default(),
+            backup_jobs: SectionFile::default(),
             options: DatacenterOptions::default(),
-            tasks: Tasks::default(),
-            views: Views::default(),
-            quiet_until_ms: 0,
+            tasks: LabTasks::default(),
+            views: NodeViews::default(),
+            no_broadcast_until_ms: 0,
             events: BTreeMap::new(),
-            events_made: 0,
-            random: Random::new(seed),
-            pace: Pace::default(),
-            new_manner: Manner::default(),
+            events_scheduled: 0,
+            random: SeededRandom::new(seed),
+            task_durations: TaskDurations::default(),
+            new_guest_behaviour: GuestBehaviour::default(),
             now_ms: start_ms,
-            skew_ms: 0,
+            clock_skew_ms: 0,
             hidden: BTreeSet::new(),
             unlisted: BTreeSet::new(),
-            faults: Faults::default(),
+            faults: ActiveFaults::default(),
             status: None,
             records: Some(VecDeque::new()),
             records_bytes: 0,
@@ -159,18 +159,18 @@ impl World {
     /// Answer a request that arrives at `now_ms` (milliseconds since 1970) at the first node.
     ///
     /// Time never goes back: an earlier `now_ms` than the last one counts as the last one.
-    pub fn answer(&mut self, now_ms: u64, request: &Request) -> Answer {
+    pub fn answer(&mut self, now_ms: u64, request: &LabRequest) -> LabResponse {
         let entry = self.nodes.keys().next().cloned().unwrap_or_default();
         self.answer_at(now_ms, &entry, request)
     }
 
     /// Answer a request that arrives at a certain node.
-    pub fn answer_at(&mut self, now_ms: u64, entry: &str, request: &Request) -> Answer {
+    pub fn answer_at(&mut self, now_ms: u64, entry: &str, request: &LabRequest) -> LabResponse {
         self.advance(now_ms);
         self.requests += 1;
-        let (who, answer) = route::answer(self, entry, request);
+        let (who, answer) = route::answer_request(self, entry, request);
         if let Some(records) = &mut self.records {
-            let record = Record {
+            let record = RequestRecord {
                 at_ms: now_ms,
                 entry: entry.to_owned(),
                 method: request.method.clone(),
@@ -178,23 +178,23 @@ impl World {
                 user: who.map(|who| who.id()).unwrap_or_default(),
                 status: answer.status,
             };
-            self.records_bytes += record.bytes();
+            self.records_bytes += record.text_bytes();
             records.push_back(record);
-            while records.len() > RECORDS_MAX || self.records_bytes > RECORDS_BYTES_MAX {
+            while records.len() > RECORDS_MAX || self.records_bytes > RECORD_BYTES_MAX {
                 let Some(oldest) = records.pop_front() else { break };
-                self.records_bytes -= oldest.bytes();
+                self.records_bytes -= oldest.text_bytes();
             }
         }
         answer
     }
 
     /// From now on requests are counted and not remembered: for whoever tells many stories and asks none of them.
-    pub fn keep_no_records(&mut self) {
+    pub fn disable_records(&mut self) {
         (self.records, self.records_bytes) = (None, 0);
     }
 
     /// Every request so far, in order.
-    pub fn records(&self) -> impl DoubleEndedIterator<Item = &Record> {
+    pub fn records(&self) -> impl DoubleEndedIterator<Item = &RequestRecord> {
         self.records.iter().flatten()
     }
 
@@ -224,18 +224,18 @@ impl World {
     }
 
     /// Let something happen, at `now_ms` and by somebody else's hand.
-    pub fn act(&mut self, now_ms: u64, act: Act) {
+    pub fn apply_event(&mut self, now_ms: u64, act: WorldEvent) {
         self.advance(now_ms);
-        fault::carry_out(self, act);
+        fault::apply_world_event(self, act);
     }
 
     /// Put a guest into a world that is under way.
     ///
     /// # Errors
     /// The guest is on an unknown node, or its number is taken.
-    pub fn add_guest(&mut self, now_ms: u64, guest: &GuestSetting) -> Result<(), String> {
+    pub fn add_guest(&mut self, now_ms: u64, guest: &GuestSpec) -> Result<(), String> {
         self.advance(now_ms);
-        crate::setting::add_guest(self, guest)
+        crate::world_spec::add_guest(self, guest)
     }
 
     /// From now on this happens to requests that fit.
@@ -250,14 +250,14 @@ impl World {
 
     /// Nothing more goes wrong with requests and tasks: what waits for its moment is forgotten.
     pub fn clear_faults(&mut self) {
-        self.faults = crate::fault::Faults::default();
+        self.faults = crate::fault::ActiveFaults::default();
     }
 
     /// A ticket and its companion, as a login would give them.
     #[must_use]
     pub fn ticket(&self, user: &str) -> (String, String) {
-        let now_s = self.wall_s();
-        (self.tickets.make(user, now_s), self.tickets.companion(user, now_s))
+        let now_s = self.cluster_clock_s();
+        (self.tickets.make_ticket(user, now_s), self.tickets.make_csrf_token(user, now_s))
     }
 
     /// The names of the nodes, each of which can be an entry.
@@ -279,79 +279,79 @@ impl World {
 
     /// Seconds on the clock that nodes have in common, which may be off.
     #[must_use]
-    pub fn wall_s(&self) -> u64 {
-        self.now_ms.saturating_add_signed(self.skew_ms) / 1_000
+    pub fn cluster_clock_s(&self) -> u64 {
+        self.now_ms.saturating_add_signed(self.clock_skew_ms) / 1_000
     }
 
     /// Seconds on the clock of a node: it may be off from those of the others too.
     #[must_use]
-    pub fn wall_s_of(&self, node: &str) -> u64 {
-        self.wall_s_at(node, self.now_ms)
+    pub fn node_clock_s(&self, node: &str) -> u64 {
+        self.node_clock_s_at(node, self.now_ms)
     }
 
     /// What the clock of a node shows at a moment.
-    pub(crate) fn wall_s_at(&self, node: &str, now_ms: u64) -> u64 {
+    pub(crate) fn node_clock_s_at(&self, node: &str, now_ms: u64) -> u64 {
         let own_ms = self.nodes.get(node).map_or(0, |node| node.clock_off_ms);
-        now_ms.saturating_add_signed(self.skew_ms.saturating_add(own_ms)) / 1_000
+        now_ms.saturating_add_signed(self.clock_skew_ms.saturating_add(own_ms)) / 1_000
     }
 
     /// A node that is off, or whose proxy is, takes no requests.
-    pub(crate) fn listens_at(&self, node: &str) -> bool {
-        self.nodes.get(node).is_some_and(|node| node.online && node.proxy == Service::Up)
+    pub(crate) fn is_listening(&self, node: &str) -> bool {
+        self.nodes.get(node).is_some_and(|node| node.online && node.proxy == ServiceState::Up)
     }
 
     /// The nodes whose port is open. A proxy that hangs still has its port.
     #[cfg(feature = "server")]
-    pub(crate) fn open_doors(&self) -> BTreeSet<String> {
-        let open = self.nodes.values().filter(|node| node.online && node.proxy != Service::Down);
+    pub(crate) fn open_ports(&self) -> BTreeSet<String> {
+        let open = self.nodes.values().filter(|node| node.online && node.proxy != ServiceState::Down);
         open.map(|node| node.name.clone()).collect()
     }
 
     /// What a node shows to those who begin TLS.
     #[cfg(feature = "server")]
-    pub(crate) fn face_of(&self, node: &str) -> Face {
-        self.nodes.get(node).map_or(Face::Own, |node| node.face)
+    pub(crate) fn tls_identity_of(&self, node: &str) -> TlsIdentity {
+        self.nodes.get(node).map_or(TlsIdentity::Own, |node| node.tls_identity)
     }
 
     /// A guest, if it is on that node, of that kind, and not hidden.
-    pub(crate) fn guest_on(&self, node: &str, kind: Kind, vmid: u32) -> Option<&Guest> {
-        let here = |guest: &&Guest| guest.node == node && guest.kind == kind && !self.hidden.contains(&vmid);
+    pub(crate) fn guest_on(&self, node: &str, kind: LabGuestKind, vmid: u32) -> Option<&LabGuest> {
+        let here = |guest: &&LabGuest| guest.node == node && guest.kind == kind && !self.hidden.contains(&vmid);
         self.guests.get(&vmid).filter(here)
     }
 
     /// The tags of all guests that a caller may audit.
-    pub(crate) fn tags_seen_by(&self, who: &Who) -> BTreeSet<&str> {
-        let may_audit = self.access.on_guests(who, "VM.Audit");
+    pub(crate) fn tags_seen_by(&self, who: &ApiCaller) -> BTreeSet<&str> {
+        let may_audit = self.access.guest_privilege_check(who, "VM.Audit");
         let seen = self.visible_guests().filter(|guest| may_audit(guest.vmid));
         seen.filter_map(|guest| guest.get("tags")).flat_map(split_list).collect()
     }
 
     /// Guests that can be seen at all.
-    pub(crate) fn visible_guests(&self) -> impl Iterator<Item = &Guest> {
+    pub(crate) fn visible_guests(&self) -> impl Iterator<Item = &LabGuest> {
         self.guests.values().filter(|guest| !self.hidden.contains(&guest.vmid))
     }
 
     /// Whether a node's list of all guests has this one. The list can lie; the guest's own path does not.
     pub(crate) fn is_listed(&self, entry: &str, vmid: u32) -> bool {
-        let blind = self.nodes.get(entry).is_some_and(|node| node.blind);
+        let blind = self.nodes.get(entry).is_some_and(|node| node.lists_no_guests);
         !blind && !self.unlisted.contains(&vmid) && !self.hidden.contains(&vmid) && self.guests.contains_key(&vmid)
     }
 
     /// Whether the nodes that `entry` reaches are more than half of the cluster.
     pub(crate) fn is_quorate(&self, entry: &str) -> bool {
-        let reached = || self.reached_from(entry).filter(|is_reached| *is_reached).count();
+        let reached = || self.reachability_from(entry).filter(|is_reached| *is_reached).count();
         self.cluster.is_none() || reached() * 2 > self.nodes.len()
     }
 
     /// Of each node whether `entry` sees it, as [`Self::reaches`] says.
-    pub(crate) fn reached_from(&self, entry: &str) -> impl Iterator<Item = bool> {
-        let island = self.nodes.get(entry).filter(|node| node.online).map(|node| node.island);
-        self.nodes.values().map(move |node| node.online && Some(node.island) == island)
+    pub(crate) fn reachability_from(&self, entry: &str) -> impl Iterator<Item = bool> {
+        let island = self.nodes.get(entry).filter(|node| node.online).map(|node| node.network_partition);
+        self.nodes.values().map(move |node| node.online && Some(node.network_partition) == island)
     }
 
     /// Whether one node sees another: both on, on one island.
-    pub(crate) fn reaches(&self, from: &str, to: &str) -> bool {
-        let island = |name: &str| self.nodes.get(name).filter(|node| node.online).map(|node| node.island);
+    pub(crate) fn is_reachable(&self, from: &str, to: &str) -> bool {
+        let island = |name: &str| self.nodes.get(name).filter(|node| node.online).map(|node| node.network_partition);
         island(from).is_some_and(|own| from == to || island(to) == Some(own))
     }
 }

@@ -8,15 +8,15 @@ use sha2::{Digest as _, Sha256};
 
 /// A hash of the log.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Hash(pub [u8; 32]);
+pub struct LogHash(pub [u8; 32]);
 
-impl Hash {
+impl LogHash {
     /// How many bytes it has.
     pub const BYTES: usize = 32;
 
     /// The root of a log without entries.
     #[must_use]
-    pub fn of_nothing() -> Self {
+    pub fn empty_root() -> Self {
         Self(Sha256::digest([]).into())
     }
 
@@ -42,13 +42,13 @@ impl Hash {
     }
 }
 
-impl fmt::Display for Hash {
+impl fmt::Display for LogHash {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(&STANDARD.encode(self.0))
     }
 }
 
-impl fmt::Debug for Hash {
+impl fmt::Debug for LogHash {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, out)
     }

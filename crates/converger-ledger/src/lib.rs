@@ -8,21 +8,21 @@
 //! What never enters: guests, files, clocks, randomness (a key is made of bytes that are given), and what entries say.
 
 mod checkpoint;
-mod growth;
 mod hash;
+mod log_builder;
 mod note;
 mod proof;
 mod receipt;
 mod tile;
 mod tree;
-mod walk;
+mod verify_log;
 
-pub use checkpoint::{BadCheckpoint, Checkpoint};
-pub use growth::Growth;
-pub use hash::Hash;
-pub use note::{BadKey, BadNote, Note, Signer, Verifier};
-pub use proof::{BadProof, Hashes, consistency, inclusion, root_at, verify_consistency, verify_inclusion};
-pub use receipt::{BadReceipt, Proven, Receipt, Sheaf, is_receipt_head};
-pub use tile::{BadBundle, Bundle, ENTRY_BYTES_MAX, TILE_WIDTH, Tile, TiledHashes, entries};
-pub use tree::Tree;
-pub use walk::{Broken, Files, Part, Walked, walk};
+pub use checkpoint::{Checkpoint, CheckpointError};
+pub use hash::LogHash;
+pub use log_builder::LogBuilder;
+pub use note::{KeyError, NoteError, NoteSigner, NoteVerifier, SignedNote};
+pub use proof::{ProofError, SubtreeHashes, prove_consistency, prove_inclusion, root_of_size, verify_consistency, verify_inclusion};
+pub use receipt::{ProvenEntry, Receipt, ReceiptBundle, ReceiptError, is_receipt_head};
+pub use tile::{BundleError, ENTRY_BYTES_MAX, EntryBundle, TILE_WIDTH, Tile, TiledHashes, read_entries};
+pub use tree::MerkleTree;
+pub use verify_log::{LogFault, LogFiles, LogLocation, VerifiedLog, verify_log};

@@ -14,45 +14,45 @@ const NOTE_BYTES_MAX: usize = 1 << 20;
 /// So many signatures are looked at.
 const SIGNATURES_MAX: usize = 100;
 /// What a key that signs begins with where it is kept.
-const PRIVATE: &str = "PRIVATE+KEY+";
+const PRIVATE_KEY_PREFIX: &str = "PRIVATE+KEY+";
 /// What a signature line begins with.
-pub(crate) const DASH: &str = "\u{2014} ";
+pub(crate) const SIGNATURE_PREFIX: &str = "\u{2014} ";
 
 /// A key that is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BadKey {
+pub enum KeyError {
     /// Empty, or with a blank or a `+` in it.
     #[error("the name of a key is one word without `+`")]
-    Name,
+    InvalidName,
     /// Not `name+hash+key`.
     #[error("a key is written `name+hash+key`, and one that signs with `PRIVATE+KEY+` before it")]
-    Form,
+    Malformed,
     /// The hash is not the one of this name and key: one of them was changed.
     #[error("the hash in the key is not that of its name and bytes")]
-    Hash,
+    HashMismatch,
     /// Not an Ed25519 key.
     #[error("the key is no Ed25519 key")]
-    Kind,
+    NotEd25519,
 }
 
 /// A note that is none, or that is not signed by whom it should be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BadNote {
+pub enum NoteError {
     /// Not a text with signatures below it.
     #[error("this is no signed note")]
-    Form,
+    Malformed,
     /// Lines end with CR LF.
     #[error("its line endings were changed, and what is signed are bytes: its lines end with LF, and these have CR")]
     LineEndings,
     /// Nobody who is known signed it.
     #[error("the note is not signed with this key")]
-    Unsigned,
+    NotSigned,
     /// The signature of somebody who is known is false.
     #[error("the signature is false: the note or its signature was changed")]
-    False,
+    BadSignature,
 }
 
-fn is_name(name: &str) -> bool {
+fn is_key_name(name: &str) -> bool {
     !name.is_empty() && !name.chars().any(|letter| letter.is_whitespace() || letter.is_control() || letter == '+')
 }
 
@@ -63,27 +63,27 @@ fn key_hash(name: &str, key: &[u8; 32]) -> [u8; 4] {
 }
 
 /// The bytes of a key that is written with its kind.
-fn key_bytes(text: &str) -> Result<[u8; 32], BadKey> {
-    let bytes = STANDARD.decode(text).map_err(|_| BadKey::Form)?;
-    let [ED25519, key @ ..] = &bytes[..] else { return Err(BadKey::Kind) };
-    key.try_into().map_err(|_| BadKey::Kind)
+fn decode_key(text: &str) -> Result<[u8; 32], KeyError> {
+    let bytes = STANDARD.decode(text).map_err(|_| KeyError::Malformed)?;
+    let [ED25519, key @ ..] = &bytes[..] else { return Err(KeyError::NotEd25519) };
+    key.try_into().map_err(|_| KeyError::NotEd25519)
 }
 
 /// Who signs notes.
-pub struct Signer {
+pub struct NoteSigner {
     name: String,
     key: SigningKey,
     hash: [u8; 4],
 }
 
-impl Signer {
+impl NoteSigner {
     /// The key of a name and 32 secret bytes, which whoever calls has from a good source.
     ///
     /// # Errors
     /// The name is none.
-    pub fn new(name: &str, secret: &[u8; 32]) -> Result<Self, BadKey> {
-        if !is_name(name) {
-            return Err(BadKey::Name);
+    pub fn new(name: &str, secret: &[u8; 32]) -> Result<Self, KeyError> {
+        if !is_key_name(name) {
+            return Err(KeyError::InvalidName);
         }
         let key = SigningKey::from_bytes(secret);
         Ok(Self { hash: key_hash(name, key.verifying_key().as_bytes()), name: name.to_owned(), key })
@@ -93,35 +93,35 @@ impl Signer {
     ///
     /// # Errors
     /// It is none.
-    pub fn parse(text: &str) -> Result<Self, BadKey> {
-        let mut parts = text.trim_end().strip_prefix(PRIVATE).ok_or(BadKey::Form)?.splitn(3, '+');
-        let (Some(name), Some(hash), Some(key)) = (parts.next(), parts.next(), parts.next()) else { return Err(BadKey::Form) };
-        let signer = Self::new(name, &key_bytes(key)?)?;
-        if hex(signer.hash) == hash { Ok(signer) } else { Err(BadKey::Hash) }
+    pub fn parse(text: &str) -> Result<Self, KeyError> {
+        let mut parts = text.trim_end().strip_prefix(PRIVATE_KEY_PREFIX).ok_or(KeyError::Malformed)?.splitn(3, '+');
+        let (Some(name), Some(hash), Some(key)) = (parts.next(), parts.next(), parts.next()) else { return Err(KeyError::Malformed) };
+        let signer = Self::new(name, &decode_key(key)?)?;
+        if format_key_hash(signer.hash) == hash { Ok(signer) } else { Err(KeyError::HashMismatch) }
     }
 
     /// The key in that form. It is a secret: for a file that nobody else can read, and for nothing else.
     #[must_use]
-    pub fn to_secret(&self) -> String {
+    pub fn to_secret_text(&self) -> String {
         let key = [&[ED25519][..], self.key.as_bytes()].concat();
-        format!("{PRIVATE}{}+{}+{}", self.name, hex(self.hash), STANDARD.encode(key))
+        format!("{PRIVATE_KEY_PREFIX}{}+{}+{}", self.name, format_key_hash(self.hash), STANDARD.encode(key))
     }
 
     /// Who can check what this signs.
     #[must_use]
-    pub fn verifier(&self) -> Verifier {
-        Verifier { name: self.name.clone(), key: self.key.verifying_key(), hash: self.hash }
+    pub fn verifier(&self) -> NoteVerifier {
+        NoteVerifier { name: self.name.clone(), key: self.key.verifying_key(), hash: self.hash }
     }
 
     /// The note of a text, which is to end with a line end.
     #[must_use]
     pub fn sign(&self, text: &str) -> String {
         let signature = [&self.hash[..], &self.key.sign(text.as_bytes()).to_bytes()].concat();
-        format!("{text}\n{DASH}{} {}\n", self.name, STANDARD.encode(signature))
+        format!("{text}\n{SIGNATURE_PREFIX}{} {}\n", self.name, STANDARD.encode(signature))
     }
 }
 
-impl fmt::Debug for Signer {
+impl fmt::Debug for NoteSigner {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_struct("Signer").field("name", &self.name).finish_non_exhaustive()
     }
@@ -129,29 +129,29 @@ impl fmt::Debug for Signer {
 
 /// Who checks notes: what may be told to everybody.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Verifier {
+pub struct NoteVerifier {
     name: String,
     key: VerifyingKey,
     hash: [u8; 4],
 }
 
-impl Verifier {
+impl NoteVerifier {
     /// The key as people pass it on.
     ///
     /// # Errors
     /// It is none.
-    pub fn parse(text: &str) -> Result<Self, BadKey> {
+    pub fn parse(text: &str) -> Result<Self, KeyError> {
         let mut parts = text.trim_end().splitn(3, '+');
-        let (Some(name), Some(hash), Some(key)) = (parts.next(), parts.next(), parts.next()) else { return Err(BadKey::Form) };
-        if !is_name(name) {
-            return Err(BadKey::Name);
+        let (Some(name), Some(hash), Some(key)) = (parts.next(), parts.next(), parts.next()) else { return Err(KeyError::Malformed) };
+        if !is_key_name(name) {
+            return Err(KeyError::InvalidName);
         }
-        let key = key_bytes(key)?;
+        let key = decode_key(key)?;
         let own = key_hash(name, &key);
-        if hash != hex(own) {
-            return Err(BadKey::Hash);
+        if hash != format_key_hash(own) {
+            return Err(KeyError::HashMismatch);
         }
-        let key = VerifyingKey::from_bytes(&key).map_err(|_| BadKey::Kind)?;
+        let key = VerifyingKey::from_bytes(&key).map_err(|_| KeyError::NotEd25519)?;
         Ok(Self { name: name.to_owned(), key, hash: own })
     }
 
@@ -162,40 +162,40 @@ impl Verifier {
     }
 }
 
-impl fmt::Display for Verifier {
+impl fmt::Display for NoteVerifier {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let key = [&[ED25519][..], self.key.as_bytes()].concat();
-        write!(out, "{}+{}+{}", self.name, hex(self.hash), STANDARD.encode(key))
+        write!(out, "{}+{}+{}", self.name, format_key_hash(self.hash), STANDARD.encode(key))
     }
 }
 
-fn hex(hash: [u8; 4]) -> String {
+fn format_key_hash(hash: [u8; 4]) -> String {
     format!("{:08x}", u32::from_be_bytes(hash))
 }
 
 /// A note as it was found. Nothing is believed of it before it is verified.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Note<'n> {
+pub struct SignedNote<'n> {
     text: &'n str,
     signatures: Vec<(&'n str, Vec<u8>)>,
 }
 
-impl<'n> Note<'n> {
+impl<'n> SignedNote<'n> {
     /// The parts of a note.
     ///
     /// # Errors
     /// It is none.
-    pub fn parse(bytes: &'n [u8]) -> Result<Self, BadNote> {
-        let note = std::str::from_utf8(bytes).map_err(|_| BadNote::Form)?;
+    pub fn parse(bytes: &'n [u8]) -> Result<Self, NoteError> {
+        let note = std::str::from_utf8(bytes).map_err(|_| NoteError::Malformed)?;
         if note.contains('\r') {
-            return Err(BadNote::LineEndings);
+            return Err(NoteError::LineEndings);
         }
         let is_odd = note.len() > NOTE_BYTES_MAX || note.chars().any(|letter| letter.is_control() && letter != '\n');
-        let split = note.rfind("\n\n").filter(|_| !is_odd).ok_or(BadNote::Form)?;
+        let split = note.rfind("\n\n").filter(|_| !is_odd).ok_or(NoteError::Malformed)?;
         let (text, below) = (&note[..=split], &note[split + 2..]);
-        let lines = below.strip_suffix('\n').ok_or(BadNote::Form)?;
-        let signatures: Option<Vec<_>> = lines.split('\n').map(signature).collect();
-        let signatures = signatures.filter(|found| found.len() <= SIGNATURES_MAX).ok_or(BadNote::Form)?;
+        let lines = below.strip_suffix('\n').ok_or(NoteError::Malformed)?;
+        let signatures: Option<Vec<_>> = lines.split('\n').map(parse_signature).collect();
+        let signatures = signatures.filter(|found| found.len() <= SIGNATURES_MAX).ok_or(NoteError::Malformed)?;
         Ok(Self { text, signatures })
     }
 
@@ -203,22 +203,22 @@ impl<'n> Note<'n> {
     ///
     /// # Errors
     /// It is not.
-    pub fn verify(&self, verifier: &Verifier) -> Result<&'n str, BadNote> {
+    pub fn verify(&self, verifier: &NoteVerifier) -> Result<&'n str, NoteError> {
         let own = |(name, bytes): &&(&str, Vec<u8>)| *name == verifier.name && bytes.starts_with(&verifier.hash);
-        let (_, bytes) = self.signatures.iter().find(own).ok_or(BadNote::Unsigned)?;
-        let signature = Signature::from_slice(bytes.get(4..).unwrap_or_default()).map_err(|_| BadNote::False)?;
-        verifier.key.verify_strict(self.text.as_bytes(), &signature).map(|()| self.text).map_err(|_| BadNote::False)
+        let (_, bytes) = self.signatures.iter().find(own).ok_or(NoteError::NotSigned)?;
+        let signature = Signature::from_slice(bytes.get(4..).unwrap_or_default()).map_err(|_| NoteError::BadSignature)?;
+        verifier.key.verify_strict(self.text.as_bytes(), &signature).map(|()| self.text).map_err(|_| NoteError::BadSignature)
     }
 
     /// The text, whoever signed it: for showing what a note says that cannot be trusted.
     #[must_use]
-    pub fn unverified(&self) -> &'n str {
+    pub fn unverified_text(&self) -> &'n str {
         self.text
     }
 }
 
-fn signature(line: &str) -> Option<(&str, Vec<u8>)> {
-    let (name, signature) = line.strip_prefix(DASH)?.split_once(' ')?;
+fn parse_signature(line: &str) -> Option<(&str, Vec<u8>)> {
+    let (name, signature) = line.strip_prefix(SIGNATURE_PREFIX)?.split_once(' ')?;
     let bytes = STANDARD.decode(signature).ok()?;
-    (is_name(name) && bytes.len() > 4).then_some((name, bytes))
+    (is_key_name(name) && bytes.len() > 4).then_some((name, bytes))
 }

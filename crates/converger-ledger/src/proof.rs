@@ -3,10 +3,10 @@
 
 use std::ops::Range;
 
-use crate::hash::Hash;
+use crate::hash::LogHash;
 
 /// Where the roots of complete subtrees are found.
-pub trait Hashes {
+pub trait SubtreeHashes {
     /// Why one is not found.
     type Error;
 
@@ -14,36 +14,36 @@ pub trait Hashes {
     ///
     /// # Errors
     /// It cannot be read.
-    fn hash(&mut self, level: u8, index: u64) -> Result<Hash, Self::Error>;
+    fn subtree_root(&mut self, level: u8, index: u64) -> Result<LogHash, Self::Error>;
 }
 
 /// What a proof does not prove.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BadProof {
+pub enum ProofError {
     /// It is about an entry that the log does not have, or about a longer log than the one it is to be in.
     #[error("the proof is about a place that is not in a log of this size")]
     OutOfRange,
     /// Too few or too many hashes for what it is about.
     #[error("the proof has a number of hashes that no proof about this place has")]
-    Length,
+    WrongLength,
     /// Its hashes lead to another root.
     #[error("the hashes of the proof do not lead to the root of the log")]
-    Mismatch,
+    RootMismatch,
 }
 
 /// The proof that entry `index` is in the log of the first `size`. None where it is not.
 ///
 /// # Errors
 /// A hash cannot be read.
-pub fn inclusion<H: Hashes>(hashes: &mut H, index: u64, size: u64) -> Result<Option<Vec<Hash>>, H::Error> {
+pub fn prove_inclusion<H: SubtreeHashes>(hashes: &mut H, index: u64, size: u64) -> Result<Option<Vec<LogHash>>, H::Error> {
     if index >= size {
         return Ok(None);
     }
     let (mut within, mut proof) = (0..size, Vec::new());
     while within.end - within.start > 1 {
-        let split = split(&within);
+        let split = split_point(&within);
         let (on, beside) = if index < split { (within.start..split, split..within.end) } else { (split..within.end, within.start..split) };
-        proof.push(root(hashes, beside)?);
+        proof.push(range_root(hashes, beside)?);
         within = on;
     }
     proof.reverse();
@@ -54,15 +54,15 @@ pub fn inclusion<H: Hashes>(hashes: &mut H, index: u64, size: u64) -> Result<Opt
 ///
 /// # Errors
 /// A hash cannot be read.
-pub fn root_at<H: Hashes>(hashes: &mut H, size: u64) -> Result<Hash, H::Error> {
-    root(hashes, 0..size)
+pub fn root_of_size<H: SubtreeHashes>(hashes: &mut H, size: u64) -> Result<LogHash, H::Error> {
+    range_root(hashes, 0..size)
 }
 
 /// The proof that the log of the first `new` entries extends that of the first `old`. None where it does not.
 ///
 /// # Errors
 /// A hash cannot be read.
-pub fn consistency<H: Hashes>(hashes: &mut H, old: u64, new: u64) -> Result<Option<Vec<Hash>>, H::Error> {
+pub fn prove_consistency<H: SubtreeHashes>(hashes: &mut H, old: u64, new: u64) -> Result<Option<Vec<LogHash>>, H::Error> {
     if old > new {
         return Ok(None);
     }
@@ -71,104 +71,107 @@ pub fn consistency<H: Hashes>(hashes: &mut H, old: u64, new: u64) -> Result<Opti
     }
     let (mut within, mut proof) = (0..new, Vec::new());
     while within.end != old {
-        let split = split(&within);
+        let split = split_point(&within);
         let (on, beside) = if old <= split { (within.start..split, split..within.end) } else { (split..within.end, within.start..split) };
-        proof.push(root(hashes, beside)?);
+        proof.push(range_root(hashes, beside)?);
         within = on;
     }
     // Whoever has the old root has this one already, where it is the whole of it.
     if within.start > 0 {
-        proof.push(root(hashes, within)?);
+        proof.push(range_root(hashes, within)?);
     }
     proof.reverse();
     Ok(Some(proof))
 }
 
 /// Where a range of entries parts: the left side has the largest power of two of them that leaves something to the right.
-fn split(within: &Range<u64>) -> u64 {
+fn split_point(within: &Range<u64>) -> u64 {
     let len = within.end - within.start;
     within.start + (1 << (len - 1).ilog2())
 }
 
 /// The root over a range of entries that a split has made.
-fn root<H: Hashes>(hashes: &mut H, range: Range<u64>) -> Result<Hash, H::Error> {
+fn range_root<H: SubtreeHashes>(hashes: &mut H, range: Range<u64>) -> Result<LogHash, H::Error> {
     let (mut start, mut parts) = (range.start, Vec::new());
     while start < range.end {
         let level = (range.end - start).ilog2();
-        parts.push(hashes.hash(level as u8, start >> level)?);
+        parts.push(hashes.subtree_root(level as u8, start >> level)?);
         start += 1 << level;
     }
-    let over = parts.into_iter().rev().reduce(|right, left| Hash::of_node(left, right));
-    Ok(over.unwrap_or_else(Hash::of_nothing))
+    let over = parts.into_iter().rev().reduce(|right, left| LogHash::of_node(left, right));
+    Ok(over.unwrap_or_else(LogHash::empty_root))
 }
 
 /// Whether an entry is at `index` in the log of this size and root.
 ///
 /// # Errors
 /// It is not, or the proof does not show it.
-pub fn verify_inclusion(index: u64, leaf: Hash, size: u64, root: Hash, proof: &[Hash]) -> Result<(), BadProof> {
+pub fn verify_inclusion(index: u64, leaf: LogHash, size: u64, root: LogHash, proof: &[LogHash]) -> Result<(), ProofError> {
     if index >= size {
-        return Err(BadProof::OutOfRange);
+        return Err(ProofError::OutOfRange);
     }
     let (mut place, mut last, mut hash) = (index, size - 1, leaf);
     for beside in proof {
         if last == 0 {
-            return Err(BadProof::Length);
+            return Err(ProofError::WrongLength);
         }
         if place % 2 == 1 || place == last {
-            hash = Hash::of_node(*beside, hash);
+            hash = LogHash::of_node(*beside, hash);
             let levels = if place % 2 == 0 { place.trailing_zeros().min(63) } else { 0 };
             (place, last) = (place >> levels, last >> levels);
         } else {
-            hash = Hash::of_node(hash, *beside);
+            hash = LogHash::of_node(hash, *beside);
         }
         (place, last) = (place / 2, last / 2);
     }
-    reached(last == 0, hash == root)
+    check_reached(last == 0, hash == root)
 }
 
 /// Whether the log of the new size and root extends that of the old ones.
 ///
 /// # Errors
 /// It does not, or the proof does not show it.
-pub fn verify_consistency(old: (u64, Hash), new: (u64, Hash), proof: &[Hash]) -> Result<(), BadProof> {
+pub fn verify_consistency(old: (u64, LogHash), new: (u64, LogHash), proof: &[LogHash]) -> Result<(), ProofError> {
     let ((old_size, old_root), (new_size, new_root)) = (old, new);
     if old_size > new_size {
-        return Err(BadProof::OutOfRange);
+        return Err(ProofError::OutOfRange);
     }
     if old_size == new_size {
-        return reached(proof.is_empty(), old_root == new_root);
+        return check_reached(proof.is_empty(), old_root == new_root);
     }
     if old_size == 0 {
-        return reached(proof.is_empty(), old_root == Hash::of_nothing());
+        return check_reached(proof.is_empty(), old_root == LogHash::empty_root());
     }
     let levels = (old_size - 1).trailing_ones();
     let (mut place, mut last) = ((old_size - 1) >> levels, (new_size - 1) >> levels);
     // A whole subtree is its own beginning; else the proof says where to begin.
-    let (first, rest) =
-        if place == 0 { (old_root, proof) } else { proof.split_first().map(|(first, rest)| (*first, rest)).ok_or(BadProof::Length)? };
+    let (first, rest) = if place == 0 {
+        (old_root, proof)
+    } else {
+        proof.split_first().map(|(first, rest)| (*first, rest)).ok_or(ProofError::WrongLength)?
+    };
     let (mut old_hash, mut new_hash) = (first, first);
     for beside in rest {
         if last == 0 {
-            return Err(BadProof::Length);
+            return Err(ProofError::WrongLength);
         }
         if place % 2 == 1 || place == last {
-            old_hash = Hash::of_node(*beside, old_hash);
-            new_hash = Hash::of_node(*beside, new_hash);
+            old_hash = LogHash::of_node(*beside, old_hash);
+            new_hash = LogHash::of_node(*beside, new_hash);
             let levels = if place % 2 == 0 { place.trailing_zeros().min(63) } else { 0 };
             (place, last) = (place >> levels, last >> levels);
         } else {
-            new_hash = Hash::of_node(new_hash, *beside);
+            new_hash = LogHash::of_node(new_hash, *beside);
         }
         (place, last) = (place / 2, last / 2);
     }
-    reached(last == 0, old_hash == old_root && new_hash == new_root)
+    check_reached(last == 0, old_hash == old_root && new_hash == new_root)
 }
 
-fn reached(is_whole: bool, is_equal: bool) -> Result<(), BadProof> {
+fn check_reached(is_whole: bool, is_equal: bool) -> Result<(), ProofError> {
     match (is_whole, is_equal) {
-        (false, _) => Err(BadProof::Length),
-        (true, false) => Err(BadProof::Mismatch),
+        (false, _) => Err(ProofError::WrongLength),
+        (true, false) => Err(ProofError::RootMismatch),
         (true, true) => Ok(()),
     }
 }

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use crate::hash::Hash;
-use crate::proof::Hashes;
+use crate::hash::LogHash;
+use crate::proof::SubtreeHashes;
 
 /// Hashes of a full tile.
 pub const TILE_WIDTH: u64 = 256;
@@ -27,21 +27,21 @@ pub struct Tile {
 
 impl Tile {
     /// The tiles of a log of this size, the lowest level first.
-    pub fn all(size: u64) -> impl Iterator<Item = Self> {
-        Self::new_since(0, size)
+    pub fn tiles_of_log(size: u64) -> impl Iterator<Item = Self> {
+        Self::tiles_added(0, size)
     }
 
     /// The tiles that a log of the new size has and one of the old size had not, or not so wide.
-    pub fn new_since(old: u64, new: u64) -> impl Iterator<Item = Self> {
-        let levels = (0..TILE_LEVELS).take_while(move |level| hashes_at(*level, new) > 0);
+    pub fn tiles_added(old: u64, new: u64) -> impl Iterator<Item = Self> {
+        let levels = (0..TILE_LEVELS).take_while(move |level| count_hashes(*level, new) > 0);
         levels.flat_map(move |level| {
-            let (had, has) = (hashes_at(level, old), hashes_at(level, new));
-            (had / TILE_WIDTH..has.div_ceil(TILE_WIDTH)).filter(move |_| has > had).map(move |index| Self::at(level, index, has))
+            let (had, has) = (count_hashes(level, old), count_hashes(level, new));
+            (had / TILE_WIDTH..has.div_ceil(TILE_WIDTH)).filter(move |_| has > had).map(move |index| Self::in_level(level, index, has))
         })
     }
 
     /// The tile of this level and place, in a level that has so many hashes.
-    fn at(level: u8, index: u64, hashes: u64) -> Self {
+    fn in_level(level: u8, index: u64, hashes: u64) -> Self {
         let width = (hashes - index * TILE_WIDTH).min(TILE_WIDTH);
         Self { level, index, width: width as u16 }
     }
@@ -49,13 +49,13 @@ impl Tile {
     /// The file that it is in.
     #[must_use]
     pub fn path(&self) -> String {
-        format!("tile/{}/{}", self.level, Place(self.index, self.width))
+        format!("tile/{}/{}", self.level, TilePath(self.index, self.width))
     }
 
     /// The file that the entries below it are in, for a tile of level 0.
     #[must_use]
     pub fn entries_path(&self) -> String {
-        format!("tile/entries/{}", Place(self.index, self.width))
+        format!("tile/entries/{}", TilePath(self.index, self.width))
     }
 
     /// Whether nothing can be added to it any more.
@@ -66,14 +66,14 @@ impl Tile {
 }
 
 /// How many hashes tiles of a level have in all.
-fn hashes_at(level: u8, size: u64) -> u64 {
+fn count_hashes(level: u8, size: u64) -> u64 {
     size.checked_shr(u32::from(level) * u32::from(TILE_LEVELS)).unwrap_or(0)
 }
 
 /// A number as directories of three digits each, and how wide it is where it is not full.
-struct Place(u64, u16);
+struct TilePath(u64, u16);
 
-impl fmt::Display for Place {
+impl fmt::Display for TilePath {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut groups = vec![self.0 % 1000];
         let mut rest = self.0 / 1000;
@@ -93,18 +93,18 @@ impl fmt::Display for Place {
 pub struct TiledHashes<R> {
     size: u64,
     read: R,
-    known: BTreeMap<(u8, u64), Vec<Hash>>,
+    loaded: BTreeMap<(u8, u64), Vec<LogHash>>,
 }
 
-impl<E, R: FnMut(Tile) -> Result<Vec<Hash>, E>> TiledHashes<R> {
+impl<E, R: FnMut(Tile) -> Result<Vec<LogHash>, E>> TiledHashes<R> {
     /// The hashes of a log of this size. The function gives exactly as many hashes as a tile is wide, or says why not.
     pub fn new(size: u64, read: R) -> Self {
-        Self { size, read, known: BTreeMap::new() }
+        Self { size, read, loaded: BTreeMap::new() }
     }
 
-    fn tile(&mut self, level: u8, index: u64) -> Result<&[Hash], E> {
-        let tile = Tile::at(level, index, hashes_at(level, self.size));
-        let entry = self.known.entry((level, index));
+    fn load_tile(&mut self, level: u8, index: u64) -> Result<&[LogHash], E> {
+        let tile = Tile::in_level(level, index, count_hashes(level, self.size));
+        let entry = self.loaded.entry((level, index));
         Ok(match entry {
             std::collections::btree_map::Entry::Occupied(known) => known.into_mut(),
             std::collections::btree_map::Entry::Vacant(place) => place.insert((self.read)(tile)?),
@@ -112,26 +112,26 @@ impl<E, R: FnMut(Tile) -> Result<Vec<Hash>, E>> TiledHashes<R> {
     }
 }
 
-impl<E, R: FnMut(Tile) -> Result<Vec<Hash>, E>> Hashes for TiledHashes<R> {
+impl<E, R: FnMut(Tile) -> Result<Vec<LogHash>, E>> SubtreeHashes for TiledHashes<R> {
     type Error = E;
 
-    fn hash(&mut self, level: u8, index: u64) -> Result<Hash, E> {
+    fn subtree_root(&mut self, level: u8, index: u64) -> Result<LogHash, E> {
         let (tile_level, above) = (level / TILE_LEVELS, level % TILE_LEVELS);
         let first = index << above;
-        let tile = self.tile(tile_level, first / TILE_WIDTH)?;
+        let tile = self.load_tile(tile_level, first / TILE_WIDTH)?;
         let at = (first % TILE_WIDTH) as usize;
-        Ok(over(tile.get(at..at + (1 << above)).unwrap_or_default()))
+        Ok(root_over_hashes(tile.get(at..at + (1 << above)).unwrap_or_default()))
     }
 }
 
 /// The root over hashes of one level, as many as a power of two.
-pub(crate) fn over(hashes: &[Hash]) -> Hash {
+pub(crate) fn root_over_hashes(hashes: &[LogHash]) -> LogHash {
     match hashes {
-        [] => Hash::of_nothing(),
+        [] => LogHash::empty_root(),
         [one] => *one,
         many => {
             let (left, right) = many.split_at(many.len() / 2);
-            Hash::of_node(over(left), over(right))
+            LogHash::of_node(root_over_hashes(left), root_over_hashes(right))
         }
     }
 }
@@ -139,13 +139,13 @@ pub(crate) fn over(hashes: &[Hash]) -> Hash {
 /// A bundle that is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the bundle ends in the middle of its entry {0}")]
-pub struct BadBundle(pub usize);
+pub struct BundleError(pub usize);
 
 /// Entries as one file has them: each with its length before it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Bundle(Vec<u8>);
+pub struct EntryBundle(Vec<u8>);
 
-impl Bundle {
+impl EntryBundle {
     /// One entry more; false where it is too long.
     pub fn push(&mut self, entry: &[u8]) -> bool {
         let Ok(len) = u16::try_from(entry.len()) else { return false };
@@ -162,13 +162,13 @@ impl Bundle {
 }
 
 /// The entries of a bundle, in order, up to the first that is not whole.
-pub fn entries(bundle: &[u8]) -> impl Iterator<Item = Result<&[u8], BadBundle>> {
+pub fn read_entries(bundle: &[u8]) -> impl Iterator<Item = Result<&[u8], BundleError>> {
     let mut rest = Some(bundle).filter(|bundle| !bundle.is_empty());
     let mut number = 0;
     std::iter::from_fn(move || {
         let bytes = rest.take()?;
         let entry = bytes.split_first_chunk::<2>().and_then(|(len, after)| after.split_at_checked(usize::from(u16::from_be_bytes(*len))));
-        let Some((entry, after)) = entry else { return Some(Err(BadBundle(number))) };
+        let Some((entry, after)) = entry else { return Some(Err(BundleError(number))) };
         rest = Some(after).filter(|after| !after.is_empty());
         number += 1;
         Some(Ok(entry))

@@ -6,25 +6,25 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 
 use converger_ledger::{
-    BadCheckpoint, BadKey, BadNote, BadProof, BadReceipt, Checkpoint, Growth, Hash, Note, Proven, Receipt, Sheaf, Signer, Tile,
-    TiledHashes, Verifier, consistency, inclusion, verify_consistency, verify_inclusion,
+    Checkpoint, CheckpointError, KeyError, LogBuilder, LogHash, NoteError, NoteSigner, NoteVerifier, ProofError, ProvenEntry, Receipt,
+    ReceiptBundle, ReceiptError, SignedNote, Tile, TiledHashes, prove_consistency, prove_inclusion, verify_consistency, verify_inclusion,
 };
 use ct_merkle::mem_backed_tree::MemoryBackedTree;
-use log::{ORIGIN, entry, grown, shelf, signer};
+use log::{ORIGIN, build_log, build_tree, sample_entry, signer};
 use signed_note::{StandardVerifier, VerifierList};
 use tlog_tiles::{HashReader, TileHashReader, TileReader};
 
 /// Sizes around everything at which something changes.
 const SIZES: &[u64] = &[0, 1, 2, 3, 4, 5, 7, 8, 9, 31, 32, 33, 255, 256, 257, 300, 511, 512, 513, 1000];
 
-fn theirs(hash: Hash) -> tlog_tiles::Hash {
+fn to_tlog_hash(hash: LogHash) -> tlog_tiles::Hash {
     tlog_tiles::Hash(hash.0)
 }
 
 /// Our files, read by their names for them: theirs have the height of tiles in the path.
-struct Reader(log::Shelf);
+struct FixtureTileReader(log::LogFilesFixture);
 
-impl TileReader for Reader {
+impl TileReader for FixtureTileReader {
     fn height(&self) -> u8 {
         8
     }
@@ -38,77 +38,81 @@ impl TileReader for Reader {
 }
 
 #[test]
-fn roots_are_those_of_two_others() {
+fn roots_match_two_other_implementations() {
     let mut other = MemoryBackedTree::<sha2_next::Sha256, Vec<u8>>::new();
     for size in 0..600 {
-        let (tree, _) = grown(size);
+        let (tree, _) = build_tree(size);
         assert_eq!(tree.size(), size);
         if size > 0 {
-            other.push(entry(size - 1));
+            other.push(sample_entry(size - 1));
             assert_eq!(tree.root().0[..], other.root().as_bytes()[..], "{size}");
         }
     }
-    assert_eq!(theirs(grown(0).0.root()), tlog_tiles::EMPTY_HASH);
+    assert_eq!(to_tlog_hash(build_tree(0).0.root()), tlog_tiles::EMPTY_HASH);
 }
 
 #[test]
-fn a_tree_goes_on_from_its_peaks() {
-    let (mut tree, _) = grown(300);
-    let mut again = converger_ledger::Tree::of(300, tree.peaks().to_vec()).unwrap();
+fn tree_continues_from_its_peaks() {
+    let (mut tree, _) = build_tree(300);
+    let mut again = converger_ledger::MerkleTree::from_peaks(300, tree.peaks().to_vec()).unwrap();
     for number in 300..600 {
-        tree.append(Hash::of_leaf(&entry(number)), |_, _, _| {});
-        again.append(Hash::of_leaf(&entry(number)), |_, _, _| {});
+        tree.append(LogHash::of_leaf(&sample_entry(number)), |_, _, _| {});
+        again.append(LogHash::of_leaf(&sample_entry(number)), |_, _, _| {});
         assert_eq!(again.root(), tree.root());
     }
-    assert_eq!(converger_ledger::Tree::of(300, tree.peaks()[1..].to_vec()), None, "so many peaks are not those of 300 entries");
+    assert_eq!(
+        converger_ledger::MerkleTree::from_peaks(300, tree.peaks()[1..].to_vec()),
+        None,
+        "so many peaks are not those of 300 entries"
+    );
 }
 
 /// What is kept of a log while it grows: full tiles with the roots over them.
 #[derive(Default)]
-struct Kept(BTreeMap<(u8, u64), (Vec<Hash>, Hash)>);
+struct StoredTiles(BTreeMap<(u8, u64), (Vec<LogHash>, LogHash)>);
 
 #[test]
-fn a_log_is_resumed_from_its_full_tiles_and_grows_the_same_tiles() {
-    let (mut growth, mut kept) = (Growth::default(), Kept::default());
+fn log_resumed_from_full_tiles_builds_the_same_tiles() {
+    let (mut growth, mut kept) = (LogBuilder::default(), StoredTiles::default());
     for size in 0..70_000 {
         if size < 600 || size % 4_099 == 0 || size % 65_536 < 2 {
-            let again = Growth::resume(size, |level, index| {
-                Ok::<Hash, Infallible>(match level.checked_sub(1) {
-                    None => Hash::of_leaf(&entry(index)),
+            let again = LogBuilder::resume(size, |level, index| {
+                Ok::<LogHash, Infallible>(match level.checked_sub(1) {
+                    None => LogHash::of_leaf(&sample_entry(index)),
                     Some(below) => kept.0[&(below, index)].1,
                 })
             });
             assert_eq!(again.as_ref(), Ok(&growth), "{size}");
         }
-        growth.append(Hash::of_leaf(&entry(size)), |tile, hashes, root| {
+        growth.append(LogHash::of_leaf(&sample_entry(size)), |tile, hashes, root| {
             assert!(tile.is_full());
             let is_new = kept.0.insert((tile.level, tile.index), (hashes.to_vec(), root)).is_none();
             assert!(is_new, "{tile:?} was full before");
         });
     }
     let mut own: Vec<Tile> = kept.0.keys().map(|(level, index)| Tile { level: *level, index: *index, width: 256 }).collect();
-    own.extend(growth.partial().map(|(tile, _)| tile));
+    own.extend(growth.partial_tiles().map(|(tile, _)| tile));
     own.sort();
-    assert_eq!(own, Tile::all(70_000).collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>());
+    assert_eq!(own, Tile::tiles_of_log(70_000).collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>());
 }
 
 #[test]
-fn tiles_are_authenticated_by_others() {
+fn tiles_verify_with_another_implementation() {
     for size in [1, 2, 3, 31, 33, 255, 256, 257, 513] {
-        let (tree, subtrees) = grown(size);
-        let reader = Reader(shelf(size));
-        let hashes = TileHashReader::new(size, theirs(tree.root()), &reader);
+        let (tree, subtrees) = build_tree(size);
+        let reader = FixtureTileReader(build_log(size));
+        let hashes = TileHashReader::new(size, to_tlog_hash(tree.root()), &reader);
         for ((level, index), hash) in subtrees {
             let stored = tlog_tiles::stored_hash_index(level, index);
-            assert_eq!(hashes.read_hashes(&[stored]).unwrap(), [theirs(hash)], "{size}: {level} {index}");
+            assert_eq!(hashes.read_hashes(&[stored]).unwrap(), [to_tlog_hash(hash)], "{size}: {level} {index}");
         }
     }
 }
 
 #[test]
-fn what_others_call_new_tiles_is_new() {
+fn added_tiles_match_another_implementation() {
     for (old, new) in [(0, 1), (0, 300), (1, 2), (255, 256), (256, 257), (300, 1000), (512, 512), (0, 70_000), (65_535, 65_537)] {
-        let mut own: Vec<String> = Tile::new_since(old, new).map(|tile| tile.path()).collect();
+        let mut own: Vec<String> = Tile::tiles_added(old, new).map(|tile| tile.path()).collect();
         let other = tlog_tiles::Tile::new_tiles(8, old, new);
         let mut other: Vec<String> = other.iter().map(|tile| tile.path().replacen("tile/8/", "tile/", 1)).collect();
         own.sort();
@@ -120,135 +124,135 @@ fn what_others_call_new_tiles_is_new() {
     assert_eq!(Tile { width: 5, ..far }.entries_path(), "tile/entries/x001/x234/067.p/5");
 }
 
-fn hashes(size: u64, subtrees: &log::Subtrees) -> impl converger_ledger::Hashes<Error = Infallible> {
+fn tiled_hashes(size: u64, subtrees: &log::SubtreeMap) -> impl converger_ledger::SubtreeHashes<Error = Infallible> {
     TiledHashes::new(size, move |tile: Tile| {
-        Ok(log::tile_bytes(tile, subtrees).as_chunks::<32>().0.iter().map(|hash| Hash(*hash)).collect())
+        Ok(log::tile_bytes(tile, subtrees).as_chunks::<32>().0.iter().map(|hash| LogHash(*hash)).collect())
     })
 }
 
 #[test]
-fn inclusion_is_proven_to_others_and_nothing_else_is() {
+fn inclusion_proofs_verify_elsewhere_and_forged_ones_fail() {
     for &size in SIZES.iter().filter(|size| **size > 0) {
-        let (tree, subtrees) = grown(size);
+        let (tree, subtrees) = build_tree(size);
         let root = tree.root();
         for index in (0..size).filter(|index| size < 64 || index % 17 == 0 || index + 3 > size) {
-            let proof = inclusion(&mut hashes(size, &subtrees), index, size).unwrap().unwrap();
-            let leaf = Hash::of_leaf(&entry(index));
+            let proof = prove_inclusion(&mut tiled_hashes(size, &subtrees), index, size).unwrap().unwrap();
+            let leaf = LogHash::of_leaf(&sample_entry(index));
             assert_eq!(verify_inclusion(index, leaf, size, root, &proof), Ok(()), "{index} of {size}");
-            let others: Vec<_> = proof.iter().map(|hash| theirs(*hash)).collect();
-            tlog_tiles::check_record(&others, size, theirs(root), index, theirs(leaf)).unwrap();
-            refuses(index, leaf, size, root, &proof);
+            let others: Vec<_> = proof.iter().map(|hash| to_tlog_hash(*hash)).collect();
+            tlog_tiles::check_record(&others, size, to_tlog_hash(root), index, to_tlog_hash(leaf)).unwrap();
+            check_forged_inclusion_fails(index, leaf, size, root, &proof);
         }
-        assert_eq!(inclusion(&mut hashes(size, &subtrees), size, size), Ok(None));
+        assert_eq!(prove_inclusion(&mut tiled_hashes(size, &subtrees), size, size), Ok(None));
     }
 }
 
-fn refuses(index: u64, leaf: Hash, size: u64, root: Hash, proof: &[Hash]) {
-    let other = Hash::of_leaf(b"another");
-    assert_eq!(verify_inclusion(index, other, size, root, proof), Err(BadProof::Mismatch));
-    assert_eq!(verify_inclusion(index, leaf, size, other, proof), Err(BadProof::Mismatch));
-    assert_eq!(verify_inclusion(size, leaf, size, root, proof), Err(BadProof::OutOfRange));
-    assert_eq!(verify_inclusion(index, leaf, size, root, &[proof, &[other]].concat()), Err(BadProof::Length));
+fn check_forged_inclusion_fails(index: u64, leaf: LogHash, size: u64, root: LogHash, proof: &[LogHash]) {
+    let other = LogHash::of_leaf(b"another");
+    assert_eq!(verify_inclusion(index, other, size, root, proof), Err(ProofError::RootMismatch));
+    assert_eq!(verify_inclusion(index, leaf, size, other, proof), Err(ProofError::RootMismatch));
+    assert_eq!(verify_inclusion(size, leaf, size, root, proof), Err(ProofError::OutOfRange));
+    assert_eq!(verify_inclusion(index, leaf, size, root, &[proof, &[other]].concat()), Err(ProofError::WrongLength));
     for at in 0..proof.len() {
         let mut changed = proof.to_vec();
         changed[at] = other;
-        assert_eq!(verify_inclusion(index, leaf, size, root, &changed), Err(BadProof::Mismatch));
+        assert_eq!(verify_inclusion(index, leaf, size, root, &changed), Err(ProofError::RootMismatch));
         changed.remove(at);
         assert!(verify_inclusion(index, leaf, size, root, &changed).is_err());
     }
 }
 
 #[test]
-fn consistency_is_proven_to_others_and_nothing_else_is() {
+fn consistency_proofs_verify_elsewhere_and_forged_ones_fail() {
     for &new in SIZES.iter().filter(|size| **size > 0) {
-        let (tree, subtrees) = grown(new);
+        let (tree, subtrees) = build_tree(new);
         for old in (1..=new).filter(|old| new < 64 || old % 13 == 0 || SIZES.contains(old)) {
-            let before = (old, grown(old).0.root());
+            let before = (old, build_tree(old).0.root());
             let now = (new, tree.root());
-            let proof = consistency(&mut hashes(new, &subtrees), old, new).unwrap().unwrap();
+            let proof = prove_consistency(&mut tiled_hashes(new, &subtrees), old, new).unwrap().unwrap();
             assert_eq!(verify_consistency(before, now, &proof), Ok(()), "{old} to {new}");
-            let others: Vec<_> = proof.iter().map(|hash| theirs(*hash)).collect();
-            tlog_tiles::check_tree(&others, new, theirs(now.1), old, theirs(before.1)).unwrap();
-            let other = Hash::of_leaf(b"another");
+            let others: Vec<_> = proof.iter().map(|hash| to_tlog_hash(*hash)).collect();
+            tlog_tiles::check_tree(&others, new, to_tlog_hash(now.1), old, to_tlog_hash(before.1)).unwrap();
+            let other = LogHash::of_leaf(b"another");
             assert!(verify_consistency((old, other), now, &proof).is_err(), "{old} to {new}: another beginning");
             assert!(verify_consistency(before, (new, other), &proof).is_err(), "{old} to {new}: another end");
-            assert_eq!(verify_consistency(before, now, &[&proof[..], &[other]].concat()), Err(BadProof::Length));
+            assert_eq!(verify_consistency(before, now, &[&proof[..], &[other]].concat()), Err(ProofError::WrongLength));
             for at in 0..proof.len() {
                 let mut changed = proof.clone();
                 changed[at] = other;
-                assert_eq!(verify_consistency(before, now, &changed), Err(BadProof::Mismatch), "{old} to {new}, hash {at}");
+                assert_eq!(verify_consistency(before, now, &changed), Err(ProofError::RootMismatch), "{old} to {new}, hash {at}");
                 changed.remove(at);
                 assert!(verify_consistency(before, now, &changed).is_err(), "{old} to {new} without hash {at}");
             }
         }
-        assert_eq!(consistency(&mut hashes(new, &subtrees), new + 1, new), Ok(None));
-        assert_eq!(verify_consistency((new + 1, tree.root()), (new, tree.root()), &[]), Err(BadProof::OutOfRange));
+        assert_eq!(prove_consistency(&mut tiled_hashes(new, &subtrees), new + 1, new), Ok(None));
+        assert_eq!(verify_consistency((new + 1, tree.root()), (new, tree.root()), &[]), Err(ProofError::OutOfRange));
     }
 }
 
 #[test]
-fn a_log_of_nothing_is_the_beginning_of_every_log() {
-    let (tree, _) = grown(5);
-    let nothing = (0, Hash::of_nothing());
+fn empty_log_is_a_prefix_of_every_log() {
+    let (tree, _) = build_tree(5);
+    let nothing = (0, LogHash::empty_root());
     assert_eq!(verify_consistency(nothing, (5, tree.root()), &[]), Ok(()));
-    assert_eq!(verify_consistency((0, tree.root()), (5, tree.root()), &[]), Err(BadProof::Mismatch));
-    assert_eq!(verify_consistency(nothing, (5, tree.root()), &[tree.root()]), Err(BadProof::Length));
+    assert_eq!(verify_consistency((0, tree.root()), (5, tree.root()), &[]), Err(ProofError::RootMismatch));
+    assert_eq!(verify_consistency(nothing, (5, tree.root()), &[tree.root()]), Err(ProofError::WrongLength));
 }
 
-fn checkpoint(size: u64) -> Checkpoint {
-    Checkpoint { origin: ORIGIN.to_owned(), size, root: grown(size).0.root() }
+fn checkpoint_of_size(size: u64) -> Checkpoint {
+    Checkpoint { origin: ORIGIN.to_owned(), size, root: build_tree(size).0.root() }
 }
 
 #[test]
-fn others_accept_our_checkpoints_and_keys() {
-    let signed = checkpoint(300).sign(&signer());
+fn checkpoints_and_keys_verify_with_another_implementation() {
+    let signed = checkpoint_of_size(300).sign(&signer());
     let vkey = signer().verifier().to_string();
     let list = || VerifierList::new(vec![Box::new(StandardVerifier::new(&vkey).unwrap())]);
     let note = signed_note::Note::from_bytes(signed.as_bytes()).unwrap();
     let (known, unknown) = note.verify(&list()).unwrap();
     assert_eq!((known.len(), unknown.len()), (1, 0));
     let other = tlog_tiles::Checkpoint::from_bytes(note.text()).unwrap();
-    assert_eq!((other.origin(), other.size(), *other.hash()), (ORIGIN, 300, theirs(checkpoint(300).root)));
+    assert_eq!((other.origin(), other.size(), *other.hash()), (ORIGIN, 300, to_tlog_hash(checkpoint_of_size(300).root)));
     let changed = signed.replacen("300", "301", 1);
     assert!(signed_note::Note::from_bytes(changed.as_bytes()).unwrap().verify(&list()).is_err());
 }
 
 #[test]
-fn a_key_that_is_kept_is_one_for_others_and_signs_the_same() {
+fn stored_key_signs_the_same_in_another_implementation() {
     use signed_note::Signer as _;
-    let signer = Signer::new(ORIGIN, &[7; 32]).unwrap();
-    let theirs = signed_note::StandardSigner::new(&signer.to_secret()).unwrap();
+    let signer = NoteSigner::new(ORIGIN, &[7; 32]).unwrap();
+    let theirs = signed_note::StandardSigner::new(&signer.to_secret_text()).unwrap();
     let note = signer.sign("text\n");
     let ours = base64::Engine::decode(&base64::engine::general_purpose::STANDARD, note.rsplit(' ').next().unwrap().trim_end()).unwrap();
     assert_eq!(ours[4..], theirs.sign(b"text\n").unwrap(), "after the hash of the key");
-    let again = Signer::parse(&format!("{}\n", signer.to_secret())).unwrap();
+    let again = NoteSigner::parse(&format!("{}\n", signer.to_secret_text())).unwrap();
     assert_eq!(again.sign("text\n"), signer.sign("text\n"));
-    let secret = signer.to_secret();
+    let secret = signer.to_secret_text();
     for (at, _) in secret.char_indices() {
         let mut changed = secret.clone().into_bytes();
         changed[at] = if changed[at] == b'A' { b'B' } else { b'A' };
         let changed = String::from_utf8(changed).unwrap();
-        assert!(Signer::parse(&changed).is_err(), "{at}");
-        assert!(Signer::parse(&secret[..at]).is_err(), "{at}");
+        assert!(NoteSigner::parse(&changed).is_err(), "{at}");
+        assert!(NoteSigner::parse(&secret[..at]).is_err(), "{at}");
     }
     assert!(!format!("{signer:?}").contains(secret.rsplit('+').next().unwrap()));
 }
 
 #[test]
-fn we_accept_what_others_sign() {
+fn accepts_notes_signed_by_another_implementation() {
     let key = ed25519_dalek::SigningKey::from_bytes(&[9; 32]);
     let vkey = signed_note::new_ed25519_verifier_key(ORIGIN, &key.verifying_key());
-    let verifier = Verifier::parse(&vkey).unwrap();
+    let verifier = NoteVerifier::parse(&vkey).unwrap();
     assert_eq!(verifier.to_string(), vkey);
-    assert_eq!(Signer::new(ORIGIN, &[9; 32]).unwrap().verifier(), verifier);
-    let signed = checkpoint(3).sign(&Signer::new(ORIGIN, &[9; 32]).unwrap());
-    assert_eq!(Checkpoint::verify(signed.as_bytes(), &verifier), Ok(checkpoint(3)));
+    assert_eq!(NoteSigner::new(ORIGIN, &[9; 32]).unwrap().verifier(), verifier);
+    let signed = checkpoint_of_size(3).sign(&NoteSigner::new(ORIGIN, &[9; 32]).unwrap());
+    assert_eq!(Checkpoint::verify(signed.as_bytes(), &verifier), Ok(checkpoint_of_size(3)));
 }
 
 #[test]
-fn every_changed_byte_of_a_checkpoint_is_noticed() {
-    let (signed, verifier) = (checkpoint(30).sign(&signer()), signer().verifier());
-    assert_eq!(Checkpoint::verify(signed.as_bytes(), &verifier), Ok(checkpoint(30)));
+fn every_flipped_bit_of_a_checkpoint_is_detected() {
+    let (signed, verifier) = (checkpoint_of_size(30).sign(&signer()), signer().verifier());
+    assert_eq!(Checkpoint::verify(signed.as_bytes(), &verifier), Ok(checkpoint_of_size(30)));
     for at in 0..signed.len() {
         for bit in 0..8 {
             let mut changed = signed.clone().into_bytes();
@@ -260,58 +264,58 @@ fn every_changed_byte_of_a_checkpoint_is_noticed() {
 }
 
 #[test]
-fn a_checkpoint_of_somebody_else_is_told_from_a_false_one() {
+fn distinguishes_foreign_checkpoints_from_forged_ones() {
     let verifier = signer().verifier();
     let verify = |signed: &str| Checkpoint::verify(signed.as_bytes(), &verifier);
-    let stranger = Signer::new(ORIGIN, &[8; 32]).unwrap();
-    assert_eq!(verify(&checkpoint(3).sign(&stranger)), Err(BadCheckpoint::Note(BadNote::Unsigned)));
-    let other = Checkpoint { origin: "converger.test/other".to_owned(), ..checkpoint(3) };
-    assert_eq!(verify(&other.sign(&signer())), Err(BadCheckpoint::Origin));
-    let changed = checkpoint(3).sign(&signer()).replacen("\n3\n", "\n4\n", 1);
-    assert_eq!(verify(&changed), Err(BadCheckpoint::Note(BadNote::False)));
+    let stranger = NoteSigner::new(ORIGIN, &[8; 32]).unwrap();
+    assert_eq!(verify(&checkpoint_of_size(3).sign(&stranger)), Err(CheckpointError::Note(NoteError::NotSigned)));
+    let other = Checkpoint { origin: "converger.test/other".to_owned(), ..checkpoint_of_size(3) };
+    assert_eq!(verify(&other.sign(&signer())), Err(CheckpointError::OtherLog));
+    let changed = checkpoint_of_size(3).sign(&signer()).replacen("\n3\n", "\n4\n", 1);
+    assert_eq!(verify(&changed), Err(CheckpointError::Note(NoteError::BadSignature)));
     for text in ["", "\n", "a\n", "a\nb\n", "no signature\n\n", "a\n03\nx\n"] {
-        assert!(Checkpoint::unverified(text.as_bytes()).is_err(), "{text:?}");
+        assert!(Checkpoint::parse_unverified(text.as_bytes()).is_err(), "{text:?}");
     }
-    let odd = signer().sign(&format!("{ORIGIN}\n03\n{}\n", checkpoint(3).root));
-    assert_eq!(verify(&odd), Err(BadCheckpoint::Form));
+    let odd = signer().sign(&format!("{ORIGIN}\n03\n{}\n", checkpoint_of_size(3).root));
+    assert_eq!(verify(&odd), Err(CheckpointError::Malformed));
 }
 
 #[test]
-fn signatures_of_others_beside_ours_do_no_harm() {
-    let text = format!("{ORIGIN}\n3\n{}\n", checkpoint(3).root);
-    let witness = Signer::new("witness.test", &[5; 32]).unwrap();
+fn ignores_additional_signatures() {
+    let text = format!("{ORIGIN}\n3\n{}\n", checkpoint_of_size(3).root);
+    let witness = NoteSigner::new("witness.test", &[5; 32]).unwrap();
     let line = |note: String| note.rsplit_once("\n\n").unwrap().1.to_owned();
     let both = format!("{text}\n{}{}", line(witness.sign(&text)), line(signer().sign(&text)));
-    assert_eq!(Checkpoint::verify(both.as_bytes(), &signer().verifier()), Ok(checkpoint(3)));
-    assert_eq!(Note::parse(both.as_bytes()).unwrap().verify(&witness.verifier()), Ok(text.as_str()));
+    assert_eq!(Checkpoint::verify(both.as_bytes(), &signer().verifier()), Ok(checkpoint_of_size(3)));
+    assert_eq!(SignedNote::parse(both.as_bytes()).unwrap().verify(&witness.verifier()), Ok(text.as_str()));
 }
 
 #[test]
-fn keys_are_refused_by_what_is_wrong_with_them() {
+fn malformed_keys_are_refused_with_their_cause() {
     let vkey = signer().verifier().to_string();
-    let check = |text: &str, bad: BadKey| assert_eq!(Verifier::parse(text), Err(bad), "{text}");
-    check("", BadKey::Form);
-    check("name only", BadKey::Form);
-    check(&vkey.replacen("converger.test/lab", "other", 1), BadKey::Hash);
-    check(&vkey.replacen("converger.test/lab", "two words", 1), BadKey::Name);
-    check("a+00000000+!!", BadKey::Form);
-    check("a+00000000+AgAA", BadKey::Kind);
-    assert_eq!(Signer::new("a+b", &[0; 32]).map(|_| ()), Err(BadKey::Name));
+    let check = |text: &str, bad: KeyError| assert_eq!(NoteVerifier::parse(text), Err(bad), "{text}");
+    check("", KeyError::Malformed);
+    check("name only", KeyError::Malformed);
+    check(&vkey.replacen("converger.test/lab", "other", 1), KeyError::HashMismatch);
+    check(&vkey.replacen("converger.test/lab", "two words", 1), KeyError::InvalidName);
+    check("a+00000000+!!", KeyError::Malformed);
+    check("a+00000000+AgAA", KeyError::NotEd25519);
+    assert_eq!(NoteSigner::new("a+b", &[0; 32]).map(|_| ()), Err(KeyError::InvalidName));
     assert!(!format!("{:?}", signer()).contains("7, 7"), "a key does not show its secret");
 }
 
 #[test]
-fn a_receipt_stands_for_itself() {
-    let (_, subtrees) = grown(300);
+fn receipt_verifies_without_the_log() {
+    let (_, subtrees) = build_tree(300);
     let receipt = Receipt {
-        entry: entry(123),
+        entry: sample_entry(123),
         index: 123,
-        proof: inclusion(&mut hashes(300, &subtrees), 123, 300).unwrap().unwrap(),
-        checkpoint: checkpoint(300).sign(&signer()),
+        proof: prove_inclusion(&mut tiled_hashes(300, &subtrees), 123, 300).unwrap().unwrap(),
+        checkpoint: checkpoint_of_size(300).sign(&signer()),
     };
     let text = receipt.to_text();
     assert_eq!(Receipt::parse(&text).as_ref(), Ok(&receipt));
-    assert_eq!(receipt.verify(&signer().verifier()), Ok(checkpoint(300)));
+    assert_eq!(receipt.verify(&signer().verifier()), Ok(checkpoint_of_size(300)));
     let verifier = signer().verifier();
     let verify = |bytes: &[u8]| Receipt::parse(std::str::from_utf8(bytes).unwrap_or_default())?.verify(&verifier);
     for at in 0..text.len() {
@@ -323,50 +327,60 @@ fn a_receipt_stands_for_itself() {
 }
 
 /// Some entries of a log of 300, under its checkpoint.
-fn sheaf(indices: &[u64]) -> Sheaf {
-    let (_, subtrees) = grown(300);
-    let proof = |index| inclusion(&mut hashes(300, &subtrees), index, 300).unwrap().unwrap();
-    let proven = indices.iter().map(|index| Proven { entry: entry(*index), index: *index, proof: proof(*index) }).collect();
-    Sheaf { kept: vec![b"something".to_vec(), Vec::new()], proven, checkpoint: checkpoint(300).sign(&signer()) }
+fn sample_bundle(indices: &[u64]) -> ReceiptBundle {
+    let (_, subtrees) = build_tree(300);
+    let proof = |index| prove_inclusion(&mut tiled_hashes(300, &subtrees), index, 300).unwrap().unwrap();
+    let proven = indices.iter().map(|index| ProvenEntry { entry: sample_entry(*index), index: *index, proof: proof(*index) }).collect();
+    ReceiptBundle {
+        attachments: vec![b"something".to_vec(), Vec::new()],
+        entries: proven,
+        checkpoint: checkpoint_of_size(300).sign(&signer()),
+    }
 }
 
 #[test]
-fn entries_of_one_log_stand_for_themselves_under_one_checkpoint() {
-    let (sheaf, verifier) = (sheaf(&[3, 123, 299]), signer().verifier());
+fn bundle_verifies_without_the_log() {
+    let (sheaf, verifier) = (sample_bundle(&[3, 123, 299]), signer().verifier());
     let text = sheaf.to_text();
-    assert!(Sheaf::is_meant(&text) && !Sheaf::is_meant("converger.receipt/10\n"));
-    assert_eq!(Sheaf::parse(&text).as_ref(), Ok(&sheaf));
-    assert_eq!(sheaf.verify(&verifier), Ok(checkpoint(300)));
+    assert!(ReceiptBundle::has_header(&text) && !ReceiptBundle::has_header("converger.receipt/10\n"));
+    assert_eq!(ReceiptBundle::parse(&text).as_ref(), Ok(&sheaf));
+    assert_eq!(sheaf.verify(&verifier), Ok(checkpoint_of_size(300)));
     let first_proof = text.find("extra ").unwrap();
     for at in 0..text.len() {
         let mut changed = text.clone().into_bytes();
         changed[at] ^= 1;
-        let found = Sheaf::parse(std::str::from_utf8(&changed).unwrap_or_default());
+        let found = ReceiptBundle::parse(std::str::from_utf8(&changed).unwrap_or_default());
         let is_whole = found.as_ref().is_ok_and(|found| found.verify(&verifier).is_ok());
         // What is given along is held against the entries by whoever reads those; here it is only another.
-        assert!(!is_whole || (at < first_proof && found.unwrap().kept != sheaf.kept), "byte {at}: {}", String::from_utf8_lossy(&changed));
-        assert!(Sheaf::parse(&text[..text.floor_char_boundary(at)]).and_then(|cut| cut.verify(&verifier)).is_err(), "cut at {at}");
+        assert!(
+            !is_whole || (at < first_proof && found.unwrap().attachments != sheaf.attachments),
+            "byte {at}: {}",
+            String::from_utf8_lossy(&changed)
+        );
+        assert!(ReceiptBundle::parse(&text[..text.floor_char_boundary(at)]).and_then(|cut| cut.verify(&verifier)).is_err(), "cut at {at}");
     }
     // Each part of it is a receipt that others read.
     for part in text.split("\n\n").filter(|part| part.starts_with("extra ")) {
         let receipt = format!("c2sp.org/tlog-proof@v1\n{part}\n\n{}", sheaf.checkpoint);
-        assert_eq!(Receipt::parse(&receipt).unwrap().verify(&verifier), Ok(checkpoint(300)));
+        assert_eq!(Receipt::parse(&receipt).unwrap().verify(&verifier), Ok(checkpoint_of_size(300)));
     }
 }
 
 #[test]
-fn entries_that_are_swapped_there_twice_or_of_another_log_prove_nothing() {
-    let (verifier, good) = (signer().verifier(), sheaf(&[3, 123, 299]));
-    let check = |indices: &[u64], late| assert_eq!(sheaf(indices).verify(&verifier), Err(BadReceipt::Order { index: late }), "{indices:?}");
+fn refuses_swapped_duplicate_and_foreign_entries() {
+    let (verifier, good) = (signer().verifier(), sample_bundle(&[3, 123, 299]));
+    let check = |indices: &[u64], late| {
+        assert_eq!(sample_bundle(indices).verify(&verifier), Err(ReceiptError::OutOfOrder { index: late }), "{indices:?}")
+    };
     check(&[123, 3], 3);
     check(&[3, 3], 3);
     let mut exchanged = good.clone();
-    exchanged.proven[0].entry = entry(123);
-    assert!(matches!(exchanged.verify(&verifier), Err(BadReceipt::Entry { index: 3, .. })));
-    let foreign = Sheaf { checkpoint: checkpoint(299).sign(&signer()), ..good.clone() };
-    assert!(matches!(foreign.verify(&verifier), Err(BadReceipt::Entry { index: 3, .. })));
-    let nobody = Signer::new(ORIGIN, &[8; 32]).unwrap();
-    assert!(matches!(good.verify(&nobody.verifier()), Err(BadReceipt::Checkpoint(_))));
-    let empty = Sheaf { proven: Vec::new(), ..good };
-    assert_eq!(Sheaf::parse(&empty.to_text()), Err(BadReceipt::Form));
+    exchanged.entries[0].entry = sample_entry(123);
+    assert!(matches!(exchanged.verify(&verifier), Err(ReceiptError::Entry { index: 3, .. })));
+    let foreign = ReceiptBundle { checkpoint: checkpoint_of_size(299).sign(&signer()), ..good.clone() };
+    assert!(matches!(foreign.verify(&verifier), Err(ReceiptError::Entry { index: 3, .. })));
+    let nobody = NoteSigner::new(ORIGIN, &[8; 32]).unwrap();
+    assert!(matches!(good.verify(&nobody.verifier()), Err(ReceiptError::Checkpoint(_))));
+    let empty = ReceiptBundle { entries: Vec::new(), ..good };
+    assert_eq!(ReceiptBundle::parse(&empty.to_text()), Err(ReceiptError::Malformed));
 }

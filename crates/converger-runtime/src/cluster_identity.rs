@@ -6,16 +6,16 @@
 use std::collections::BTreeMap;
 
 use converger_adapters::proxmox::identity::IdentityError;
-use converger_adapters::proxmox::observe::Needs;
-use converger_adapters::proxmox::{Proxmox, Report};
+use converger_adapters::proxmox::observe::ReadSet;
+use converger_adapters::proxmox::{ObservationReport, ProxmoxObserver};
 use converger_core::apply::{EnvironmentBinding, EnvironmentNames};
 use converger_core::desired::Scope;
 use converger_core::guest::{ClusterIdentity, EnvironmentName, Vmid};
 use converger_core::observe::Seen;
 use converger_core::refusal::Refusal;
-use converger_store::{Batch, Write};
+use converger_store::{Batch, StoreWrite};
 
-use crate::config::Connection;
+use crate::config::ConnectionConfig;
 use crate::error::RuntimeError;
 use crate::state_dir::{StateDirectory, WriteOutcome};
 use crate::{files, host};
@@ -29,7 +29,7 @@ pub(crate) async fn bind_environment(
 ) -> Result<Option<Refusal>, RuntimeError> {
     let cluster = match identity {
         Ok(cluster) => cluster,
-        Err(error) => return Ok(Some(Refusal::cluster_unidentified(environment, &files::plain(&error.to_string())))),
+        Err(error) => return Ok(Some(Refusal::cluster_unidentified(environment, &files::escape_hidden(&error.to_string())))),
     };
     match state.write(Batch::from(binding(environment, cluster))).await? {
         WriteOutcome::Written(_) => Ok(None),
@@ -37,8 +37,8 @@ pub(crate) async fn bind_environment(
     }
 }
 
-fn binding(environment: &EnvironmentName, cluster: ClusterIdentity) -> Write {
-    Write::Bind(EnvironmentBinding { environment: environment.clone(), cluster, by: host::actor().into(), at_ms: host::now_ms() })
+fn binding(environment: &EnvironmentName, cluster: ClusterIdentity) -> StoreWrite {
+    StoreWrite::Bind(EnvironmentBinding { environment: environment.clone(), cluster, by: host::actor().into(), at_ms: host::now_ms() })
 }
 
 /// What an apply would refuse, where the state directory has a cluster recorded. Nothing is written (G5), and a state directory that has none is
@@ -46,8 +46,8 @@ fn binding(environment: &EnvironmentName, cluster: ClusterIdentity) -> Write {
 pub(crate) async fn describe_conflict(
     names: &EnvironmentNames,
     environment: &EnvironmentName,
-    proxmox: &Proxmox,
-    report: &Report,
+    proxmox: &ProxmoxObserver,
+    report: &ObservationReport,
 ) -> Option<String> {
     names.bindings().next()?;
     match proxmox.identity(report).await {
@@ -69,7 +69,7 @@ pub enum GuestCheck {
 #[derive(Debug)]
 pub struct Checked {
     /// The binding that what a person says rests on, where the cluster said who it is.
-    pub binding: Option<Write>,
+    pub binding: Option<StoreWrite>,
     /// What could not be checked, for people.
     pub notes: Vec<String>,
 }
@@ -88,14 +88,14 @@ fn subject(guest: Option<Vmid>) -> String {
 
 /// Takes a quick look at the cluster before a hold or a freeze is recorded. A guest that is proven absent is refused; a cluster that does not answer, or
 /// a guest that cannot be read, is no reason to refuse: the person may know better, and it may be urgent.
-pub async fn check_guest(environment: &EnvironmentName, connection: &Connection, guest: Option<Vmid>) -> GuestCheck {
+pub async fn check_guest(environment: &EnvironmentName, connection: &ConnectionConfig, guest: Option<Vmid>) -> GuestCheck {
     let (report, identity) = match observe_briefly(environment, connection, guest).await {
         Ok(observed) => observed,
         Err(cause) => return GuestCheck::Checked(Checked::unchecked(environment, guest, &cause)),
     };
     let mut notes = Vec::new();
     if let Some(vmid) = guest {
-        match report.reading.seen(vmid, report.reading.find(vmid)) {
+        match report.reading.presence(vmid, report.reading.find(vmid)) {
             Seen::Present(..) => {}
             Seen::Missing => return GuestCheck::Absent(Refusal::guest_missing_in(environment, vmid)),
             Seen::Unknown(cause) => notes.push(format!("{} of {environment} could not be checked: {cause}", subject(guest))),
@@ -103,22 +103,22 @@ pub async fn check_guest(environment: &EnvironmentName, connection: &Connection,
     }
     let binding = identity.map(|cluster| binding(environment, cluster));
     let unread = binding.as_ref().err().map(|error| format!("the identity of the cluster could not be read: {error}"));
-    notes.extend(unread.map(|text| files::plain(&text)));
+    notes.extend(unread.map(|text| files::escape_hidden(&text)));
     GuestCheck::Checked(Checked { binding: binding.ok(), notes })
 }
 
 /// One short observation, with the identity of the cluster that it came from; or why there is none.
 async fn observe_briefly(
     environment: &EnvironmentName,
-    connection: &Connection,
+    connection: &ConnectionConfig,
     guest: Option<Vmid>,
-) -> Result<(Report, Result<ClusterIdentity, IdentityError>), String> {
-    let mut settings = connection.open(environment)?;
+) -> Result<(ObservationReport, Result<ClusterIdentity, IdentityError>), String> {
+    let mut settings = connection.resolve_settings(environment)?;
     settings.bounds = settings.bounds.brief();
-    let plain = |error: &dyn std::fmt::Display| files::plain(&error.to_string());
+    let plain = |error: &dyn std::fmt::Display| files::escape_hidden(&error.to_string());
     // No guest is read in full: only whether it is there matters.
-    let proxmox = Proxmox::new(settings).map_err(|error| plain(&error))?.with_needs(Needs::Declared(BTreeMap::new()));
-    let report = proxmox.report(&Scope::new(guest.into_iter().collect())).await.map_err(|error| plain(&error))?;
+    let proxmox = ProxmoxObserver::new(settings).map_err(|error| plain(&error))?.with_needs(ReadSet::Declared(BTreeMap::new()));
+    let report = proxmox.take_report(&Scope::new(guest.into_iter().collect())).await.map_err(|error| plain(&error))?;
     let identity = proxmox.identity(&report).await;
     Ok((report, identity))
 }

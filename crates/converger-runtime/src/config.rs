@@ -3,31 +3,31 @@
 
 mod connection;
 mod fault;
-mod kept;
+mod snapshot;
 
 use std::collections::BTreeMap;
 use std::io;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
-use converger_core::failure::Code;
+use converger_core::failure::FailureCode;
 use converger_core::guest::{EnvironmentName, Vmid, is_tag};
 use converger_core::policy::{Circumstances, Limits, Rules};
 use converger_engine::operation::Patience;
-use converger_engine::schedule::Limits as AtOnce;
+use converger_engine::schedule::ConcurrencyLimits as AtOnce;
 use serde::Deserialize;
 use toml::Spanned;
 
 use crate::files;
 
-use fault::Fault;
-pub use kept::understood;
+use fault::ConfigFault;
+pub use snapshot::parse_config_snapshot;
 
-pub use connection::{Clock, Connection, ONE_NAME};
-pub use fault::Unusable;
+pub use connection::{ClockSetting, ConnectionConfig, ONE_NAME_PER_CLUSTER};
+pub use fault::ConfigError;
 
 /// The file that is read where none is named.
-const DEFAULT: &str = "converger.toml";
+const DEFAULT_FILE_NAME: &str = "converger.toml";
 
 const CONFIG_BYTES_MAX: usize = 1 << 20;
 
@@ -46,7 +46,7 @@ pub struct Config {
     /// The freeze that the file sets.
     pub circumstances: Circumstances,
     /// How the environment is reached, where that is written.
-    pub connection: Option<Connection>,
+    pub connection: Option<ConnectionConfig>,
     /// Where what must survive the program is kept, where that is written.
     pub state: Option<PathBuf>,
     /// The file on other storage that keeps the last checkpoint of the ledger, where that is written.
@@ -57,14 +57,14 @@ pub struct Config {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct File {
+struct ConfigFile {
     #[serde(default)]
-    environments: BTreeMap<String, Spanned<connection::Written>>,
+    environments: BTreeMap<String, Spanned<connection::EnvironmentTable>>,
     limits: Option<LimitsTable>,
     #[serde(default)]
     apply: ApplyTable,
     #[serde(default)]
-    freeze: Freeze,
+    freeze: FreezeTable,
     #[serde(default)]
     store: StoreTable,
     #[serde(default)]
@@ -85,7 +85,7 @@ struct LedgerTable {
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Protect {
+struct ProtectTable {
     #[serde(default)]
     ids: Vec<Spanned<u64>>,
     #[serde(default)]
@@ -112,7 +112,7 @@ struct ApplyTable {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Freeze {
+struct FreezeTable {
     on: Option<Spanned<bool>>,
     reason: Option<String>,
 }
@@ -121,32 +121,32 @@ struct Freeze {
 ///
 /// # Errors
 /// A sentence that says what is wrong with the file.
-pub fn load(named: Option<&Path>, environment: &EnvironmentName) -> Result<Config, Unusable> {
-    let Some(path) = path(named) else { return Ok(built_in()) };
-    within(&path, |text| parse(text, environment, &path))
+pub fn load(named: Option<&Path>, environment: &EnvironmentName) -> Result<Config, ConfigError> {
+    let Some(path) = find_config_path(named) else { return Ok(built_in_config()) };
+    read_and_parse(&path, |text| parse_config(text, environment, &path))
 }
 
 /// All environments of the file that can be reached, for whoever looks at them as such.
-pub struct Survey {
+pub struct ConfiguredEnvironments {
     /// Where it comes from, for people.
     pub origin: String,
     /// How each environment is reached.
-    pub connections: BTreeMap<EnvironmentName, Connection>,
+    pub connections: BTreeMap<EnvironmentName, ConnectionConfig>,
     /// The state directory, where it is written.
     pub state: Option<PathBuf>,
     /// The witness of its ledger, where it is written.
     pub witness: Option<PathBuf>,
 }
 
-impl Survey {
+impl ConfiguredEnvironments {
     /// Another environment with the same secret.
-    pub fn same_secret(&self, own: &EnvironmentName) -> Option<&EnvironmentName> {
-        connection::same_secret(own, &self.connections)
+    pub fn find_same_secret(&self, own: &EnvironmentName) -> Option<&EnvironmentName> {
+        connection::find_same_secret(own, &self.connections)
     }
 
     /// Another environment that may be the same cluster, and what they share.
-    pub fn same_cluster(&self, own: &EnvironmentName) -> Option<(&EnvironmentName, String)> {
-        connection::same_cluster(own, &self.connections)
+    pub fn find_same_cluster(&self, own: &EnvironmentName) -> Option<(&EnvironmentName, String)> {
+        connection::find_same_cluster(own, &self.connections)
     }
 }
 
@@ -154,20 +154,23 @@ impl Survey {
 ///
 /// # Errors
 /// A sentence that says what is wrong with the file, or that there is none.
-pub fn survey(named: Option<&Path>) -> Result<Survey, Unusable> {
-    let none = || Unusable { code: Code::EnvironmentUnconfigured, text: "there is no converger.toml here; name one with --config".into() };
-    let path = path(named).ok_or_else(none)?;
-    within(&path, |text| {
-        let file: File = toml::from_str(text).map_err(|error| Fault::of_toml(&error))?;
-        let connections = connections(&file.environments, room(&path))?;
-        let (state, witness) = (state(file.store, &path), witness(file.ledger, &path)?);
-        Ok(Survey { origin: files::shown(&path), connections, state, witness })
+pub fn load_environments(named: Option<&Path>) -> Result<ConfiguredEnvironments, ConfigError> {
+    let none = || ConfigError {
+        code: FailureCode::EnvironmentUnconfigured,
+        text: "there is no converger.toml here; name one with --config".into(),
+    };
+    let path = find_config_path(named).ok_or_else(none)?;
+    read_and_parse(&path, |text| {
+        let file: ConfigFile = toml::from_str(text).map_err(|error| ConfigFault::from_toml(&error))?;
+        let connections = parse_connections(&file.environments, config_directory(&path))?;
+        let (state, witness) = (resolve_state_directory(file.store, &path), parse_witness(file.ledger, &path)?);
+        Ok(ConfiguredEnvironments { origin: files::display_path(&path), connections, state, witness })
     })
 }
 
 /// Where the named file, or converger.toml, leads. One that cannot be understood leads nowhere, and ends the command later.
 #[derive(Default)]
-pub struct LeadsTo {
+pub struct ReferencedPaths {
     /// Certificates and secrets.
     pub files: Vec<PathBuf>,
     /// The state directory, where it is written.
@@ -178,39 +181,39 @@ pub struct LeadsTo {
 
 /// Reads where a configuration leads.
 #[must_use]
-pub fn leads_to(named: Option<&Path>) -> LeadsTo {
-    let Ok(survey) = survey(named) else { return LeadsTo::default() };
+pub fn referenced_paths(named: Option<&Path>) -> ReferencedPaths {
+    let Ok(survey) = load_environments(named) else { return ReferencedPaths::default() };
     let files = survey.connections.into_values().flat_map(|connection| connection.files).collect();
-    LeadsTo { files, state: survey.state, witness: survey.witness }
+    ReferencedPaths { files, state: survey.state, witness: survey.witness }
 }
 
 /// Reads a file, and says its name where something is wrong in it.
-fn within<T>(path: &Path, parse: impl FnOnce(&str) -> Result<T, Fault>) -> Result<T, Unusable> {
-    let name = files::shown(path);
-    let unread = |error| Unusable { code: Code::FileUnreadable, text: format!("cannot read {name}: {error}") };
-    let text = read(path).map_err(unread)?;
-    parse(&text).map_err(|fault| fault.unusable(&name, &text))
+fn read_and_parse<T>(path: &Path, parse: impl FnOnce(&str) -> Result<T, ConfigFault>) -> Result<T, ConfigError> {
+    let name = files::display_path(path);
+    let unread = |error| ConfigError { code: FailureCode::FileUnreadable, text: format!("cannot read {name}: {error}") };
+    let text = read_config_text(path).map_err(unread)?;
+    parse(&text).map_err(|fault| fault.to_config_error(&name, &text))
 }
 
-fn witness(ledger: LedgerTable, path: &Path) -> Result<Option<PathBuf>, Fault> {
+fn parse_witness(ledger: LedgerTable, path: &Path) -> Result<Option<PathBuf>, ConfigFault> {
     match ledger.witness {
         Some(witness) if witness.get_ref().as_os_str().is_empty() => {
-            Err(Fault::at(&witness, "`ledger.witness` is empty; name a file on other storage, or take it out"))
+            Err(ConfigFault::at_value(&witness, "`ledger.witness` is empty; name a file on other storage, or take it out"))
         }
-        witness => Ok(witness.map(|witness| room(path).join(witness.into_inner()))),
+        witness => Ok(witness.map(|witness| config_directory(path).join(witness.into_inner()))),
     }
 }
 
-fn state(store: StoreTable, path: &Path) -> Option<PathBuf> {
-    store.directory.map(|directory| room(path).join(directory))
+fn resolve_state_directory(store: StoreTable, path: &Path) -> Option<PathBuf> {
+    store.directory.map(|directory| config_directory(path).join(directory))
 }
 
 /// The directory of the file, from which what it names is looked for.
-fn room(path: &Path) -> &Path {
+fn config_directory(path: &Path) -> &Path {
     path.parent().unwrap_or(Path::new(""))
 }
 
-fn read(path: &Path) -> io::Result<String> {
+fn read_config_text(path: &Path) -> io::Result<String> {
     let text = files::read_at_most(path, CONFIG_BYTES_MAX)?;
     if text.bytes.len() > CONFIG_BYTES_MAX {
         return Err(io::Error::other("it is larger than 1 MiB"));
@@ -219,11 +222,11 @@ fn read(path: &Path) -> io::Result<String> {
 }
 
 /// The file that is read. A link that leads nowhere is not the same as no file: what it was to protect is not protected.
-pub fn path(named: Option<&Path>) -> Option<PathBuf> {
-    named.map(PathBuf::from).or_else(|| Path::new(DEFAULT).symlink_metadata().is_ok().then(|| DEFAULT.into()))
+pub fn find_config_path(named: Option<&Path>) -> Option<PathBuf> {
+    named.map(PathBuf::from).or_else(|| Path::new(DEFAULT_FILE_NAME).symlink_metadata().is_ok().then(|| DEFAULT_FILE_NAME.into()))
 }
 
-fn built_in() -> Config {
+fn built_in_config() -> Config {
     Config {
         origin: "built-in rules".into(),
         rules: Rules::default(),
@@ -234,111 +237,116 @@ fn built_in() -> Config {
         connection: None,
         state: None,
         witness: None,
-        snapshot: serde_json::json!({ "limits": in_force(Limits::default()) }).to_string().into_bytes(),
+        snapshot: serde_json::json!({ "limits": limits_json(Limits::default()) }).to_string().into_bytes(),
     }
 }
 
-fn parse(text: &str, environment: &EnvironmentName, path: &Path) -> Result<Config, Fault> {
-    let file: File = toml::from_str(text).map_err(|error| Fault::of_toml(&error))?;
-    let mut connections = connections(&file.environments, room(path))?;
+fn parse_config(text: &str, environment: &EnvironmentName, path: &Path) -> Result<Config, ConfigFault> {
+    let file: ConfigFile = toml::from_str(text).map_err(|error| ConfigFault::from_toml(&error))?;
+    let mut connections = parse_connections(&file.environments, config_directory(path))?;
     let own = file.environments.get(environment.as_str());
     if own.is_none() && !file.environments.is_empty() {
         let known: Vec<&str> = file.environments.keys().map(String::as_str).collect();
-        return Err(Fault::unconfigured(format!(
+        return Err(ConfigFault::environment_missing(format!(
             "the environment `{environment}` is not configured; configured are: {}",
             known.join(", ")
         )));
     }
     let protect = own.map(|own| own.get_ref().protect.clone()).unwrap_or_default();
-    if let (Some(own), Some(other)) = (own, connection::same_secret(environment, &connections)) {
+    if let (Some(own), Some(other)) = (own, connection::find_same_secret(environment, &connections)) {
         let text = format!(
             "the environments `{environment}` and `{other}` have the same secret; make a token of its own for each: a slip in a name must \
              not reach the other cluster"
         );
-        return Err(Fault::at(own, text));
+        return Err(ConfigFault::at_value(own, text));
     }
-    let origin = file.limits.as_ref().map_or("built-in limits".into(), |_| files::shown(path));
-    let limits = limits(&file.limits.unwrap_or_default())?;
+    let origin = file.limits.as_ref().map_or("built-in limits".into(), |_| files::display_path(path));
+    let limits = parse_limits(&file.limits.unwrap_or_default())?;
     Ok(Config {
         origin,
-        rules: rules(protect)?,
+        rules: parse_rules(protect)?,
         limits,
-        at_once: at_once(&file.apply)?,
-        patience: patience(&file.apply, connections.get(environment))?,
-        circumstances: Circumstances { freeze: freeze(file.freeze)? },
+        at_once: parse_concurrency(&file.apply)?,
+        patience: parse_patience(&file.apply, connections.get(environment))?,
+        circumstances: Circumstances { freeze: parse_freeze(file.freeze)? },
         connection: connections.remove(environment),
-        state: state(file.store, path),
-        witness: witness(file.ledger, path)?,
-        snapshot: snapshot(text, environment, limits)?,
+        state: resolve_state_directory(file.store, path),
+        witness: parse_witness(file.ledger, path)?,
+        snapshot: snapshot_json(text, environment, limits)?,
     })
 }
 
 /// Limits as they are kept, built in or not: what is built in may be another another day.
-fn in_force(limits: Limits) -> serde_json::Value {
+fn limits_json(limits: Limits) -> serde_json::Value {
     serde_json::json!({ "guests": limits.guests, "percent": limits.percent, "stops": limits.stops })
 }
 
 /// What was understood of a text and concerns an environment, in the order of names. Remarks are not part of it: somebody may have noted a
 /// secret there; nor are other environments, which no decision about this one rests on.
-fn snapshot(text: &str, environment: &EnvironmentName, limits: Limits) -> Result<Vec<u8>, Fault> {
-    let mut understood: serde_json::Map<String, serde_json::Value> = toml::from_str(text).map_err(|error| Fault::of_toml(&error))?;
-    understood.insert("limits".into(), in_force(limits));
+fn snapshot_json(text: &str, environment: &EnvironmentName, limits: Limits) -> Result<Vec<u8>, ConfigFault> {
+    let mut understood: serde_json::Map<String, serde_json::Value> =
+        toml::from_str(text).map_err(|error| ConfigFault::from_toml(&error))?;
+    understood.insert("limits".into(), limits_json(limits));
     if let Some(environments) = understood.get_mut("environments").and_then(serde_json::Value::as_object_mut) {
         environments.retain(|name, _| name == environment.as_str());
     }
-    serde_json::to_vec(&understood).map_err(|error| Fault::nowhere(format!("it cannot be kept: {error}")))
+    serde_json::to_vec(&understood).map_err(|error| ConfigFault::without_position(format!("it cannot be kept: {error}")))
 }
 
 /// The connections of all environments: what is wrong with one is found today, and not when it is needed.
-fn connections(
-    environments: &BTreeMap<String, Spanned<connection::Written>>,
+fn parse_connections(
+    environments: &BTreeMap<String, Spanned<connection::EnvironmentTable>>,
     room: &Path,
-) -> Result<BTreeMap<EnvironmentName, Connection>, Fault> {
+) -> Result<BTreeMap<EnvironmentName, ConnectionConfig>, ConfigFault> {
     let mut connections = BTreeMap::new();
     for (name, written) in environments {
-        let wrong =
-            || Fault::at(written, "this is not the name of an environment; use lower-case letters, digits, `-` and `_`, at most 64");
+        let wrong = || {
+            ConfigFault::at_value(
+                written,
+                "this is not the name of an environment; use lower-case letters, digits, `-` and `_`, at most 64",
+            )
+        };
         let environment = EnvironmentName::new(name).ok_or_else(wrong)?;
-        let connection = connection::of(written, room).map_err(|fault| fault.under(&format!("environment `{name}`")))?;
+        let connection = connection::parse_connection(written, room).map_err(|fault| fault.in_section(&format!("environment `{name}`")))?;
         connections.extend(connection.map(|connection| (environment, connection)));
     }
     Ok(connections)
 }
 
-fn rules(protect: Protect) -> Result<Rules, Fault> {
+fn parse_rules(protect: ProtectTable) -> Result<Rules, ConfigFault> {
     let id = |number: Spanned<u64>| {
-        let wrong = || Fault::at(&number, format!("`{}` under `protect.ids` is not the id of a guest", number.get_ref()));
+        let wrong = || ConfigFault::at_value(&number, format!("`{}` under `protect.ids` is not the id of a guest", number.get_ref()));
         Vmid::new(*number.get_ref()).ok_or_else(wrong)
     };
-    let ids = protect.ids.into_iter().map(id).collect::<Result<Vec<Vmid>, Fault>>()?;
+    let ids = protect.ids.into_iter().map(id).collect::<Result<Vec<Vmid>, ConfigFault>>()?;
     // A rule that can never match protects nothing, and whoever wrote it believes that it does.
     let is_part = |name: &str| !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.'));
     if let Some(name) = protect.names.iter().find(|name| !is_part(name.get_ref())) {
         let text = String::from("this name under `protect.names` begins no name: letters, digits, `-` and `.` only, and no pattern");
-        return Err(Fault::at(name, text));
+        return Err(ConfigFault::at_value(name, text));
     }
     if let Some(tag) = protect.tags.iter().find(|tag| !is_tag(&tag.get_ref().to_ascii_lowercase())) {
-        return Err(Fault::at(tag, "this word under `protect.tags` is not a tag"));
+        return Err(ConfigFault::at_value(tag, "this word under `protect.tags` is not a tag"));
     }
     let words = |list: Vec<Spanned<String>>| list.into_iter().map(Spanned::into_inner).collect();
     Ok(Rules::new(ids, words(protect.names), words(protect.tags)))
 }
 
-fn limits(table: &LimitsTable) -> Result<Limits, Fault> {
+fn parse_limits(table: &LimitsTable) -> Result<Limits, ConfigFault> {
     let default = Limits::default();
     let percent = table.percent.as_ref().map_or(default.percent, |percent| *percent.get_ref());
     if let Some(written) = table.percent.as_ref().filter(|_| percent > 100) {
-        return Err(Fault::at(written, format!("`limits.percent` must be between 0 and 100, not {percent}")));
+        return Err(ConfigFault::at_value(written, format!("`limits.percent` must be between 0 and 100, not {percent}")));
     }
     Ok(Limits { guests: table.guests.unwrap_or(default.guests), percent, stops: table.stops.unwrap_or(default.stops) })
 }
 
 /// A cluster whose nodes each start more guests than this does nothing else.
-const AT_ONCE: RangeInclusive<u64> = 1..=1_000;
+const AT_ONCE_RANGE: RangeInclusive<u64> = 1..=1_000;
 
-fn at_once(table: &ApplyTable) -> Result<AtOnce, Fault> {
+fn parse_concurrency(table: &ApplyTable) -> Result<AtOnce, ConfigFault> {
     let own = |key: &str, written: &Option<Spanned<u64>>, default: u32| {
-        let own = connection::within(key, "operations", written.as_ref(), AT_ONCE)?;
+        let own = connection::check_range(key, "operations", written.as_ref(), AT_ONCE_RANGE)?;
         Ok(own.and_then(|own| u32::try_from(own).ok()).unwrap_or(default))
     };
     let default = AtOnce::default();
@@ -349,20 +357,20 @@ fn at_once(table: &ApplyTable) -> Result<AtOnce, Fault> {
 }
 
 /// Seconds for one task: what is shorter ends while a guest comes up, and nobody watches anything for longer than a day.
-const TASK_SECS: RangeInclusive<u64> = 10..=86_400;
+const TASK_SECS_RANGE: RangeInclusive<u64> = 10..=86_400;
 
-fn patience(table: &ApplyTable, connection: Option<&Connection>) -> Result<Patience, Fault> {
+fn parse_patience(table: &ApplyTable, connection: Option<&ConnectionConfig>) -> Result<Patience, ConfigFault> {
     let default = Patience::default();
-    let own = connection::within("apply.task_timeout", "seconds", table.task_timeout.as_ref(), TASK_SECS)?;
+    let own = connection::check_range("apply.task_timeout", "seconds", table.task_timeout.as_ref(), TASK_SECS_RANGE)?;
     let patience = Patience { task_ms: own.map_or(default.task_ms, |seconds| seconds * 1_000), ..default };
-    Ok(connection.map_or(patience, |connection| patience.with_answers_of(connection.answer_ms_max())))
+    Ok(connection.map_or(patience, |connection| patience.with_response_timeout(connection.response_ms_max())))
 }
 
-fn freeze(freeze: Freeze) -> Result<Option<String>, Fault> {
+fn parse_freeze(freeze: FreezeTable) -> Result<Option<String>, ConfigFault> {
     let Some(on) = freeze.on.filter(|on| *on.get_ref()) else { return Ok(None) };
     match freeze.reason {
         Some(reason) if !reason.trim().is_empty() => Ok(Some(reason)),
-        _ => Err(Fault::at(&on, "`freeze.on` needs a `freeze.reason`, so that others know why")),
+        _ => Err(ConfigFault::at_value(&on, "`freeze.on` needs a `freeze.reason`, so that others know why")),
     }
 }
 
@@ -371,10 +379,11 @@ mod tests {
     use super::*;
 
     fn check(text: &str) -> Result<Config, String> {
-        parse(text, &EnvironmentName::new("lab").expect("a name"), Path::new("room/converger.toml")).map_err(|fault| fault.told(text))
+        parse_config(text, &EnvironmentName::new("lab").expect("a name"), Path::new("room/converger.toml"))
+            .map_err(|fault| fault.describe(text))
     }
 
-    fn lab(rest: &str) -> String {
+    fn lab_config(rest: &str) -> String {
         format!("[environments.lab]\nurl = \"https://pve1\"\ntoken = \"a@pve!me\"\n{rest}")
     }
 
@@ -387,9 +396,10 @@ mod tests {
             };
             let text = table("lab", lab) + &table("other", other);
             assert!(check(&text).is_ok(), "{text}");
-            let file: File = toml::from_str(&text).expect("TOML");
-            let connections = connections(&file.environments, Path::new("room")).map_err(|fault| fault.told(&text)).expect("connections");
-            let shared = connection::same_cluster(&EnvironmentName::new("lab").expect("a name"), &connections);
+            let file: ConfigFile = toml::from_str(&text).expect("TOML");
+            let connections =
+                parse_connections(&file.environments, Path::new("room")).map_err(|fault| fault.describe(&text)).expect("connections");
+            let shared = connection::find_same_cluster(&EnvironmentName::new("lab").expect("a name"), &connections);
             shared.map(|(other, shared)| format!("{other} has {shared}"))
         };
         let (one, pinned) = ("url = \"https://pve1\"", "cluster = \"home\"");
@@ -405,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_misspelt_or_senseless_is_refused() {
+    fn refuses_misspelt_keys_and_invalid_values() {
         for (text, part) in [
             ("[limit]\nguests = 1", "unknown field `limit`"),
             ("[limits]\nguest = 1", "unknown field `guest`"),
@@ -435,11 +445,14 @@ mod tests {
                 "line 5, column 9: environment `lab`: `clock = \"requests\"` is for a lab on this machine",
             ),
             ("limits = ", "line 1, column"),
-            (&lab("secret = { env = \"12345678-hunter2\" }"), "line 4, column 10: environment `lab`: `env` is the name of"),
-            (&lab("secret = { file = \"12345678-1234-1234-1234-123456789abc\" }"), "`file` is the path of a file"),
-            (&lab("secret = { credential = \"12345678-1234-1234-1234-123456789abc\" }"), "`credential` is the name of"),
-            (&lab("secret = { env = \"S\" }\nfingerprints = [\"hunter2\"]"), "line 5, column 17: environment `lab`: this is not a SHA-256"),
-            (&lab("mode = \"hunter2\""), "line 4, column 8: this value is wrong; expected is `solo` or `shared`"),
+            (&lab_config("secret = { env = \"12345678-hunter2\" }"), "line 4, column 10: environment `lab`: `env` is the name of"),
+            (&lab_config("secret = { file = \"12345678-1234-1234-1234-123456789abc\" }"), "`file` is the path of a file"),
+            (&lab_config("secret = { credential = \"12345678-1234-1234-1234-123456789abc\" }"), "`credential` is the name of"),
+            (
+                &lab_config("secret = { env = \"S\" }\nfingerprints = [\"hunter2\"]"),
+                "line 5, column 17: environment `lab`: this is not a SHA-256",
+            ),
+            (&lab_config("mode = \"hunter2\""), "line 4, column 8: this value is wrong; expected is `solo` or `shared`"),
             ("[environments.lab]\nhunter2 = 1", "line 2, column 1: this key is unknown, expected one of `url`"),
             ("\"\\u001b[31m\" = 1", "line 1, column 1: this key is unknown"),
             ("[environments.\"hunter2!\"]", "not the name of an environment"),
@@ -451,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_that_are_not_given_keep_their_defaults() {
+    fn missing_limits_keep_their_defaults() {
         let config = check("[limits]\nstops = 0").expect("accepted");
         assert_eq!(config.limits, Limits { stops: 0, ..Limits::default() });
         assert_eq!((config.circumstances.freeze, config.origin.as_str()), (None, "room/converger.toml"));
@@ -464,14 +477,14 @@ mod tests {
 
     /// Decision 0016: what was sent may come for as long as a living process would wait for its answer, which this file may change.
     #[test]
-    fn whoever_waits_longer_for_answers_gives_up_later_and_nobody_sooner_than_usual() {
+    fn longer_response_timeout_extends_patience_but_shorter_does_not_reduce_it() {
         let late_ms = |timeout: &str| {
-            let text = lab(&format!("secret = {{ env = \"X\" }}\n{timeout}"));
-            check(&text).expect("accepted").patience.late_ms
+            let text = lab_config(&format!("secret = {{ env = \"X\" }}\n{timeout}"));
+            check(&text).expect("accepted").patience.late_arrival_ms
         };
-        let usual_ms = Patience::default().late_ms;
+        let usual_ms = Patience::default().late_arrival_ms;
         assert_eq!((late_ms(""), late_ms("timeout = 5"), late_ms("timeout = 600")), (usual_ms, usual_ms, usual_ms + 540_000));
-        let deadline = converger_adapters::proxmox::client::Bounds::default().deadline;
-        assert_eq!(deadline.as_millis(), u128::from(converger_engine::operation::ANSWER_MS_MAX), "what the client waits for by itself");
+        let deadline = converger_adapters::proxmox::client::RequestLimits::default().deadline;
+        assert_eq!(deadline.as_millis(), u128::from(converger_engine::operation::RESPONSE_MS_MAX), "what the client waits for by itself");
     }
 }

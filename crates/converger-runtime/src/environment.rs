@@ -5,17 +5,17 @@
 
 use std::sync::Arc;
 
-use converger_adapters::proxmox::client::Client;
-use converger_adapters::proxmox::hand::Hand as ProxmoxHand;
-use converger_adapters::proxmox::observe::Needs;
-use converger_core::apply::{End, History, RunId};
-use converger_core::approve::Mode;
+use converger_adapters::proxmox::actuator::ProxmoxActuator as ProxmoxHand;
+use converger_adapters::proxmox::client::ProxmoxClient;
+use converger_adapters::proxmox::observe::ReadSet;
+use converger_core::apply::{OperationEnd, OperationHistory, RunId};
+use converger_core::approve::ApprovalMode;
 use converger_core::artifact::Provenance;
 use converger_core::contract;
 use converger_core::desired::Scope;
 use converger_core::refusal::Refusal;
-use converger_engine::driver::{EngineError, RecoverySubmission, Report, Signal};
-use converger_store::Remembered;
+use converger_engine::executor::{EngineError, ExecutionReport, RecoverySubmission, RunSignal};
+use converger_store::StoreConditions;
 use tokio::sync::watch;
 
 use crate::error::RuntimeError;
@@ -39,10 +39,10 @@ pub struct Environment {
 struct Inner {
     reader: EnvironmentReader,
     state: StateDirectory,
-    mode: Mode,
+    mode: ApprovalMode,
     clock: RunClock,
     slow_response: Arc<SlowResponseNotice>,
-    stop: watch::Sender<Signal>,
+    stop: watch::Sender<RunSignal>,
     executor: EnvironmentExecutor,
 }
 
@@ -76,7 +76,7 @@ impl Environment {
             LockOutcome::Refused(refusal) => return Ok(Opened::Refused(refusal)),
         };
         let slow_response = Arc::new(SlowResponseNotice::new(Arc::clone(reader.events()), clock.is_real()));
-        let stop = watch::Sender::new(Signal::GoOn);
+        let stop = watch::Sender::new(RunSignal::Continue);
         let limits = reader.config().at_once;
         let executor = EnvironmentExecutor::start(reader.name().clone(), &state, &clock, limits, stop.subscribe(), lock);
         let inner = Inner { reader, state, mode, clock, slow_response, stop, executor };
@@ -101,13 +101,13 @@ impl Environment {
         &self.inner.clock
     }
 
-    pub(crate) fn mode(&self) -> Mode {
+    pub(crate) fn mode(&self) -> ApprovalMode {
         self.inner.mode
     }
 
     /// Who may ask for a stop, and who listens for one.
     #[must_use]
-    pub fn stop_sender(&self) -> &watch::Sender<Signal> {
+    pub fn stop_sender(&self) -> &watch::Sender<RunSignal> {
         &self.inner.stop
     }
 
@@ -116,7 +116,7 @@ impl Environment {
     }
 
     /// `Drain` starts nothing new and waits for operations in flight. `Quit` stops waiting; the next start recovers them.
-    pub fn request_stop(&self, signal: Signal) {
+    pub fn request_stop(&self, signal: RunSignal) {
         self.inner.stop.send_replace(signal);
     }
 
@@ -135,13 +135,13 @@ impl Environment {
         let slot = executor.reserve_slot().map_err(|reason| RuntimeError::not_accepting(reader.name(), reason))?;
         let scope = request.desired.scope();
         // An observation first: it selects the endpoint that recovery asks and that changes are sent to.
-        let proxmox = reader.connect()?.with_needs(Needs::of(&request.desired));
+        let proxmox = reader.connect()?.with_needs(ReadSet::for_desired(&request.desired));
         let report = reader.observe_live(&proxmox, &scope).await?;
         // The cluster is the one that the name stands for, before anything is recovered, recorded or sent there.
         if let Some(refusal) = cluster_identity::bind_environment(state, reader.name(), proxmox.identity(&report).await).await? {
             return Ok(StartedRun::Refused(refusal));
         }
-        let hand = proxmox.hand(&report.place).map_err(|error| RuntimeError::failed(error.to_string()))?;
+        let hand = proxmox.actuator(&report.endpoint).map_err(|error| RuntimeError::failed(error.to_string()))?;
         let hand = Arc::new(hand);
         // A guest whose last operation is unresolved must not be planned as if it were idle (G13).
         let recovered = Arc::new(self.recover(&hand).await?);
@@ -186,34 +186,34 @@ impl Environment {
     }
 
     /// Settles operations that an earlier process left in flight, by reading only (G13). Those that this process is executing are left out.
-    async fn recover(&self, hand: &Arc<ProxmoxHand<Client>>) -> Result<Report, RuntimeError> {
+    async fn recover(&self, hand: &Arc<ProxmoxHand<ProxmoxClient>>) -> Result<ExecutionReport, RuntimeError> {
         let Inner { reader, state, clock, slow_response, executor, .. } = &*self.inner;
         let unsettled = executor.find_unsettled().await.map_err(|error| self.engine_error(error))?;
         if unsettled.histories().is_empty() {
-            return Ok(Report::default());
+            return Ok(ExecutionReport::default());
         }
         let ids: Vec<_> = unsettled.histories().iter().map(|history| history.id().clone()).collect();
         record::record_recovery(state, reader.name(), &ids).await?;
         let events = reader.events();
         events.publish(RunEvent::RecoveryStarted { operations: ids.len() });
         let actuator = EnvironmentActuator::for_recovery(hand, slow_response, clock);
-        let (patience, on_notice) = (reader.config().patience.brief(), publish_to(events, true));
+        let (patience, on_notice) = (reader.config().patience.for_startup(), publish_to(events, true));
         let recovery = executor.recover(RecoverySubmission { unsettled, actuator, patience, on_notice });
         let report = recovery.wait().await.map_err(|error| self.engine_error(error))?;
         events.publish(RunEvent::RecoveryEnded(Arc::new(report.clone())));
         Ok(report)
     }
 
-    fn publish_held(&self, conditions: &Remembered, recovered: &Report) {
-        let is_new = |history: &&History| !recovered.operations().iter().any(|told| told.operation.id == *history.id());
-        let held: Vec<History> = conditions.unsettled.iter().filter(is_new).cloned().collect();
+    fn publish_held(&self, conditions: &StoreConditions, recovered: &ExecutionReport) {
+        let is_new = |history: &&OperationHistory| !recovered.operations().iter().any(|told| told.operation.id == *history.id());
+        let held: Vec<OperationHistory> = conditions.unsettled.iter().filter(is_new).cloned().collect();
         if !held.is_empty() {
             self.inner.reader.events().publish(RunEvent::OperationsHeld(held.into()));
         }
     }
 
     /// An actuator for a run that was observed over this endpoint.
-    pub(crate) fn actuator(&self, hand: &Arc<ProxmoxHand<Client>>) -> Arc<EnvironmentActuator> {
+    pub(crate) fn actuator(&self, hand: &Arc<ProxmoxHand<ProxmoxClient>>) -> Arc<EnvironmentActuator> {
         EnvironmentActuator::for_apply(hand, &self.inner.slow_response)
     }
 
@@ -221,23 +221,23 @@ impl Environment {
         match error {
             EngineError::Store(error) => store_error(&error),
             EngineError::NotAccepting(reason) => RuntimeError::not_accepting(self.inner.reader.name(), reason),
-            EngineError::NoIds | EngineError::OtherRun(_) | EngineError::ExecutorLost => RuntimeError::failed(error.to_string()),
+            EngineError::MissingIds | EngineError::RunMismatch(_) | EngineError::ExecutorLost => RuntimeError::failed(error.to_string()),
         }
     }
 }
 
 /// Takes out operations of other runs of this process that are in flight: the journal has no end of them, and recovery left them out.
-fn take_in_flight(conditions: &mut Remembered, recovered: &Report) -> Vec<History> {
-    let was_recovered = |history: &History| recovered.operations().iter().any(|reported| reported.operation.id == *history.id());
+fn take_in_flight(conditions: &mut StoreConditions, recovered: &ExecutionReport) -> Vec<OperationHistory> {
+    let was_recovered = |history: &OperationHistory| recovered.operations().iter().any(|reported| reported.operation.id == *history.id());
     conditions.unsettled.extract_if(.., |history| history.progress().is_open() && !was_recovered(history)).collect()
 }
 
 /// Where operations of earlier runs are held. Guests outside of the scope are reported, and do not decide how the run ends.
-fn find_held(recovered: &Report, conditions: &Remembered, scope: &Scope) -> HeldBefore {
-    let held = recovered.operations().iter().filter(|reported| reported.outcome.end() == End::Held);
+fn find_held(recovered: &ExecutionReport, conditions: &StoreConditions, scope: &Scope) -> HeldBefore {
+    let held = recovered.operations().iter().filter(|reported| reported.outcome.end() == OperationEnd::Held);
     let held = held.map(|reported| reported.operation.guest.vmid);
     let unsettled = conditions.unsettled.iter().map(|history| history.operation.guest.vmid);
-    match held.chain(unsettled).any(|vmid| scope.has(vmid)) {
+    match held.chain(unsettled).any(|vmid| scope.contains(vmid)) {
         true => HeldBefore::InScope,
         false if conditions.unsettled.is_empty() => HeldBefore::Nowhere,
         false => HeldBefore::OutOfScope,

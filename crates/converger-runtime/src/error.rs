@@ -4,17 +4,17 @@
 //! HTTP status follow from the code (`core::status`) and from nothing else.
 
 use converger_adapters::ObserveError;
-use converger_core::evidence::Wrong;
-use converger_core::failure::Code;
+use converger_core::evidence::LedgerFault;
+use converger_core::failure::FailureCode;
 use converger_core::guest::EnvironmentName;
-use converger_engine::driver::NotAccepting;
+use converger_engine::executor::NotAccepting;
 use thiserror::Error;
 
 /// What happened, its code, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuntimeFault {
     message: String,
-    code: Option<Code>,
+    code: Option<FailureCode>,
     help: Option<String>,
 }
 
@@ -26,7 +26,7 @@ impl RuntimeFault {
 
     /// The same with a code.
     #[must_use]
-    pub fn with_code(self, code: Code) -> Self {
+    pub fn with_code(self, code: FailureCode) -> Self {
         Self { code: Some(code), ..self }
     }
 
@@ -44,7 +44,7 @@ impl RuntimeFault {
 
     /// The code of the failure, if it has one.
     #[must_use]
-    pub fn code(&self) -> Option<Code> {
+    pub fn code(&self) -> Option<FailureCode> {
         self.code
     }
 
@@ -100,22 +100,22 @@ impl RuntimeError {
     #[must_use]
     pub fn not_accepting(environment: &EnvironmentName, reason: NotAccepting) -> Self {
         let (code, help) = match reason {
-            NotAccepting::TooManyRuns => (Code::QueueFull, "wait until one of them has ended, then try again"),
-            NotAccepting::Stopping => (Code::RunStopped, "try again after it was started again"),
+            NotAccepting::TooManyRuns => (FailureCode::QueueFull, "wait until one of them has ended, then try again"),
+            NotAccepting::Stopping => (FailureCode::RunStopped, "try again after it was started again"),
         };
         let fault = RuntimeFault::new(format!("environment `{environment}` accepts no runs: {reason}")).with_code(code).with_help(help);
         Self::NotAccepting { reason, fault }
     }
 
     /// An error in the evidence, with the remedy that its code has.
-    pub fn broken(code: Code, message: impl Into<String>) -> Self {
+    pub fn broken(code: FailureCode, message: impl Into<String>) -> Self {
         let fault = RuntimeFault::new(message).with_code(code).with_help(code.entry().remedy);
         Self::Broken { fault, entry: None }
     }
 
     /// The same with a code.
     #[must_use]
-    pub fn with_code(mut self, code: Code) -> Self {
+    pub fn with_code(mut self, code: FailureCode) -> Self {
         match &mut self {
             Self::Input(fault) | Self::Failed(fault) | Self::Broken { fault, .. } | Self::NotAccepting { fault, .. } => {
                 fault.code = Some(code)
@@ -162,8 +162,8 @@ impl RuntimeError {
     }
 }
 
-impl From<Wrong> for RuntimeError {
-    fn from(Wrong { code, index, what }: Wrong) -> Self {
+impl From<LedgerFault> for RuntimeError {
+    fn from(LedgerFault { code, index, what }: LedgerFault) -> Self {
         Self::broken(code, what).at_entry(index)
     }
 }

@@ -5,11 +5,11 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use converger_adapters::proxmox::Report as Observation;
-use converger_core::apply::{History, Operation, Outcome, RunId};
+use converger_adapters::proxmox::ObservationReport as Observation;
+use converger_core::apply::{Operation, OperationHistory, Outcome, RunId};
 use converger_core::artifact::Digest;
 use converger_core::guest::EnvironmentName;
-use converger_engine::driver::Report;
+use converger_engine::executor::ExecutionReport;
 use converger_engine::operation::Phase;
 use tokio::sync::mpsc;
 
@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 #[derive(Clone, Debug)]
 pub enum RunEvent {
     /// The journal has operations without an end; an apply settles them before it plans.
-    OperationsOpen(Arc<[History]>),
+    OperationsOpen(Arc<[OperationHistory]>),
     /// An environment is being read; one of these endpoints is asked.
     ObservationStarted {
         /// The environment.
@@ -37,9 +37,9 @@ pub enum RunEvent {
         operations: usize,
     },
     /// That is over.
-    RecoveryEnded(Arc<Report>),
+    RecoveryEnded(Arc<ExecutionReport>),
     /// Held operations that recovery did not settle.
-    OperationsHeld(Arc<[History]>),
+    OperationsHeld(Arc<[OperationHistory]>),
     /// The plan and everything that it rests on is in the ledger.
     PlanRecorded {
         /// The run.

@@ -5,12 +5,12 @@
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use converger_adapters::proxmox::client::{Client, Turn};
-use converger_adapters::proxmox::hand::Hand as ProxmoxHand;
-use converger_core::apply::{Answer, Ask, Cause, Place};
+use converger_adapters::proxmox::actuator::ProxmoxActuator as ProxmoxHand;
+use converger_adapters::proxmox::client::{NodePermit, ProxmoxClient};
+use converger_core::apply::{EnvFault, EnvRequest, EnvResponse, GuestAddress};
 use converger_core::guest::EnvironmentName;
-use converger_engine::driver::{Executor, Hand, Notice, OnNotice, Signal};
-use converger_engine::schedule::Limits;
+use converger_engine::executor::{Actuator, Executor, OnNotice, OperationNotice, RunSignal};
+use converger_engine::schedule::ConcurrencyLimits;
 use converger_store::EnvironmentLock;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -23,7 +23,7 @@ use crate::state_dir::{StateDirectory, wait_for_task};
 
 /// Sends requests of the engine to the endpoint that the observation came from.
 pub(crate) struct EnvironmentActuator {
-    hand: Arc<ProxmoxHand<Client>>,
+    hand: Arc<ProxmoxHand<ProxmoxClient>>,
     slow_response: Arc<SlowResponseNotice>,
     /// During recovery: nodes that are not asked again.
     unresponsive: Option<UnresponsiveNodes>,
@@ -31,30 +31,34 @@ pub(crate) struct EnvironmentActuator {
 
 impl EnvironmentActuator {
     /// An actuator for applying a plan.
-    pub(crate) fn for_apply(hand: &Arc<ProxmoxHand<Client>>, slow_response: &Arc<SlowResponseNotice>) -> Arc<Self> {
+    pub(crate) fn for_apply(hand: &Arc<ProxmoxHand<ProxmoxClient>>, slow_response: &Arc<SlowResponseNotice>) -> Arc<Self> {
         Arc::new(Self { hand: Arc::clone(hand), slow_response: Arc::clone(slow_response), unresponsive: None })
     }
 
     /// An actuator for recovery, which gives up on a node that does not answer. On a lab's clock nothing is waited for.
-    pub(crate) fn for_recovery(hand: &Arc<ProxmoxHand<Client>>, slow_response: &Arc<SlowResponseNotice>, clock: &RunClock) -> Arc<Self> {
+    pub(crate) fn for_recovery(
+        hand: &Arc<ProxmoxHand<ProxmoxClient>>,
+        slow_response: &Arc<SlowResponseNotice>,
+        clock: &RunClock,
+    ) -> Arc<Self> {
         let unresponsive = clock.is_real().then(UnresponsiveNodes::default);
         Arc::new(Self { hand: Arc::clone(hand), slow_response: Arc::clone(slow_response), unresponsive })
     }
 }
 
-impl Hand for EnvironmentActuator {
-    type Turn = Turn;
+impl Actuator for EnvironmentActuator {
+    type Permit = NodePermit;
 
-    async fn turn(&self, place: Place) -> Result<Turn, Cause> {
-        self.hand.turn(&place).await
+    async fn acquire_permit(&self, place: GuestAddress) -> Result<NodePermit, EnvFault> {
+        self.hand.acquire_permit(&place).await
     }
 
-    async fn send(&self, turn: Turn, ask: Ask) -> Answer {
-        self.slow_response.watch(self.hand.send(turn, &ask)).await
+    async fn send(&self, turn: NodePermit, ask: EnvRequest) -> EnvResponse {
+        self.slow_response.watch(self.hand.send_with_permit(turn, &ask)).await
     }
 
-    async fn ask(&self, ask: Ask) -> Answer {
-        let answer = self.slow_response.watch(self.hand.ask(&ask));
+    async fn request(&self, ask: EnvRequest) -> EnvResponse {
+        let answer = self.slow_response.watch(self.hand.request(&ask));
         match &self.unresponsive {
             Some(nodes) => nodes.bound_response(answering_node(&ask), answer).await,
             None => answer.await,
@@ -74,8 +78,8 @@ impl EnvironmentExecutor {
         name: EnvironmentName,
         state: &StateDirectory,
         clock: &RunClock,
-        limits: Limits,
-        signal: watch::Receiver<Signal>,
+        limits: ConcurrencyLimits,
+        signal: watch::Receiver<RunSignal>,
         lock: EnvironmentLock,
     ) -> Self {
         let (store, clock) = (Arc::new(state.store().clone()), Arc::new(clock.clone()));
@@ -112,7 +116,7 @@ pub(crate) fn publish_to(events: &Arc<dyn EventSink>, is_recovery: bool) -> OnNo
 }
 
 /// Publishes the progress of an operation.
-fn publish_progress(events: &dyn EventSink, notice: &Notice<'_>, is_recovery: bool) {
+fn publish_progress(events: &dyn EventSink, notice: &OperationNotice<'_>, is_recovery: bool) {
     events.publish(RunEvent::OperationAdvanced(OperationProgress {
         operation: Arc::new(notice.operation.clone()),
         phase: notice.phase,

@@ -3,8 +3,8 @@
 //!
 //! Nothing is applied from the document itself. What counts as the same is decided in core (`artifact::RecordedPlan`).
 
-use converger_core::artifact::{Digest, Narrowed, PLAN_SCHEMA, RecordedPlan, is_bound};
-use converger_core::document::{Diagnostics, keys_once};
+use converger_core::artifact::{Digest, GuestOmission, PLAN_SCHEMA, RecordedPlan, has_body_digest};
+use converger_core::document::{Diagnostics, check_unique_keys};
 use converger_core::plan::Plan;
 use converger_core::refusal::Refusal;
 use serde_json::Value as Json;
@@ -42,12 +42,12 @@ impl ExpectedPlan {
         let invalid = |why: &str, help| ExpectedPlanError::Invalid { why: why.to_owned(), help };
         let save = "`converger plan --out FILE` saves one";
         let mut plan: Json = serde_json::from_slice(bytes).map_err(|error| invalid(&error.to_string(), save))?;
-        keys_once(bytes).map_err(ExpectedPlanError::RepeatedKeys)?;
+        check_unique_keys(bytes).map_err(ExpectedPlanError::RepeatedKeys)?;
         if plan["schema"] != PLAN_SCHEMA {
             return Err(invalid(&format!("its `schema` is not {PLAN_SCHEMA}"), save));
         }
         let digest = plan["digest"].as_str().and_then(Digest::parse);
-        if !digest.is_some_and(|digest| is_bound(&String::from_utf8_lossy(bytes), &digest)) {
+        if !digest.is_some_and(|digest| has_body_digest(&String::from_utf8_lossy(bytes), &digest)) {
             let why = "its digest is not that of its body as it is written there, so that it was edited, cut or laid out anew";
             return Err(invalid(why, "save it again, and read that"));
         }
@@ -61,9 +61,9 @@ impl ExpectedPlan {
     ///
     /// # Errors
     /// The plan cannot be written.
-    pub fn find_difference(&self, plan: &Plan, narrowed: Narrowed) -> Result<Option<Refusal>, RuntimeError> {
-        let now = RecordedPlan::of(plan).map_err(|error| RuntimeError::failed(format!("the plan cannot be written: {error}")))?;
-        Ok(RecordedPlan::read(&self.body).stale(&now, narrowed))
+    pub fn find_difference(&self, plan: &Plan, narrowed: GuestOmission) -> Result<Option<Refusal>, RuntimeError> {
+        let now = RecordedPlan::from_plan(plan).map_err(|error| RuntimeError::failed(format!("the plan cannot be written: {error}")))?;
+        Ok(RecordedPlan::from_body(&self.body).stale_refusal(&now, narrowed))
     }
 }
 

@@ -8,7 +8,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
-use converger_core::document::{Notation, TEXT_BYTES_MAX, is_hidden};
+use converger_core::document::{Notation, TEXT_BYTES_MAX, is_invisible};
 
 use new_file::{NewFile, remove_left_of};
 use own::Found;
@@ -18,7 +18,7 @@ pub use own::{OwnFile, Replaces, is_own, is_taken};
 
 /// A text that was read, with the name to show it under.
 #[derive(Debug)]
-pub struct Text {
+pub struct InputText {
     /// The name, fit to be shown.
     pub name: String,
     /// What is in it.
@@ -29,7 +29,7 @@ pub struct Text {
 ///
 /// # Errors
 /// What the system says.
-pub fn read(path: &Path) -> io::Result<Text> {
+pub fn read(path: &Path) -> io::Result<InputText> {
     read_at_most(path, TEXT_BYTES_MAX)
 }
 
@@ -37,11 +37,11 @@ pub fn read(path: &Path) -> io::Result<Text> {
 ///
 /// # Errors
 /// What the system says.
-pub fn read_at_most(path: &Path, most: usize) -> io::Result<Text> {
+pub fn read_at_most(path: &Path, most: usize) -> io::Result<InputText> {
     let mut bytes = Vec::new();
-    answers(path)?;
+    check_readable(path)?;
     File::open(path)?.take(most as u64 + 1).read_to_end(&mut bytes)?;
-    Ok(Text { name: shown(path), bytes })
+    Ok(InputText { name: display_path(path), bytes })
 }
 
 /// Whether a file can be read without waiting for somebody who may never write: pipes, sockets and devices are refused.
@@ -50,7 +50,7 @@ pub fn read_at_most(path: &Path, most: usize) -> io::Result<Text> {
 ///
 /// # Errors
 /// What the system says.
-pub fn answers(path: &Path) -> io::Result<()> {
+pub fn check_readable(path: &Path) -> io::Result<()> {
     let kind = fs::metadata(path)?.file_type();
     let is_endless = kind.is_fifo() || kind.is_socket() || kind.is_block_device() || kind.is_char_device();
     if !is_endless || path == Path::new("/dev/null") || is_descriptor(path) {
@@ -67,25 +67,25 @@ fn is_descriptor(path: &Path) -> bool {
 }
 
 /// A path for people: nothing in a name must act on a terminal or be overlooked.
-pub fn shown(path: &Path) -> String {
-    plain(&path.display().to_string())
+pub fn display_path(path: &Path) -> String {
+    escape_hidden(&path.display().to_string())
 }
 
 /// A path as it is typed in a command line: a shell takes it for one word.
-pub fn argument(path: &Path) -> String {
-    let shown = shown(path);
+pub fn shell_argument(path: &Path) -> String {
+    let shown = display_path(path);
     let is_plain = |character: char| character.is_ascii_alphanumeric() || "-_./@:+,=".contains(character);
     if !shown.is_empty() && shown.chars().all(is_plain) { shown } else { format!("'{}'", shown.replace('\'', r"'\''")) }
 }
 
 /// The same for any text that somebody else wrote.
-pub fn plain(text: &str) -> String {
-    let escaped = |character: char| if is_hidden(character) { character.escape_default().collect() } else { vec![character] };
+pub fn escape_hidden(text: &str) -> String {
+    let escaped = |character: char| if is_invisible(character) { character.escape_default().collect() } else { vec![character] };
     text.chars().flat_map(escaped).collect()
 }
 
 /// The notation of a file by its ending; whatever is not `.json` is YAML.
-pub fn notation(path: &Path) -> Notation {
+pub fn detect_notation(path: &Path) -> Notation {
     match path.extension() {
         Some(ending) if ending.eq_ignore_ascii_case("json") => Notation::Json,
         _ => Notation::Yaml,
@@ -100,7 +100,7 @@ pub fn notation(path: &Path) -> Notation {
 /// # Errors
 /// What the system says.
 pub fn replace<T>(path: &Path, replaces: Replaces<'_>, write: impl FnOnce(&mut File) -> io::Result<T>) -> io::Result<T> {
-    replace_as(path, replaces, Readers::Usual, write)
+    replace_with_readers(path, replaces, FileReaders::Inherited, write)
 }
 
 /// The same for what nobody else may read.
@@ -108,23 +108,28 @@ pub fn replace<T>(path: &Path, replaces: Replaces<'_>, write: impl FnOnce(&mut F
 /// # Errors
 /// What the system says.
 pub fn replace_private<T>(path: &Path, replaces: Replaces<'_>, write: impl FnOnce(&mut File) -> io::Result<T>) -> io::Result<T> {
-    replace_as(path, replaces, Readers::Owner, write)
+    replace_with_readers(path, replaces, FileReaders::Owner, write)
 }
 
 /// Who may read a file that is written.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Readers {
+enum FileReaders {
     /// As the file that was there, or as the user's mask says.
-    Usual,
+    Inherited,
     Owner,
 }
 
-fn replace_as<T>(path: &Path, replaces: Replaces<'_>, readers: Readers, write: impl FnOnce(&mut File) -> io::Result<T>) -> io::Result<T> {
-    let path = target(path)?;
+fn replace_with_readers<T>(
+    path: &Path,
+    replaces: Replaces<'_>,
+    readers: FileReaders,
+    write: impl FnOnce(&mut File) -> io::Result<T>,
+) -> io::Result<T> {
+    let path = resolve_target(path)?;
     remove_left_of(&path);
     own::look(&path, replaces)?;
     // Somebody may have put another file there since.
-    whole(&path, readers, write, |new| match own::look(&path, replaces)? {
+    write_whole(&path, readers, write, |new| match own::look(&path, replaces)? {
         Found::Nothing => new.take_name(&path),
         Found::Replaceable => new.replace(&path),
     })
@@ -136,12 +141,12 @@ fn replace_as<T>(path: &Path, replaces: Replaces<'_>, readers: Readers, write: i
 ///
 /// # Errors
 /// What the system says.
-pub fn exchange(path: &Path, read: &[u8], text: &[u8]) -> io::Result<()> {
-    exchange_once(path, read, |file| file.write_all(text))
+pub fn replace_if_unchanged(path: &Path, read: &[u8], text: &[u8]) -> io::Result<()> {
+    replace_if_unchanged_with(path, read, |file| file.write_all(text))
 }
 
-fn exchange_once(path: &Path, read: &[u8], write: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
-    let path = target(path)?;
+fn replace_if_unchanged_with(path: &Path, read: &[u8], write: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
+    let path = resolve_target(path)?;
     let changed = || io::Error::other("somebody changed it since it was read; run the command again");
     let held = File::options().read(true).write(true).open(&path)?;
     held.try_lock().map_err(|_| io::Error::other("another program is changing it; run the command again"))?;
@@ -153,7 +158,7 @@ fn exchange_once(path: &Path, read: &[u8], write: impl FnOnce(&mut File) -> io::
     };
     is_same()?;
     remove_left_of(&path);
-    whole(&path, Readers::Usual, write, |new| is_same().and_then(|()| new.replace(&path)))
+    write_whole(&path, FileReaders::Inherited, write, |new| is_same().and_then(|()| new.replace(&path)))
 }
 
 /// Whether a file can take this place: what is there may be replaced, and another can be made beside it. What is there tells too little: in some
@@ -161,14 +166,14 @@ fn exchange_once(path: &Path, read: &[u8], write: impl FnOnce(&mut File) -> io::
 ///
 /// # Errors
 /// What the system says.
-pub fn is_replaceable(path: &Path, replaces: Replaces<'_>) -> io::Result<()> {
-    let path = target(path)?;
+pub fn check_replaceable(path: &Path, replaces: Replaces<'_>) -> io::Result<()> {
+    let path = resolve_target(path)?;
     own::look(&path, replaces)?;
     NewFile::beside(&path, 0o600).map(drop)
 }
 
 /// The file that is meant, if it can be replaced.
-fn target(path: &Path) -> io::Result<PathBuf> {
+fn resolve_target(path: &Path) -> io::Result<PathBuf> {
     if path.file_name().is_none() {
         return Err(io::Error::other("it is not the name of a file"));
     }
@@ -187,15 +192,15 @@ fn target(path: &Path) -> io::Result<PathBuf> {
 }
 
 /// Writes a file for `path`, whole and durable, and then has it take its `place`.
-fn whole<T>(
+fn write_whole<T>(
     path: &Path,
-    readers: Readers,
+    readers: FileReaders,
     write: impl FnOnce(&mut File) -> io::Result<T>,
     place: impl FnOnce(&mut NewFile) -> io::Result<()>,
 ) -> io::Result<T> {
-    let mut new = NewFile::beside(path, if readers == Readers::Owner { 0o600 } else { 0o666 })?;
-    if let Some(there) = fs::metadata(path).ok().filter(|_| readers == Readers::Usual) {
-        resemble(&new.file, &there)?;
+    let mut new = NewFile::beside(path, if readers == FileReaders::Owner { 0o600 } else { 0o666 })?;
+    if let Some(there) = fs::metadata(path).ok().filter(|_| readers == FileReaders::Inherited) {
+        copy_owner_and_mode(&new.file, &there)?;
     }
     let value = write(&mut new.file)?;
     new.file.flush()?;
@@ -203,12 +208,12 @@ fn whole<T>(
     place(&mut new)?;
     // From here on the file is there, whatever a crash leaves of it.
     let unsure = |error| io::Error::other(format!("it is in place, but a crash may undo that: its directory cannot be synced ({error})"));
-    sync_room(path).map_err(unsure)?;
+    sync_parent_directory(path).map_err(unsure)?;
     Ok(value)
 }
 
 /// Owner, group and mode of the file that was there. Only root may give a file away; for others the owner is who writes.
-fn resemble(file: &File, there: &fs::Metadata) -> io::Result<()> {
+fn copy_owner_and_mode(file: &File, there: &fs::Metadata) -> io::Result<()> {
     let new = file.metadata()?;
     if (new.uid(), new.gid()) != (there.uid(), there.gid()) {
         let given = std::os::unix::fs::fchown(file, Some(there.uid()), Some(there.gid()));
@@ -222,7 +227,7 @@ fn resemble(file: &File, there: &fs::Metadata) -> io::Result<()> {
 /// # Errors
 /// What the system says.
 pub fn create<T>(path: &Path, write: impl FnOnce(&mut File) -> io::Result<T>) -> io::Result<T> {
-    create_as(path, Readers::Usual, write)
+    create_as(path, FileReaders::Inherited, write)
 }
 
 /// The same for what nobody else may read.
@@ -230,24 +235,24 @@ pub fn create<T>(path: &Path, write: impl FnOnce(&mut File) -> io::Result<T>) ->
 /// # Errors
 /// What the system says.
 pub fn create_private<T>(path: &Path, write: impl FnOnce(&mut File) -> io::Result<T>) -> io::Result<T> {
-    create_as(path, Readers::Owner, write)
+    create_as(path, FileReaders::Owner, write)
 }
 
-fn create_as<T>(path: &Path, readers: Readers, write: impl FnOnce(&mut File) -> io::Result<T>) -> io::Result<T> {
+fn create_as<T>(path: &Path, readers: FileReaders, write: impl FnOnce(&mut File) -> io::Result<T>) -> io::Result<T> {
     remove_left_of(path);
-    whole(path, readers, write, |new| new.take_name(path))
+    write_whole(path, readers, write, |new| new.take_name(path))
 }
 
-/// The same for one of many files in a directory that was tidied before ([`tidy`]).
+/// The same for one of many files in a directory that was tidied before ([`remove_stale_temporaries`]).
 ///
 /// # Errors
 /// What the system says.
 pub fn create_in_tidied<T>(path: &Path, write: impl FnOnce(&mut File) -> io::Result<T>) -> io::Result<T> {
-    whole(path, Readers::Usual, write, |new| new.take_name(path))
+    write_whole(path, FileReaders::Inherited, write, |new| new.take_name(path))
 }
 
 /// The name of a file is durable once its directory is.
-fn sync_room(path: &Path) -> io::Result<()> {
+fn sync_parent_directory(path: &Path) -> io::Result<()> {
     File::open(new_file::room(path))?.sync_all()
 }
 
@@ -256,7 +261,7 @@ fn sync_room(path: &Path) -> io::Result<()> {
 ///
 /// # Errors
 /// What the system says.
-pub fn tidy(directory: &Path, rooms_max: usize) -> io::Result<()> {
+pub fn remove_stale_temporaries(directory: &Path, rooms_max: usize) -> io::Result<()> {
     let entries = match fs::read_dir(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         entries => entries?,
@@ -265,7 +270,7 @@ pub fn tidy(directory: &Path, rooms_max: usize) -> io::Result<()> {
         let entry = entry?;
         let kind = entry.file_type()?;
         if kind.is_dir() && rooms_max > 0 {
-            tidy(&entry.path(), rooms_max - 1)?;
+            remove_stale_temporaries(&entry.path(), rooms_max - 1)?;
         } else if kind.is_file() && is_left(&entry.file_name()) {
             fs::remove_file(entry.path())?;
         }
@@ -276,7 +281,7 @@ pub fn tidy(directory: &Path, rooms_max: usize) -> io::Result<()> {
 /// Whether two paths are one file.
 ///
 /// Standard input (`-`) is the file that it was redirected from, where it was.
-pub fn are_one(left: &Path, right: &Path) -> bool {
+pub fn are_same_file(left: &Path, right: &Path) -> bool {
     let right = if right == Path::new("-") { Path::new("/dev/stdin") } else { right };
     match (fs::canonicalize(left), fs::canonicalize(right)) {
         (Ok(left), Ok(right)) => left == right,
@@ -296,7 +301,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_killed_writers_left_is_removed_and_nothing_else() {
+    fn removes_only_temporaries_of_dead_processes() {
         let room = tempfile::tempdir().expect("a directory");
         let below = room.path().join("tile");
         fs::create_dir(&below).expect("made");
@@ -306,33 +311,33 @@ mod tests {
         for name in kept.iter().chain(&[left]) {
             fs::write(room.path().join(name), name).and_then(|()| fs::write(below.join(name), name)).expect("written");
         }
-        tidy(room.path(), 1).expect("it is tidied");
+        remove_stale_temporaries(room.path(), 1).expect("it is tidied");
         for place in [room.path(), &below] {
             assert!(kept.iter().all(|name| place.join(name).exists()) && !place.join(left).exists(), "{}", place.display());
         }
-        tidy(&room.path().join("nowhere"), 1).expect("what is not there is tidy");
+        remove_stale_temporaries(&room.path().join("nowhere"), 1).expect("what is not there is tidy");
     }
 
     #[test]
-    fn a_place_where_no_file_can_be_made_is_found_before_there_is_something_to_write() {
+    fn finds_an_unwritable_directory_before_writing() {
         let room = tempfile::tempdir().expect("a directory");
         let place = room.path().join("result.json");
         for _ in 0..2 {
-            is_replaceable(&place, Replaces::Anything).expect("it can be written");
+            check_replaceable(&place, Replaces::Anything).expect("it can be written");
             assert!(fs::read_dir(room.path()).expect("read").all(|file| file.expect("read").path() == place), "nothing is left beside it");
             fs::write(&place, "old").expect("written");
         }
         assert_eq!(fs::read_to_string(&place).expect("read"), "old", "what is there is not touched");
         // Regular files for all that can be seen of them, also for root.
         for elsewhere in ["/proc/self/mem", "/proc/self/environ", "/proc/version"] {
-            assert!(is_replaceable(Path::new(elsewhere), Replaces::Anything).is_err(), "{elsewhere}");
+            assert!(check_replaceable(Path::new(elsewhere), Replaces::Anything).is_err(), "{elsewhere}");
         }
-        let is = |path: &Path| is_replaceable(path, Replaces::Anything);
+        let is = |path: &Path| check_replaceable(path, Replaces::Anything);
         assert!(is(room.path()).is_err() && is(&room.path().join("none/result.json")).is_err());
     }
 
     #[test]
-    fn a_failed_write_leaves_the_old_file_and_nothing_beside_it() {
+    fn failed_write_leaves_the_old_file_and_no_temporary() {
         let room = tempfile::tempdir().expect("a directory");
         let path = room.path().join("plan.json");
         fs::write(&path, "old").expect("written");
@@ -346,17 +351,17 @@ mod tests {
     }
 
     #[test]
-    fn who_changes_a_file_while_it_is_written_anew_is_not_written_over() {
+    fn refuses_to_replace_a_file_that_changed_since_it_was_read() {
         let room = tempfile::tempdir().expect("a directory");
         let path = room.path().join("desired.yaml");
         let told = |failed: io::Result<()>| failed.expect_err("refused").to_string();
         fs::write(&path, "theirs").expect("written");
-        assert!(told(exchange(&path, b"read", b"ours")).contains("somebody changed it"));
-        let edited = exchange_once(&path, b"theirs", |file| fs::write(&path, "edited").and_then(|()| file.write_all(b"ours")));
+        assert!(told(replace_if_unchanged(&path, b"read", b"ours")).contains("somebody changed it"));
+        let edited = replace_if_unchanged_with(&path, b"theirs", |file| fs::write(&path, "edited").and_then(|()| file.write_all(b"ours")));
         assert!(told(edited).contains("somebody changed it"));
         assert_eq!(fs::read_to_string(&path).expect("read"), "edited");
-        let inside = exchange_once(&path, b"edited", |file| {
-            assert!(told(exchange(&path, b"edited", b"second")).contains("another program is changing it"));
+        let inside = replace_if_unchanged_with(&path, b"edited", |file| {
+            assert!(told(replace_if_unchanged(&path, b"edited", b"second")).contains("another program is changing it"));
             file.write_all(b"first")
         });
         assert!(inside.is_ok(), "{inside:?}");
@@ -365,13 +370,13 @@ mod tests {
     }
 
     #[test]
-    fn of_many_who_exchange_at_once_none_loses_what_it_wrote() {
+    fn concurrent_replacements_lose_no_write() {
         let room = tempfile::tempdir().expect("a directory");
         let path = room.path().join("desired.yaml");
         fs::write(&path, "").expect("written");
         let add = |line: String| {
             let read = fs::read(&path).expect("read");
-            exchange(&path, &read, &[&read[..], line.as_bytes()].concat()).is_ok().then_some(line)
+            replace_if_unchanged(&path, &read, &[&read[..], line.as_bytes()].concat()).is_ok().then_some(line)
         };
         let done: Vec<String> = std::thread::scope(|scope| {
             let all: Vec<_> = (0..4)
@@ -386,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_replaced_with_its_mode_and_owner() {
+    fn replacement_keeps_mode_and_owner() {
         use std::os::unix::fs::PermissionsExt as _;
         let room = tempfile::tempdir().expect("a directory");
         let path = room.path().join("desired.yaml");
@@ -395,14 +400,14 @@ mod tests {
         // Only root may give a file away: whoever else runs this sees that the own file stays the own.
         let _ = std::os::unix::fs::chown(&path, Some(12_345), Some(12_346));
         let before = fs::metadata(&path).expect("there");
-        exchange(&path, b"old", b"new").expect("written");
+        replace_if_unchanged(&path, b"old", b"new").expect("written");
         let after = fs::metadata(&path).expect("there");
         assert_ne!(before.ino(), after.ino());
         assert_eq!((before.mode(), before.uid(), before.gid()), (after.mode(), after.uid(), after.gid()));
     }
 
     #[test]
-    fn a_new_file_is_there_once_it_is_whole_and_never_over_another() {
+    fn new_file_appears_whole_and_replaces_none() {
         let room = tempfile::tempdir().expect("a directory");
         let path = room.path().join("desired.yaml");
         let created = create(&path, |file| {
@@ -417,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pipe_that_nobody_writes_to_is_not_waited_for() {
+    fn refuses_to_read_a_pipe() {
         let room = tempfile::tempdir().expect("a directory");
         let pipe = room.path().join("pipe");
         rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).expect("a pipe");
@@ -432,9 +437,9 @@ mod tests {
     }
 
     #[test]
-    fn only_the_ending_json_is_json() {
-        assert_eq!(notation(Path::new("a/desired.JSON")), Notation::Json);
-        assert_eq!(notation(Path::new("desired.yaml")), Notation::Yaml);
-        assert_eq!(notation(Path::new("json")), Notation::Yaml);
+    fn only_the_json_extension_is_json() {
+        assert_eq!(detect_notation(Path::new("a/desired.JSON")), Notation::Json);
+        assert_eq!(detect_notation(Path::new("desired.yaml")), Notation::Yaml);
+        assert_eq!(detect_notation(Path::new("json")), Notation::Yaml);
     }
 }

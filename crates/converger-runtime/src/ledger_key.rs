@@ -7,13 +7,13 @@ use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
-use converger_core::evidence::Entry;
-use converger_core::failure::Code;
-use converger_ledger::Signer;
-use converger_store::{Batch, KEY_FILE, Looked, Refused, Store as _, StoreError, Write, key_named_in};
+use converger_core::evidence::LedgerEntry;
+use converger_core::failure::FailureCode;
+use converger_ledger::NoteSigner;
+use converger_store::{Batch, KEY_FILE, Store as _, StoreError, StoreRefusal, StoreView, StoreWrite, key_named_in};
 
 use crate::error::RuntimeError;
-use crate::ledger_reader::{broken, damaged};
+use crate::ledger_reader::{integrity_error, ledger_store_error};
 use crate::state_dir::{StateDirectory, store_error, unreadable_error};
 use crate::{files, host};
 
@@ -24,16 +24,18 @@ const KEY_BYTES_MAX: u64 = 4096;
 ///
 /// # Errors
 /// The key cannot be read or written, or is not the one that the ledger names.
-pub fn signer(state: &StateDirectory) -> Result<Signer, RuntimeError> {
-    if let Some(signer) = known(state)? {
+pub fn load_or_create_signer(state: &StateDirectory) -> Result<NoteSigner, RuntimeError> {
+    if let Some(signer) = load_recorded_signer(state)? {
         return Ok(signer);
     }
-    let signer = unnamed(state)?;
-    let key = Entry::Key { verifier: signer.verifier().to_string().into(), at_ms: host::now_ms() };
-    match state.wait(state.store().commit(Batch::from(Write::decision(key)))) {
+    let signer = load_unrecorded_signer(state)?;
+    let key = LedgerEntry::Key { verifier: signer.verifier().to_string().into(), at_ms: host::now_ms() };
+    match state.wait(state.store().commit(Batch::from(StoreWrite::decision(key)))) {
         Ok(_) => Ok(signer),
         // Somebody else signed for the first time at the same moment and came first. The file is one, so that theirs is this one, or is told.
-        Err(StoreError::Refused(Refused::SecondKey)) => known(state)?.ok_or_else(|| broken("the key that the ledger names comes and goes")),
+        Err(StoreError::Refused(StoreRefusal::SecondKey)) => {
+            load_recorded_signer(state)?.ok_or_else(|| integrity_error("the key that the ledger names comes and goes"))
+        }
         Err(error) => Err(store_error(&error)),
     }
 }
@@ -42,23 +44,23 @@ pub fn signer(state: &StateDirectory) -> Result<Signer, RuntimeError> {
 ///
 /// # Errors
 /// The key cannot be read or written, or is not the one that the ledger names.
-pub fn unnamed(state: &StateDirectory) -> Result<Signer, RuntimeError> {
+pub fn load_unrecorded_signer(state: &StateDirectory) -> Result<NoteSigner, RuntimeError> {
     let path = state.path().join(KEY_FILE);
     let name = || Ok::<_, RuntimeError>(format!("converger-{:016x}", host::random().map_err(RuntimeError::failed)?));
-    read(&path)?.map_or_else(|| make(&path, &name()?), Ok)
+    read_key_file(&path)?.map_or_else(|| create_key_file(&path, &name()?), Ok)
 }
 
 /// The key that the ledger names, if it names one. Nothing is made.
-fn known(state: &StateDirectory) -> Result<Option<Signer>, RuntimeError> {
+fn load_recorded_signer(state: &StateDirectory) -> Result<Option<NoteSigner>, RuntimeError> {
     let path = state.path().join(KEY_FILE);
-    let shown = files::shown(&path);
-    let Some(named) = named_in(state)? else { return Ok(None) };
+    let shown = files::display_path(&path);
+    let Some(named) = recorded_key_in_store(state)? else { return Ok(None) };
     finish_rekey(state.path(), named.current())?;
-    match read(&path)? {
+    match read_key_file(&path)? {
         Some(signer) if named.current() == signer.verifier().to_string() => Ok(Some(signer)),
-        Some(_) => Err(broken(format!("{shown} is not the key that the ledger names: somebody replaced it"))
+        Some(_) => Err(integrity_error(format!("{shown} is not the key that the ledger names: somebody replaced it"))
             .with_help("put the right one back from a copy, and find out who wrote there")),
-        None => Err(broken(format!("the key of this ledger is not there: {shown}")).with_help(
+        None => Err(integrity_error(format!("the key of this ledger is not there: {shown}")).with_help(
             "put it back from a copy; if there is none, `converger ledger rekey --reason \"...\"` makes a new one and records that",
         )),
     }
@@ -96,24 +98,24 @@ impl NamedKeys {
 ///
 /// # Errors
 /// The key cannot be read or written, or is not the one that the ledger names.
-pub fn named(directory: &Path) -> Result<Option<NamedKeys>, RuntimeError> {
-    let Some(store) = Looked::open(directory).map_err(|error| unreadable_error(&error))? else { return Ok(None) };
-    all_named(|next| store.entries(next, PAGE))
+pub fn recorded_key(directory: &Path) -> Result<Option<NamedKeys>, RuntimeError> {
+    let Some(store) = StoreView::open(directory).map_err(|error| unreadable_error(&error))? else { return Ok(None) };
+    all_named(|next| store.entries(next, PAGE_ENTRIES))
 }
 
 /// The same of the store that is open. It is asked itself: a second look at its file would bring file and log together in memory.
 ///
 /// # Errors
 /// The key cannot be read or written, or is not the one that the ledger names.
-pub fn named_in(state: &StateDirectory) -> Result<Option<NamedKeys>, RuntimeError> {
-    all_named(|next| state.wait(state.store().entries(next, PAGE)))
+pub fn recorded_key_in_store(state: &StateDirectory) -> Result<Option<NamedKeys>, RuntimeError> {
+    all_named(|next| state.wait(state.store().entries(next, PAGE_ENTRIES)))
 }
 
 /// The keys in entries that are read page by page. All entries are looked at, because any of them may replace the key.
 fn all_named(read: impl Fn(u64) -> Result<Vec<Vec<u8>>, StoreError>) -> Result<Option<NamedKeys>, RuntimeError> {
     let (mut next, mut named) = (0, Vec::new());
     loop {
-        let page = read(next).map_err(|error| damaged(&error))?;
+        let page = read(next).map_err(|error| ledger_store_error(&error))?;
         if page.is_empty() {
             return Ok(NamedKeys::of(named));
         }
@@ -123,7 +125,7 @@ fn all_named(read: impl Fn(u64) -> Result<Vec<Vec<u8>>, StoreError>) -> Result<O
 }
 
 /// So many entries are looked at before more are read.
-const PAGE: u32 = 256;
+const PAGE_ENTRIES: u32 = 256;
 
 /// A new key lies here until the ledger names it: a process that is killed in between leaves the old one in its place.
 const NEXT_FILE: &str = "ledger.key.next";
@@ -133,7 +135,7 @@ const NEXT_FILE: &str = "ledger.key.next";
 /// # Errors
 /// The key cannot be read or written, or is not the one that the ledger names.
 pub fn is_next(directory: &Path, named: &str) -> Result<bool, RuntimeError> {
-    Ok(read(&directory.join(NEXT_FILE))?.is_some_and(|next| next.verifier().to_string() == named))
+    Ok(read_key_file(&directory.join(NEXT_FILE))?.is_some_and(|next| next.verifier().to_string() == named))
 }
 
 /// Puts a new key into its place that the ledger names.
@@ -147,8 +149,8 @@ pub fn finish_rekey(directory: &Path, named: &str) -> Result<(), RuntimeError> {
     let (next, path) = (directory.join(NEXT_FILE), directory.join(KEY_FILE));
     let moved = fs::rename(&next, &path).and_then(|()| fs::File::open(directory)?.sync_all());
     moved.map_err(|error| {
-        RuntimeError::failed(format!("cannot move {} to {}: {error}", files::shown(&next), files::shown(&path)))
-            .with_code(Code::JournalUnwritable)
+        RuntimeError::failed(format!("cannot move {} to {}: {error}", files::display_path(&next), files::display_path(&path)))
+            .with_code(FailureCode::JournalUnwritable)
             .with_help("see to it that this user may write there, and try again: the ledger names the new key already")
     })
 }
@@ -157,54 +159,60 @@ pub fn finish_rekey(directory: &Path, named: &str) -> Result<(), RuntimeError> {
 ///
 /// # Errors
 /// The key cannot be read or written, or is not the one that the ledger names.
-pub fn make_next(directory: &Path, name: &str) -> Result<Signer, RuntimeError> {
+pub fn make_next(directory: &Path, name: &str) -> Result<NoteSigner, RuntimeError> {
     let path = directory.join(NEXT_FILE);
     // One that the ledger does not name was left by a process that was killed before it could say so.
     match fs::remove_file(&path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            return Err(RuntimeError::failed(format!("cannot remove {}: {error}", files::shown(&path))).with_code(Code::JournalUnwritable));
+            return Err(RuntimeError::failed(format!("cannot remove {}: {error}", files::display_path(&path)))
+                .with_code(FailureCode::JournalUnwritable));
         }
         _ => {}
     }
-    make(&path, name)
+    create_key_file(&path, name)
 }
 
 /// The key in a state directory, whatever the ledger says of it.
 ///
 /// # Errors
 /// The key cannot be read or written, or is not the one that the ledger names.
-pub fn key_in(directory: &Path) -> Result<Option<Signer>, RuntimeError> {
-    read(&directory.join(KEY_FILE))
+pub fn load_signer(directory: &Path) -> Result<Option<NoteSigner>, RuntimeError> {
+    read_key_file(&directory.join(KEY_FILE))
 }
 
-fn read(path: &Path) -> Result<Option<Signer>, RuntimeError> {
-    let unreadable =
-        |error: io::Error| RuntimeError::failed(format!("cannot read {}: {error}", files::shown(path))).with_code(Code::JournalUnreadable);
-    let file = match files::answers(path).and_then(|()| fs::File::open(path)) {
+fn read_key_file(path: &Path) -> Result<Option<NoteSigner>, RuntimeError> {
+    let unreadable = |error: io::Error| {
+        RuntimeError::failed(format!("cannot read {}: {error}", files::display_path(path))).with_code(FailureCode::JournalUnreadable)
+    };
+    let file = match files::check_readable(path).and_then(|()| fs::File::open(path)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         file => file.map_err(unreadable)?,
     };
     let mode = file.metadata().map_err(unreadable)?.permissions().mode();
     if mode & 0o077 != 0 {
-        let text = format!("others may read or write {}, and whoever has it can sign (mode {:03o})", files::shown(path), mode & 0o777);
-        return Err(RuntimeError::failed(text).with_help(format!("chmod 600 {}", files::shown(path))).with_code(Code::JournalUnreadable));
+        let text =
+            format!("others may read or write {}, and whoever has it can sign (mode {:03o})", files::display_path(path), mode & 0o777);
+        return Err(RuntimeError::failed(text)
+            .with_help(format!("chmod 600 {}", files::display_path(path)))
+            .with_code(FailureCode::JournalUnreadable));
     }
     let mut text = String::new();
     file.take(KEY_BYTES_MAX).read_to_string(&mut text).map_err(unreadable)?;
     // The text is a secret, and is shown nowhere.
-    Signer::parse(&text).map(Some).map_err(|error| broken(format!("{} is damaged: {error}", files::shown(path))))
+    NoteSigner::parse(&text).map(Some).map_err(|error| integrity_error(format!("{} is damaged: {error}", files::display_path(path))))
 }
 
-fn make(path: &Path, name: &str) -> Result<Signer, RuntimeError> {
-    let failed =
-        |what: &str| RuntimeError::failed(format!("cannot make {}: {what}", files::shown(path))).with_code(Code::JournalUnwritable);
+fn create_key_file(path: &Path, name: &str) -> Result<NoteSigner, RuntimeError> {
+    let failed = |what: &str| {
+        RuntimeError::failed(format!("cannot make {}: {what}", files::display_path(path))).with_code(FailureCode::JournalUnwritable)
+    };
     let mut secret = [0; 32];
     let random = |bytes: &mut [u8]| fs::File::open("/dev/urandom").and_then(|mut source| source.read_exact(bytes));
     random(&mut secret).map_err(|error| failed(&error.to_string()))?;
-    let signer = Signer::new(name, &secret).map_err(|error| failed(&error.to_string()))?;
-    match files::create_private(path, |file| writeln!(file, "{}", signer.to_secret())) {
+    let signer = NoteSigner::new(name, &secret).map_err(|error| failed(&error.to_string()))?;
+    match files::create_private(path, |file| writeln!(file, "{}", signer.to_secret_text())) {
         // Somebody else made one meanwhile: that one counts.
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => read(path)?.ok_or_else(|| failed("it comes and goes")),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => read_key_file(path)?.ok_or_else(|| failed("it comes and goes")),
         made => made.map(|()| signer).map_err(|error| failed(&error.to_string())),
     }
 }

@@ -5,12 +5,12 @@
 
 use std::path::{Path, PathBuf};
 
-use converger_core::apply::{History, OperationId, RunId};
+use converger_core::apply::{OperationHistory, OperationId, RunId};
 use converger_core::artifact::Digest;
-use converger_core::evidence::{Entry, parse_entry};
-use converger_core::failure::Code;
-use converger_ledger::{Hash, Hashes, Tile, TiledHashes, Tree};
-use converger_store::{Filter, Head, Heads, LIST_MAX, Looked, OpenError, StoreError};
+use converger_core::evidence::{LedgerEntry, parse_entry};
+use converger_core::failure::FailureCode;
+use converger_ledger::{LogHash, MerkleTree, SubtreeHashes, Tile, TiledHashes};
+use converger_store::{LIST_MAX, LedgerHead, LedgerHeads, OperationFilter, StoreError, StoreOpenError, StoreView};
 
 use crate::error::RuntimeError;
 use crate::state_dir::{StateLocation, store_error, unreadable_error};
@@ -24,11 +24,11 @@ pub struct LedgerLocation {
     /// The file on other storage that keeps the last checkpoint, where one is named.
     pub witness: Option<PathBuf>,
     /// How another one is named, for whoever finds nothing in this one.
-    another: &'static str,
+    other_hint: &'static str,
 }
 
 /// How often it is looked again where somebody writes at the same time.
-const LOOKS_MAX: usize = 8;
+const READ_ATTEMPTS_MAX: usize = 8;
 
 impl LedgerLocation {
     /// The one that converger.toml leads to.
@@ -36,10 +36,10 @@ impl LedgerLocation {
     /// # Errors
     /// The configuration cannot be used, or says nothing about where the state is.
     pub fn from_config(config: Option<&Path>) -> Result<Self, RuntimeError> {
-        let survey = config::path(config).map(|_| config::survey(config)).transpose()?;
+        let survey = config::find_config_path(config).map(|_| config::load_environments(config)).transpose()?;
         let (configured, witness) = survey.map_or((None, None), |survey| (survey.state, survey.witness));
         let StateLocation { directory, witness } = StateLocation::from_parts(configured.as_deref(), witness.as_deref())?;
-        Ok(Self { directory, witness, another: "--config names another state directory" })
+        Ok(Self { directory, witness, other_hint: "--config names another state directory" })
     }
 
     /// A directory that was named.
@@ -48,7 +48,7 @@ impl LedgerLocation {
         Self {
             directory: directory.to_owned(),
             witness: None,
-            another: "name the state directory itself, the one with `converger.db` in it",
+            other_hint: "name the state directory itself, the one with `converger.db` in it",
         }
     }
 
@@ -56,8 +56,8 @@ impl LedgerLocation {
     ///
     /// # Errors
     /// The ledger or the journal cannot be read, or is not as it was recorded.
-    pub fn must_be_there(&self) -> Result<(), RuntimeError> {
-        LedgerReader::open(&self.directory)?.map(drop).ok_or_else(|| self.nothing())
+    pub fn check_exists(&self) -> Result<(), RuntimeError> {
+        LedgerReader::open(&self.directory)?.map(drop).ok_or_else(|| self.missing_ledger_error())
     }
 
     /// What is told of the ledger, all of it of one moment: where somebody wrote to it meanwhile it is told again.
@@ -65,48 +65,48 @@ impl LedgerLocation {
     /// # Errors
     /// The ledger or the journal cannot be read, or is not as it was recorded.
     pub fn read<T, E: From<RuntimeError>>(&self, told: impl Fn(&LedgerReader) -> Result<T, E>) -> Result<T, E> {
-        self.read_if_there(told)?.ok_or_else(|| self.nothing().into())
+        self.read_if_present(told)?.ok_or_else(|| self.missing_ledger_error().into())
     }
 
     /// The same where there may be nothing at all.
     ///
     /// # Errors
     /// The ledger or the journal cannot be read, or is not as it was recorded.
-    pub fn read_if_there<T, E: From<RuntimeError>>(&self, told: impl Fn(&LedgerReader) -> Result<T, E>) -> Result<Option<T>, E> {
-        for _ in 0..LOOKS_MAX {
+    pub fn read_if_present<T, E: From<RuntimeError>>(&self, told: impl Fn(&LedgerReader) -> Result<T, E>) -> Result<Option<T>, E> {
+        for _ in 0..READ_ATTEMPTS_MAX {
             let Some(book) = LedgerReader::open(&self.directory)? else { return Ok(None) };
             let told = told(&book);
-            if book.looked.is_of_one_moment() {
+            if book.view.is_unchanged() {
                 return told.map(Some);
             }
         }
-        let text = format!("{} is written to all the time", files::shown(&self.directory));
-        let error = RuntimeError::failed(text).with_code(Code::JournalUnreadable);
+        let text = format!("{} is written to all the time", files::display_path(&self.directory));
+        let error = RuntimeError::failed(text).with_code(FailureCode::JournalUnreadable);
         Err(error.with_help("wait until whoever writes to it ends, or look at a copy of it").into())
     }
 
-    fn nothing(&self) -> RuntimeError {
-        let text = format!("there is no ledger in {}: nothing was decided there yet", files::shown(&self.directory));
-        RuntimeError::input(text).with_help(format!("`converger apply`, `hold` and `freeze` begin one; {}", self.another))
+    fn missing_ledger_error(&self) -> RuntimeError {
+        let text = format!("there is no ledger in {}: nothing was decided there yet", files::display_path(&self.directory));
+        RuntimeError::input(text).with_help(format!("`converger apply`, `hold` and `freeze` begin one; {}", self.other_hint))
     }
 }
 
 /// The ledger and the journal as they were when they were opened.
 #[derive(Debug)]
 pub struct LedgerReader {
-    looked: Looked,
+    view: StoreView,
     directory: PathBuf,
 }
 
 /// What is kept is not what was recorded.
-pub fn broken(what: impl Into<String>) -> RuntimeError {
-    RuntimeError::broken(Code::IntegrityViolation, what)
+pub fn integrity_error(what: impl Into<String>) -> RuntimeError {
+    RuntimeError::broken(FailureCode::IntegrityViolation, what)
 }
 
 impl LedgerReader {
     fn open(directory: &Path) -> Result<Option<Self>, RuntimeError> {
-        let looked = Looked::open(directory).map_err(|error| unopened(&error))?;
-        Ok(looked.map(|looked| Self { looked, directory: directory.to_owned() }))
+        let looked = StoreView::open(directory).map_err(|error| open_error(&error))?;
+        Ok(looked.map(|looked| Self { view: looked, directory: directory.to_owned() }))
     }
 
     /// The state directory.
@@ -116,28 +116,33 @@ impl LedgerReader {
     }
 
     /// The journal and all else that is kept.
-    pub fn looked(&self) -> &Looked {
-        &self.looked
+    pub fn store_view(&self) -> &StoreView {
+        &self.view
     }
 
     ///
     /// # Errors
     /// The ledger or the journal cannot be read, or is not as it was recorded.
-    pub fn heads(&self) -> Result<Heads, RuntimeError> {
-        self.looked.heads().map_err(|error| damaged(&error))
+    pub fn heads(&self) -> Result<LedgerHeads, RuntimeError> {
+        self.view.heads().map_err(|error| ledger_store_error(&error))
     }
 
     /// What is told about each entry from this place on and before that: its place, and its bytes.
     ///
     /// # Errors
     /// The ledger or the journal cannot be read, or is not as it was recorded.
-    pub fn each<E: From<RuntimeError>>(&self, from: u64, to: u64, mut told: impl FnMut(u64, &[u8]) -> Result<(), E>) -> Result<(), E> {
+    pub fn for_each_entry<E: From<RuntimeError>>(
+        &self,
+        from: u64,
+        to: u64,
+        mut told: impl FnMut(u64, &[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
         let mut next = from;
         while next < to {
             let limit = u32::try_from(to - next).unwrap_or(LIST_MAX).min(LIST_MAX);
-            let page = self.looked.entries(next, limit).map_err(|error| self.first_bad(next, to, &error))?;
+            let page = self.view.entries(next, limit).map_err(|error| self.unreadable_entry_error(next, to, &error))?;
             if page.is_empty() {
-                return Err(broken(format!("entry {next} is missing")).at_entry(next).into());
+                return Err(integrity_error(format!("entry {next} is missing")).at_entry(next).into());
             }
             for entry in page {
                 told(next, &entry)?;
@@ -151,16 +156,16 @@ impl LedgerReader {
     ///
     /// # Errors
     /// The ledger or the journal cannot be read, or is not as it was recorded.
-    pub fn leads_to(&self, head: Head) -> Result<(), RuntimeError> {
-        let mut tree = Tree::default();
-        self.each(0, head.size, |_, entry| {
-            tree.append(Hash::of_leaf(entry), |_, _, _| {});
+    pub fn check_root(&self, head: LedgerHead) -> Result<(), RuntimeError> {
+        let mut tree = MerkleTree::default();
+        self.for_each_entry(0, head.size, |_, entry| {
+            tree.append(LogHash::of_leaf(entry), |_, _, _| {});
             Ok::<_, RuntimeError>(())
         })?;
         if tree.root() == head.root {
             return Ok(());
         }
-        Err(broken(format!(
+        Err(integrity_error(format!(
             "the first {} entries lead to the root {}, and {} is recorded: it is not signed",
             head.size,
             tree.root(),
@@ -169,11 +174,11 @@ impl LedgerReader {
     }
 
     /// Which of these entries cannot be read.
-    fn first_bad(&self, from: u64, to: u64, error: &StoreError) -> RuntimeError {
-        let found = (from..to).find_map(|index| self.looked.entries(index, 1).err().map(|error| (index, error)));
+    fn unreadable_entry_error(&self, from: u64, to: u64, error: &StoreError) -> RuntimeError {
+        let found = (from..to).find_map(|index| self.view.entries(index, 1).err().map(|error| (index, error)));
         match found {
-            Some((index, error @ StoreError::Malformed { .. })) => broken(format!("entry {index}: {error}")).at_entry(index),
-            _ => damaged(error),
+            Some((index, error @ StoreError::Malformed { .. })) => integrity_error(format!("entry {index}: {error}")).at_entry(index),
+            _ => ledger_store_error(error),
         }
     }
 
@@ -181,13 +186,13 @@ impl LedgerReader {
     ///
     /// # Errors
     /// The ledger or the journal cannot be read, or is not as it was recorded.
-    pub fn one(&self, index: u64) -> Result<Vec<u8>, RuntimeError> {
+    pub fn read_entry(&self, index: u64) -> Result<Vec<u8>, RuntimeError> {
         let size = self.heads()?.all.size;
         if index >= size {
-            return Err(beyond(index, size));
+            return Err(entry_out_of_range_error(index, size));
         }
         let mut found = Vec::new();
-        self.each(index, index + 1, |_, entry| {
+        self.for_each_entry(index, index + 1, |_, entry| {
             found = entry.to_vec();
             Ok::<_, RuntimeError>(())
         })?;
@@ -198,7 +203,7 @@ impl LedgerReader {
     ///
     /// # Errors
     /// The ledger or the journal cannot be read, or is not as it was recorded.
-    pub fn entry(&self, index: u64, bytes: &[u8]) -> Result<Entry, RuntimeError> {
+    pub fn parse_entry(&self, index: u64, bytes: &[u8]) -> Result<LedgerEntry, RuntimeError> {
         parse_entry_at(index, bytes)
     }
 
@@ -207,26 +212,26 @@ impl LedgerReader {
     /// # Errors
     /// The ledger or the journal cannot be read, or is not as it was recorded.
     pub fn blob(&self, digest: Digest) -> Result<Option<Vec<u8>>, RuntimeError> {
-        self.looked.blob(&digest).map_err(|error| damaged(&error))
+        self.view.blob(&digest).map_err(|error| ledger_store_error(&error))
     }
 
     /// An operation of the journal.
     ///
     /// # Errors
     /// The ledger or the journal cannot be read, or is not as it was recorded.
-    pub fn operation(&self, id: &OperationId) -> Result<Option<History>, RuntimeError> {
-        self.looked.operation(id).map_err(|error| damaged(&error))
+    pub fn operation(&self, id: &OperationId) -> Result<Option<OperationHistory>, RuntimeError> {
+        self.view.operation(id).map_err(|error| ledger_store_error(&error))
     }
 
     /// The operations of a run, in their order.
     ///
     /// # Errors
     /// The ledger or the journal cannot be read, or is not as it was recorded.
-    pub fn operations(&self, run: &RunId) -> Result<Vec<History>, RuntimeError> {
+    pub fn operations(&self, run: &RunId) -> Result<Vec<OperationHistory>, RuntimeError> {
         let (mut all, mut before) = (Vec::new(), None);
         loop {
-            let filter = Filter { run: Some(run.clone()), before: before.take(), ..Filter::default() };
-            let page = self.looked.operations(&filter, LIST_MAX).map_err(|error| damaged(&error))?;
+            let filter = OperationFilter { run: Some(run.clone()), before: before.take(), ..OperationFilter::default() };
+            let page = self.view.operations(&filter, LIST_MAX).map_err(|error| ledger_store_error(&error))?;
             let Some(last) = page.last() else { break };
             before = Some(last.id().clone());
             all.extend(page);
@@ -239,13 +244,16 @@ impl LedgerReader {
     ///
     /// # Errors
     /// The ledger or the journal cannot be read, or is not as it was recorded.
-    pub fn tile(&self, tile: Tile) -> Result<Vec<Hash>, RuntimeError> {
-        self.looked.hashes(tile).map_err(|error| damaged(&error))?.ok_or_else(|| broken(format!("{} is missing", tile.path())))
+    pub fn tile_hashes(&self, tile: Tile) -> Result<Vec<LogHash>, RuntimeError> {
+        self.view
+            .hashes(tile)
+            .map_err(|error| ledger_store_error(&error))?
+            .ok_or_else(|| integrity_error(format!("{} is missing", tile.path())))
     }
 
     /// The roots of its subtrees, where it has this size.
-    pub fn hashes(&self, size: u64) -> impl Hashes<Error = RuntimeError> {
-        TiledHashes::new(size, |tile| self.tile(tile))
+    pub fn subtree_hashes(&self, size: u64) -> impl SubtreeHashes<Error = RuntimeError> {
+        TiledHashes::new(size, |tile| self.tile_hashes(tile))
     }
 }
 
@@ -253,36 +261,36 @@ impl LedgerReader {
 ///
 /// # Errors
 /// The ledger or the journal cannot be read, or is not as it was recorded.
-pub fn parse_entry_at(index: u64, bytes: &[u8]) -> Result<Entry, RuntimeError> {
-    parse_entry(bytes).map_err(|error| broken(format!("entry {index} is none that this program writes: {error}")).at_entry(index))
+pub fn parse_entry_at(index: u64, bytes: &[u8]) -> Result<LedgerEntry, RuntimeError> {
+    parse_entry(bytes).map_err(|error| integrity_error(format!("entry {index} is none that this program writes: {error}")).at_entry(index))
 }
 
 /// The ledger is not so long.
-pub fn beyond(index: u64, size: u64) -> RuntimeError {
+pub fn entry_out_of_range_error(index: u64, size: u64) -> RuntimeError {
     RuntimeError::input(format!("there is no entry {index}: the ledger has {size}")).with_help("entries are counted from 0")
 }
 
-fn unopened(error: &OpenError) -> RuntimeError {
+fn open_error(error: &StoreOpenError) -> RuntimeError {
     match error {
         // It may be somebody else's, or what is left of ours: what to do is not the same, and neither is to be said of the other.
-        OpenError::NotOurs { place } => broken(format!("{} is not a database of this program", files::shown(place))).with_help(
+        StoreOpenError::NotOurs { place } => integrity_error(format!("{} is not a database of this program", files::display_path(place))).with_help(
             "if this program kept its state there, somebody replaced or damaged the file: keep it as it is, and compare with an export or a \
              copy; if it never did, name another state directory",
         ),
         // Whoever only looks keeps what is there: restoring is for those who want to go on.
-        OpenError::Damaged { place, cause } => broken(format!("{} is damaged: {cause}", files::shown(place))),
-        OpenError::Lost { place, remains } => {
-            let (place, remains) = (files::shown(place), files::shown(remains));
-            broken(format!("{place} is missing or empty, but {remains} shows that it was in use"))
+        StoreOpenError::Damaged { place, cause } => integrity_error(format!("{} is damaged: {cause}", files::display_path(place))),
+        StoreOpenError::Lost { place, remains } => {
+            let (place, remains) = (files::display_path(place), files::display_path(remains));
+            integrity_error(format!("{place} is missing or empty, but {remains} shows that it was in use"))
         }
         _ => unreadable_error(error),
     }
 }
 
 /// A file that is there and cannot be read as ours is not what was recorded; one that the system does not give is something else.
-pub fn damaged(error: &StoreError) -> RuntimeError {
+pub fn ledger_store_error(error: &StoreError) -> RuntimeError {
     match error {
-        StoreError::Malformed { .. } => broken(error.to_string()),
+        StoreError::Malformed { .. } => integrity_error(error.to_string()),
         _ => store_error(error),
     }
 }

@@ -43,7 +43,7 @@ mod slow_response;
 pub mod state_dir;
 pub mod witness;
 
-pub use config::{Config, Unusable};
+pub use config::{Config, ConfigError};
 pub use environment::{Environment, Opened, StartedRun};
 pub use error::{RuntimeError, RuntimeFault};
 pub use event::{EventBus, EventSink, EventStream, RunEvent};

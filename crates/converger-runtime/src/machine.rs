@@ -6,31 +6,31 @@
 use std::path::Path;
 use std::{fs, io};
 
-use converger_core::policy::{Host, Mark};
+use converger_core::policy::{MachineIdentity, MachineMark};
 use rustix::io::Errno;
 
 /// What QEMU writes as the maker of the case, where `smbios1` of the guest's config does not reach.
-const CASE_MAKER: &str = "QEMU";
+const QEMU_CHASSIS_VENDOR: &str = "QEMU";
 
 /// The marks of this machine, as far as they may be read.
-pub fn own() -> Host {
-    at(Path::new("/sys/class"))
+pub fn read_machine_identity() -> MachineIdentity {
+    read_identity_at(Path::new("/sys/class"))
 }
 
-fn at(class: &Path) -> Host {
+fn read_identity_at(class: &Path) -> MachineIdentity {
     let net = class.join("net");
-    let addresses = addresses(&net);
-    let uuid = firmware_uuid(&class.join("dmi/id"));
-    let unread = [(Mark::FirmwareUuid, uuid.is_err()), (Mark::HardwareAddresses, addresses.is_err())];
+    let addresses = read_hardware_addresses(&net);
+    let uuid = read_firmware_uuid(&class.join("dmi/id"));
+    let unread = [(MachineMark::FirmwareUuid, uuid.is_err()), (MachineMark::HardwareAddresses, addresses.is_err())];
     let (macs, has_device) = addresses.unwrap_or_default();
-    let host =
-        Host::new(macs, uuid.unwrap_or_default()).without(unread.into_iter().filter(|(_, is_unread)| *is_unread).map(|(mark, _)| mark));
+    let host = MachineIdentity::new(macs, uuid.unwrap_or_default())
+        .with_unreadable(unread.into_iter().filter(|(_, is_unread)| *is_unread).map(|(mark, _)| mark));
     if has_device { host.with_device() } else { host }
 }
 
 /// The addresses of all links, and whether one of them is that of a device. Links that come and go do no harm among them.
-fn addresses(net: &Path) -> io::Result<(Vec<String>, bool)> {
-    let Some(links) = there(fs::read_dir(net))? else { return Ok((Vec::new(), false)) };
+fn read_hardware_addresses(net: &Path) -> io::Result<(Vec<String>, bool)> {
+    let Some(links) = none_if_gone(fs::read_dir(net))? else { return Ok((Vec::new(), false)) };
     let (mut macs, mut has_device) = (Vec::new(), false);
     for link in links {
         let link = link?;
@@ -39,28 +39,28 @@ fn addresses(net: &Path) -> io::Result<(Vec<String>, bool)> {
             continue;
         }
         let path = link.path();
-        let address = word(&path.join("address"))?.filter(|mac| mac != "00:00:00:00:00:00");
-        has_device |= address.is_some() && there(fs::metadata(path.join("device")))?.is_some();
+        let address = read_trimmed(&path.join("address"))?.filter(|mac| mac != "00:00:00:00:00:00");
+        has_device |= address.is_some() && none_if_gone(fs::metadata(path.join("device")))?.is_some();
         macs.extend(address);
     }
     Ok((macs, has_device))
 }
 
 /// The firmware's UUID is for root only nearly everywhere; where it cannot be that of a guest of Proxmox, nothing is missed.
-fn firmware_uuid(dmi: &Path) -> io::Result<Option<String>> {
-    word(&dmi.join("product_uuid")).or_else(|error| match word(&dmi.join("chassis_vendor")) {
-        Ok(Some(maker)) if maker != CASE_MAKER => Ok(None),
+fn read_firmware_uuid(dmi: &Path) -> io::Result<Option<String>> {
+    read_trimmed(&dmi.join("product_uuid")).or_else(|error| match read_trimmed(&dmi.join("chassis_vendor")) {
+        Ok(Some(maker)) if maker != QEMU_CHASSIS_VENDOR => Ok(None),
         _ => Err(error),
     })
 }
 
-fn word(path: &Path) -> io::Result<Option<String>> {
-    let text = there(fs::read_to_string(path))?;
+fn read_trimmed(path: &Path) -> io::Result<Option<String>> {
+    let text = none_if_gone(fs::read_to_string(path))?;
     Ok(text.map(|text| text.trim().to_owned()).filter(|text| !text.is_empty()))
 }
 
 /// What does not exist is no mark, and neither is what went away while it was looked at.
-fn there<T>(found: io::Result<T>) -> io::Result<Option<T>> {
+fn none_if_gone<T>(found: io::Result<T>) -> io::Result<Option<T>> {
     let is_gone = |error: &io::Error| {
         let gone = [Errno::NOENT, Errno::NODEV, Errno::INVAL].map(Errno::raw_os_error);
         error.raw_os_error().is_some_and(|number| gone.contains(&number))
@@ -75,14 +75,14 @@ fn there<T>(found: io::Result<T>) -> io::Result<Option<T>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use converger_core::guest::Identity;
-    use converger_core::normalize::Words;
-    use converger_core::policy::Own;
+    use converger_core::guest::GuestIdentity;
+    use converger_core::normalize::WordSet;
+    use converger_core::policy::OwnGuest;
 
     const MAC: &str = "BC:24:11:AA:BB:CC";
     const UUID: &str = "1c0d6f6e-5a0e-4a55-9d3c-000000000100";
 
-    fn room(files: &[(&str, &str)]) -> tempfile::TempDir {
+    fn sysfs_fixture(files: &[(&str, &str)]) -> tempfile::TempDir {
         let room = tempfile::tempdir().expect("a directory");
         for (path, text) in files {
             let path = room.path().join(path);
@@ -92,50 +92,54 @@ mod tests {
         room
     }
 
-    fn lxc(host: &Host, mac: &str) -> Own {
-        host.is(&Identity::Lxc { rootfs: None, mac: Some(mac.into()) }, &Words::default())
+    fn match_lxc(host: &MachineIdentity, mac: &str) -> OwnGuest {
+        host.match_guest(&GuestIdentity::Lxc { rootfs: None, mac: Some(mac.into()) }, &WordSet::default())
     }
 
-    fn qemu(host: &Host, uuid: &str, mac: &str) -> Own {
-        host.is(&Identity::Qemu { uuid: Some(uuid.into()), ctime: None }, &Words::new(vec![mac.into()]))
+    fn match_qemu(host: &MachineIdentity, uuid: &str, mac: &str) -> OwnGuest {
+        host.match_guest(&GuestIdentity::Qemu { uuid: Some(uuid.into()), ctime: None }, &WordSet::new(vec![mac.into()]))
     }
 
     #[test]
-    fn marks_are_where_linux_shows_them() {
-        let room = room(&[
+    fn reads_marks_from_sysfs() {
+        let room = sysfs_fixture(&[
             ("net/lo/address", "00:00:00:00:00:00\n"),
             ("net/eth0/address", "bc:24:11:aa:bb:cc\n"),
             ("net/bonding_masters", "bond0\n"),
             ("dmi/id/product_uuid", "1C0D6F6E-5A0E-4A55-9D3C-000000000100\n"),
         ]);
-        let host = at(room.path());
-        assert_eq!((lxc(&host, MAC), lxc(&host, "00:00:00:00:00:00")), (Own::Yes, Own::No));
-        assert_eq!((qemu(&host, UUID, "x"), qemu(&host, "another", MAC), qemu(&host, "another", "x")), (Own::Yes, Own::Yes, Own::No));
-        assert_eq!(at(&room.path().join("none")), Host::default());
+        let host = read_identity_at(room.path());
+        assert_eq!((match_lxc(&host, MAC), match_lxc(&host, "00:00:00:00:00:00")), (OwnGuest::Yes, OwnGuest::No));
+        assert_eq!(
+            (match_qemu(&host, UUID, "x"), match_qemu(&host, "another", MAC), match_qemu(&host, "another", "x")),
+            (OwnGuest::Yes, OwnGuest::Yes, OwnGuest::No)
+        );
+        assert_eq!(read_identity_at(&room.path().join("none")), MachineIdentity::default());
     }
 
     /// A directory where a file belongs, and the other way round, cannot be read by anybody, root among them.
     #[test]
-    fn g3_a_mark_that_is_there_and_cannot_be_read_is_not_one_that_is_not_there() {
-        let blind = at(room(&[("net", ""), ("dmi/id/product_uuid", UUID)]).path());
-        assert_eq!((blind.unread(), lxc(&blind, MAC)), (vec!["hardware-addresses".to_owned()], Own::Untold));
-        let one = at(room(&[("net/eth0/address/x", ""), ("net/eth1/address", MAC)]).path());
-        assert_eq!((one.unread(), lxc(&one, "another")), (vec!["hardware-addresses".to_owned()], Own::Untold));
+    fn g3_unreadable_mark_is_not_a_missing_mark() {
+        let blind = read_identity_at(sysfs_fixture(&[("net", ""), ("dmi/id/product_uuid", UUID)]).path());
+        assert_eq!((blind.unreadable_marks(), match_lxc(&blind, MAC)), (vec!["hardware-addresses".to_owned()], OwnGuest::Unknown));
+        let one = read_identity_at(sysfs_fixture(&[("net/eth0/address/x", ""), ("net/eth1/address", MAC)]).path());
+        assert_eq!((one.unreadable_marks(), match_lxc(&one, "another")), (vec!["hardware-addresses".to_owned()], OwnGuest::Unknown));
         let files = [("dmi/id/product_uuid/x", ""), ("dmi/id/chassis_vendor", "QEMU\n"), ("net/eth0/address", MAC)];
-        let hidden = at(room(&files).path());
-        assert_eq!((hidden.unread(), qemu(&hidden, "another", "x")), (vec!["firmware-uuid".to_owned()], Own::Untold));
-        assert_eq!(qemu(&hidden, "another", MAC), Own::Yes);
-        let unnamed = at(room(&files[..1]).path());
-        assert_eq!(qemu(&unnamed, "another", "x"), Own::Untold);
+        let hidden = read_identity_at(sysfs_fixture(&files).path());
+        assert_eq!((hidden.unreadable_marks(), match_qemu(&hidden, "another", "x")), (vec!["firmware-uuid".to_owned()], OwnGuest::Unknown));
+        assert_eq!(match_qemu(&hidden, "another", MAC), OwnGuest::Yes);
+        let unnamed = read_identity_at(sysfs_fixture(&files[..1]).path());
+        assert_eq!(match_qemu(&unnamed, "another", "x"), OwnGuest::Unknown);
     }
 
     #[test]
-    fn where_the_uuid_is_hidden_devices_tell_and_a_case_of_another_maker_does() {
+    fn hidden_uuid_is_decided_by_devices_or_by_another_chassis_vendor() {
         let files =
             [("dmi/id/product_uuid/x", ""), ("dmi/id/chassis_vendor", "QEMU\n"), ("net/ens18/address", MAC), ("net/ens18/device/x", "")];
-        let host = at(room(&files).path());
-        assert_eq!((qemu(&host, "another", "x"), qemu(&host, "another", MAC)), (Own::No, Own::Yes));
-        let laptop = at(room(&[files[0], ("dmi/id/chassis_vendor", "LENOVO\n"), ("net/docker0/address", MAC)]).path());
-        assert_eq!((laptop.unread(), qemu(&laptop, "another", "x")), (Vec::new(), Own::No));
+        let host = read_identity_at(sysfs_fixture(&files).path());
+        assert_eq!((match_qemu(&host, "another", "x"), match_qemu(&host, "another", MAC)), (OwnGuest::No, OwnGuest::Yes));
+        let laptop =
+            read_identity_at(sysfs_fixture(&[files[0], ("dmi/id/chassis_vendor", "LENOVO\n"), ("net/docker0/address", MAC)]).path());
+        assert_eq!((laptop.unreadable_marks(), match_qemu(&laptop, "another", "x")), (Vec::new(), OwnGuest::No));
     }
 }

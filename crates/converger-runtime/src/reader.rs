@@ -4,23 +4,23 @@
 
 use std::sync::Arc;
 
-use converger_adapters::proxmox::observe::Needs;
-use converger_adapters::proxmox::{Proxmox, Report};
-use converger_adapters::replay::Replay;
+use converger_adapters::proxmox::observe::ReadSet;
+use converger_adapters::proxmox::{ObservationReport, ProxmoxObserver};
+use converger_adapters::replay::RecordingObserver;
 use converger_adapters::{ObserveError, Observer as _};
-use converger_core::apply::{History, own_writes};
-use converger_core::approve::Mode;
+use converger_core::apply::{OperationHistory, own_writes};
+use converger_core::approve::ApprovalMode;
 use converger_core::artifact::Provenance;
 use converger_core::desired::{Desired, DesiredGuest, Scope};
-use converger_core::failure::Code;
+use converger_core::failure::FailureCode;
 use converger_core::guest::{EnvironmentName, Vmid};
 use converger_core::observe::Scoped;
 use converger_core::plan;
-use converger_core::policy::{Grip, GripBy};
+use converger_core::policy::{BlockedBy, GuestBlock};
 use converger_core::safety::{self, Judged};
-use converger_store::Remembered;
+use converger_store::StoreConditions;
 
-use crate::config::{Config, Connection};
+use crate::config::{Config, ConnectionConfig};
 use crate::error::RuntimeError;
 use crate::event::{EventSink, RunEvent};
 use crate::{cluster_identity, machine, state_dir};
@@ -31,7 +31,7 @@ pub enum ObservationSource {
     /// The environment itself.
     Live,
     /// A recorded observation.
-    Recording(Replay),
+    Recording(RecordingObserver),
 }
 
 /// An observation in scope, and where it is from.
@@ -89,18 +89,20 @@ impl EnvironmentReader {
     ///
     /// # Errors
     /// converger.toml does not say so. It is never guessed.
-    pub fn approval_mode(&self) -> Result<Mode, RuntimeError> {
+    pub fn approval_mode(&self) -> Result<ApprovalMode, RuntimeError> {
         let name = &self.name;
         let mode = self.connection()?.mode;
         mode.map(Into::into).ok_or_else(|| {
-            RuntimeError::input(format!("environment `{name}` has no approval mode")).with_code(Code::ConfigInvalid).with_help(format!(
-                "set `mode = \"solo\"` (you approve your own plans) or `mode = \"shared\"` (someone else approves) in \
+            RuntimeError::input(format!("environment `{name}` has no approval mode")).with_code(FailureCode::ConfigInvalid).with_help(
+                format!(
+                    "set `mode = \"solo\"` (you approve your own plans) or `mode = \"shared\"` (someone else approves) in \
                  `[environments.{name}]` of converger.toml"
-            ))
+                ),
+            )
         })
     }
 
-    pub(crate) fn connection(&self) -> Result<&Connection, RuntimeError> {
+    pub(crate) fn connection(&self) -> Result<&ConnectionConfig, RuntimeError> {
         self.config.connection.as_ref().ok_or_else(|| unconfigured_error(&self.name))
     }
 
@@ -110,7 +112,7 @@ impl EnvironmentReader {
     ///
     /// # Errors
     /// There is no observation at all.
-    pub async fn observe(&self, scope: &Scope, needs: Needs, source: &ObservationSource) -> Result<Observed, RuntimeError> {
+    pub async fn observe(&self, scope: &Scope, needs: ReadSet, source: &ObservationSource) -> Result<Observed, RuntimeError> {
         match source {
             ObservationSource::Live => {
                 let report = self.observe_live(&self.connect()?.with_needs(needs), scope).await?;
@@ -127,18 +129,18 @@ impl EnvironmentReader {
     ///
     /// # Errors
     /// The environment is not configured, or its secret or certificate cannot be read.
-    pub fn connect(&self) -> Result<Proxmox, RuntimeError> {
-        let settings = self.connection()?.open(&self.name).map_err(|fault| {
-            let help = format!("{} (`converger explain {}` says more)", Connection::REMEDY, Code::ClientSetup.word());
-            RuntimeError::input(fault).with_code(Code::ClientSetup).with_help(help)
+    pub fn connect(&self) -> Result<ProxmoxObserver, RuntimeError> {
+        let settings = self.connection()?.resolve_settings(&self.name).map_err(|fault| {
+            let help = format!("{} (`converger explain {}` says more)", ConnectionConfig::REMEDY, FailureCode::ClientSetup.word());
+            RuntimeError::input(fault).with_code(FailureCode::ClientSetup).with_help(help)
         })?;
-        Ok(Proxmox::new(settings).map_err(|error| ObserveError::Proxmox(Box::new(error)))?)
+        Ok(ProxmoxObserver::new(settings).map_err(|error| ObserveError::Proxmox(Box::new(error)))?)
     }
 
-    pub(crate) async fn observe_live(&self, proxmox: &Proxmox, scope: &Scope) -> Result<Arc<Report>, RuntimeError> {
-        let endpoints = proxmox.places().into_iter().map(str::to_owned).collect();
+    pub(crate) async fn observe_live(&self, proxmox: &ProxmoxObserver, scope: &Scope) -> Result<Arc<ObservationReport>, RuntimeError> {
+        let endpoints = proxmox.endpoint_names().into_iter().map(str::to_owned).collect();
         self.events.publish(RunEvent::ObservationStarted { environment: self.name.clone(), endpoints });
-        match proxmox.report(scope).await {
+        match proxmox.take_report(scope).await {
             Ok(report) => {
                 let report = Arc::new(report);
                 self.events.publish(RunEvent::ObservationTaken(Arc::clone(&report)));
@@ -159,23 +161,23 @@ impl EnvironmentReader {
         let mut conditions = match source {
             ObservationSource::Live => state_dir::peek_conditions(&self.config, &self.name)?,
             // A recording gives the same plan on every machine, whatever the state directory of this one holds (G7).
-            ObservationSource::Recording(_) => Remembered::default(),
+            ObservationSource::Recording(_) => StoreConditions::default(),
         };
         // An apply settles open operations before it plans. The plan shown here is the one that it would make then.
-        let open: Vec<History> = conditions.unsettled.extract_if(.., |history| history.progress().is_open()).collect();
+        let open: Vec<OperationHistory> = conditions.unsettled.extract_if(.., |history| history.progress().is_open()).collect();
         if !open.is_empty() {
             self.events.publish(RunEvent::OperationsOpen(open.into()));
         }
         let observed = match source {
             ObservationSource::Live => {
-                let proxmox = self.connect()?.with_needs(Needs::of(&desired));
+                let proxmox = self.connect()?.with_needs(ReadSet::for_desired(&desired));
                 let report = self.observe_live(&proxmox, &desired.scope()).await?;
                 if let Some(conflict) = cluster_identity::describe_conflict(&conditions.names, &self.name, &proxmox, &report).await {
                     self.events.publish(RunEvent::Note(conflict));
                 }
                 Observed { observation: report.reading.clone(), provenance: Provenance::Live }
             }
-            ObservationSource::Recording(_) => self.observe(&desired.scope(), Needs::of(&desired), source).await?,
+            ObservationSource::Recording(_) => self.observe(&desired.scope(), ReadSet::for_desired(&desired), source).await?,
         };
         let undeclared = find_undeclared_pending(&desired, &observed.observation);
         if observed.provenance == Provenance::Live && !undeclared.is_empty() {
@@ -186,7 +188,7 @@ impl EnvironmentReader {
 
     /// Plans on an observation and judges the plan. Pure apart from the identity of this machine.
     #[must_use]
-    pub fn judge(&self, desired: Desired, observed: Observed, conditions: &Remembered) -> Planned {
+    pub fn judge(&self, desired: Desired, observed: Observed, conditions: &StoreConditions) -> Planned {
         let config = &*self.config;
         let mut circumstances = config.circumstances.clone();
         if let Some(freeze) = &conditions.freeze {
@@ -196,7 +198,10 @@ impl EnvironmentReader {
         let rules = match observed.provenance {
             Provenance::Live => {
                 let own_writes = own_writes(&conditions.writes, &observed.observation);
-                rules.with_host(machine::own()).with_grips_in(&desired.scope(), guest_blocks(conditions)).with_own_writes(own_writes)
+                rules
+                    .with_machine(machine::read_machine_identity())
+                    .with_grips_in(&desired.scope(), guest_blocks(conditions))
+                    .with_own_writes(own_writes)
             }
             Provenance::Replay => rules,
         };
@@ -209,7 +214,7 @@ impl EnvironmentReader {
 /// Guests with pending changes that are not declared. The journal tells whether this program wrote them.
 pub(crate) fn find_undeclared_pending(desired: &Desired, observation: &Scoped) -> Vec<Vmid> {
     let has_undeclared = |guest: &&DesiredGuest| {
-        let pending = observation.find(guest.vmid).and_then(|row| row.pending.as_ref().read());
+        let pending = observation.find(guest.vmid).and_then(|row| row.pending.as_ref().into_option());
         let is_declared = |key: &str| guest.config.iter().any(|setting| setting.field.word() == key);
         pending.is_some_and(|pending| pending.iter().any(|entry| !is_declared(entry.key())))
     };
@@ -217,14 +222,14 @@ pub(crate) fn find_undeclared_pending(desired: &Desired, observation: &Scoped) -
 }
 
 /// Guests that get no step: a person holds them, or an operation on them is in flight or unresolved.
-fn guest_blocks(conditions: &Remembered) -> Vec<Grip> {
+fn guest_blocks(conditions: &StoreConditions) -> Vec<GuestBlock> {
     let held = conditions.holds.iter().map(|hold| {
-        let by = GripBy::Person { by: hold.by.to_string(), reason: hold.reason.to_string() };
-        Grip { vmid: hold.vmid, by }
+        let by = BlockedBy::Person { by: hold.by.to_string(), reason: hold.reason.to_string() };
+        GuestBlock { vmid: hold.vmid, by }
     });
     let unsettled = conditions.unsettled.iter().map(|history| {
         let operation = &history.operation;
-        Grip { vmid: operation.guest.vmid, by: GripBy::Operation(operation.id.as_str().to_owned()) }
+        GuestBlock { vmid: operation.guest.vmid, by: BlockedBy::Operation(operation.id.as_str().to_owned()) }
     });
     held.chain(unsettled).collect()
 }
@@ -242,6 +247,6 @@ pub fn configuration_example(environment: &str) -> String {
 #[must_use]
 pub fn unconfigured_error(environment: &EnvironmentName) -> RuntimeError {
     RuntimeError::input(format!("nothing says how the environment `{environment}` is reached"))
-        .with_code(Code::EnvironmentUnconfigured)
+        .with_code(FailureCode::EnvironmentUnconfigured)
         .with_help(configuration_example(environment.as_str()))
 }

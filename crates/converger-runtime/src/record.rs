@@ -5,17 +5,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use converger_core::apply::{End, OperationId, Run, RunId, Word};
+use converger_core::apply::{OperationEnd, OperationId, RunId, RunStart, Slug};
 use converger_core::approve::{Admission, Confirmation};
 use converger_core::artifact::Digest;
-use converger_core::evidence::{Answer, Bundle, Decision, Entry, Kept, admissible, keep};
-use converger_core::failure::Code;
+use converger_core::evidence::{
+    Admissibility, AdmissionBundle, Decision, DecisionRecord, LedgerEntry, check_admissibility, record_decision,
+};
+use converger_core::failure::FailureCode;
 use converger_core::guest::{EnvironmentName, Vmid};
 use converger_core::plan::Verdict;
-use converger_core::refusal::{self, Reach, Refusal};
+use converger_core::refusal::{self, Refusal, RefusalReach};
 use converger_core::safety::Judged;
 use converger_engine::clock::{Clock as _, SystemClock};
-use converger_store::{Batch, Write};
+use converger_store::{Batch, StoreWrite};
 
 use crate::error::RuntimeError;
 use crate::state_dir::StateDirectory;
@@ -28,7 +30,7 @@ pub struct RunRecord {
     run: RunId,
     decision: Decision,
     /// Codes that the plan or its judgement refused the whole run for.
-    refused: BTreeSet<refusal::Code>,
+    refused: BTreeSet<refusal::RefusalCode>,
     /// Everything that was refused so far: for a guest, or for the whole run.
     refusals: Vec<(Option<Vmid>, Refusal)>,
     /// What the decision rests on, by digest.
@@ -45,7 +47,7 @@ pub(crate) async fn record_recovery(
     operations: &[OperationId],
 ) -> Result<(), RuntimeError> {
     let entry = |some: &[OperationId]| {
-        Write::decision(Entry::Recovery { environment: environment.clone(), operations: some.into(), at_ms: host::now_ms() })
+        StoreWrite::decision(LedgerEntry::Recovery { environment: environment.clone(), operations: some.into(), at_ms: host::now_ms() })
     };
     state.commit(Batch::new(operations.chunks(OPERATIONS_MAX).map(entry).collect())).await
 }
@@ -71,13 +73,14 @@ impl RunRecord {
     /// The journal cannot be written.
     pub(crate) async fn start(state: &StateDirectory, judged: &Judged, config: Vec<u8>, run: RunId) -> Result<Self, RuntimeError> {
         let failed = |error: std::io::Error| RuntimeError::failed(format!("what the run rests on cannot be written: {error}"));
-        let Kept { inputs, plan, judgement, blobs } = keep(judged, env!("CARGO_PKG_VERSION"), config).map_err(failed)?;
+        let DecisionRecord { inputs, plan, judgement, blobs } =
+            record_decision(judged, env!("CARGO_PKG_VERSION"), config).map_err(failed)?;
         let (environment, at_ms) = (judged.plan().desired().environment().clone(), host::now_ms());
         let boot = SystemClock.uptime().map(|uptime| uptime.boot);
-        let started = Run { id: run.clone(), environment, plan, by: host::actor().into(), at_ms, boot };
-        let mut writes: Vec<Write> = blobs.iter().cloned().map(Write::blob).collect();
-        writes.push(Write::RunStarted { run: started, inputs: Box::new(inputs.clone()) });
-        writes.push(Write::decision(Entry::PlanMade { run: run.clone(), plan, judgement, at_ms }));
+        let started = RunStart { id: run.clone(), environment, plan, by: host::actor().into(), at_ms, boot };
+        let mut writes: Vec<StoreWrite> = blobs.iter().cloned().map(StoreWrite::blob).collect();
+        writes.push(StoreWrite::RunStarted { run: started, inputs: Box::new(inputs.clone()) });
+        writes.push(StoreWrite::decision(LedgerEntry::PlanMade { run: run.clone(), plan, judgement, at_ms }));
         let blobs = blobs.into_iter().map(|bytes| (Digest::of_bytes(&bytes), bytes)).collect();
         let refused = plan_refusals(judged).filter(|(guest, _)| guest.is_none()).map(|(_, refusal)| refusal.code()).collect();
         let decision = Decision { inputs, plan, judgement };
@@ -124,29 +127,33 @@ impl RunRecord {
     /// The journal cannot be written, or the evidence gives another answer.
     pub(crate) async fn write_admission(&mut self, admission: &Admission, causes: &[Refusal]) -> Result<(), RuntimeError> {
         let failed = |error: std::io::Error| RuntimeError::failed(format!("the evidence cannot be written: {error}"));
-        let bundle = Bundle::new(&host::actor(), self.decision.clone(), admission.clone(), causes).write().map_err(failed)?;
-        let answer = admissible(&bundle, |digest| self.blobs.get(&digest).cloned(), config::understood);
+        let bundle =
+            AdmissionBundle::new(&host::actor(), self.decision.clone(), admission.clone(), causes).to_canonical_json().map_err(failed)?;
+        let answer = check_admissibility(&bundle, |digest| self.blobs.get(&digest).cloned(), config::parse_config_snapshot);
         let (run, plan, at_ms) = (self.run.clone(), self.decision.plan, admission.now_ms);
-        let mut writes: Vec<Write> = self.approval(&admission.confirmation, at_ms).into_iter().collect();
-        let is_new = |refusal: &&Refusal| refusal.code().entry().reach == Reach::Run && !self.refused.contains(&refusal.code());
+        let mut writes: Vec<StoreWrite> = self.approval(&admission.confirmation, at_ms).into_iter().collect();
+        let is_new = |refusal: &&Refusal| refusal.code().entry().reach == RefusalReach::Run && !self.refused.contains(&refusal.code());
         let new: Vec<&Refusal> = causes.iter().filter(is_new).collect();
         writes.extend(new.into_iter().map(|refusal| self.note_refusal(None, refusal, at_ms)));
         let (digest, word) = (Digest::of_bytes(&bundle), word(answer.word()));
-        writes.extend([Write::blob(bundle), Write::decision(Entry::Admitted { run, plan, bundle: digest, answer: word, at_ms })]);
+        writes.extend([
+            StoreWrite::blob(bundle),
+            StoreWrite::decision(LedgerEntry::Admitted { run, plan, bundle: digest, answer: word, at_ms }),
+        ]);
         self.write(writes).await?;
         match answer {
-            Answer::Admissible if causes.is_empty() => Ok(()),
-            Answer::Inadmissible(_) if !causes.is_empty() => Ok(()),
-            Answer::Broken(broken) => Err(RuntimeError::broken(broken.code, broken.what)),
-            Answer::Admissible | Answer::Inadmissible(_) | Answer::Untold(_) => {
+            Admissibility::Admissible if causes.is_empty() => Ok(()),
+            Admissibility::Inadmissible(_) if !causes.is_empty() => Ok(()),
+            Admissibility::Broken(broken) => Err(RuntimeError::broken(broken.code, broken.what)),
+            Admissibility::Admissible | Admissibility::Inadmissible(_) | Admissibility::Undecidable(_) => {
                 let text = "the evidence of this plan gives another answer than its admission gave";
-                Err(RuntimeError::broken(Code::DeterminismBreach, text))
+                Err(RuntimeError::broken(FailureCode::DeterminismBreach, text))
             }
         }
     }
 
     /// Who agreed to it, if somebody did.
-    fn approval(&self, confirmation: &Confirmation, at_ms: u64) -> Option<Write> {
+    fn approval(&self, confirmation: &Confirmation, at_ms: u64) -> Option<StoreWrite> {
         let (by, how, plan, names) = match confirmation {
             Confirmation::None | Confirmation::Declined { .. } => return None,
             Confirmation::Typed { by, names } => (by, "typed", self.decision.plan, names.as_slice()),
@@ -154,22 +161,22 @@ impl RunRecord {
             Confirmation::FullDigest { by, digest } => (by, "digest", *digest, [].as_slice()),
         };
         let (run, by, how, names) = (self.run.clone(), by.clone(), word(how), names.into());
-        Some(Write::decision(Entry::Approved { run, plan, by, how, names, at_ms }))
+        Some(StoreWrite::decision(LedgerEntry::Approved { run, plan, by, how, names, at_ms }))
     }
 
     /// Records that the run ends without sending anything. A run whose end cannot be recorded has ended all the same.
-    pub(crate) async fn end_without_sending(&self, end: End) {
-        let ended = Write::RunEnded { id: self.run.clone(), end, at_ms: host::now_ms() };
+    pub(crate) async fn end_without_sending(&self, end: OperationEnd) {
+        let ended = StoreWrite::RunEnded { id: self.run.clone(), end, at_ms: host::now_ms() };
         let _ = self.state.commit(Batch::from(ended)).await;
     }
 
-    fn note_refusal(&mut self, guest: Option<Vmid>, refusal: &Refusal, at_ms: u64) -> Write {
+    fn note_refusal(&mut self, guest: Option<Vmid>, refusal: &Refusal, at_ms: u64) -> StoreWrite {
         self.refusals.push((guest, refusal.clone()));
-        Write::decision(Entry::refused(self.run.clone(), guest, refusal, at_ms))
+        StoreWrite::decision(LedgerEntry::from_refusal(self.run.clone(), guest, refusal, at_ms))
     }
 
     /// In as few transactions as possible; earlier writes become durable first.
-    async fn write(&self, mut writes: Vec<Write>) -> Result<(), RuntimeError> {
+    async fn write(&self, mut writes: Vec<StoreWrite>) -> Result<(), RuntimeError> {
         while !writes.is_empty() {
             let rest = writes.split_off(writes.len().min(Batch::WRITES_MAX));
             self.state.commit(Batch::new(writes)).await?;
@@ -180,7 +187,7 @@ impl RunRecord {
 }
 
 /// A word of our own tables.
-fn word(text: &str) -> Word {
+fn word(text: &str) -> Slug {
     // INVARIANT: the words of our own tables are words; `every_code_is_a_word` and the table of stages prove it.
-    Word::new(text).unwrap_or_else(|| unreachable!("`{text}` is no word"))
+    Slug::new(text).unwrap_or_else(|| unreachable!("`{text}` is no word"))
 }

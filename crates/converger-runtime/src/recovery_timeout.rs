@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use converger_adapters::proxmox::codec::Upid;
-use converger_core::apply::{Answer, Ask, Cause, Trouble};
+use converger_core::apply::{EnvFault, EnvFaultKind, EnvRequest, EnvResponse};
 use converger_core::guest::NodeName;
 use futures_util::future::{Either, select};
 
@@ -21,11 +21,16 @@ pub(crate) struct UnresponsiveNodes(Mutex<BTreeSet<NodeName>>);
 
 impl UnresponsiveNodes {
     /// The answer, or `Unread` if the node does not answer in time.
-    pub(crate) async fn bound_response(&self, node: Option<NodeName>, answer: impl Future<Output = Answer>) -> Answer {
+    pub(crate) async fn bound_response(&self, node: Option<NodeName>, answer: impl Future<Output = EnvResponse>) -> EnvResponse {
         self.bound_by(node, answer, tokio::time::sleep(RESPONSE_TIMEOUT)).await
     }
 
-    async fn bound_by(&self, node: Option<NodeName>, answer: impl Future<Output = Answer>, patience: impl Future<Output = ()>) -> Answer {
+    async fn bound_by(
+        &self,
+        node: Option<NodeName>,
+        answer: impl Future<Output = EnvResponse>,
+        patience: impl Future<Output = ()>,
+    ) -> EnvResponse {
         let silent = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if node.as_ref().is_some_and(|node| silent().contains(node)) {
             return unread_answer("it did not answer a moment ago");
@@ -40,15 +45,15 @@ impl UnresponsiveNodes {
     }
 }
 
-fn unread_answer(text: &str) -> Answer {
-    Answer::Unread(Cause::new(Trouble::Other, "node-silent", text))
+fn unread_answer(text: &str) -> EnvResponse {
+    EnvResponse::Unreadable(EnvFault::new(EnvFaultKind::Other, "node-silent", text))
 }
 
 /// The node that answers this, where it is a certain one.
-pub(crate) fn answering_node(ask: &Ask) -> Option<NodeName> {
+pub(crate) fn answering_node(ask: &EnvRequest) -> Option<NodeName> {
     match ask {
-        Ask::Status(place) | Ask::Config(place) | Ask::Tasks { place, .. } => Some(place.node.clone()),
-        Ask::Task(task) => Upid::new(task.as_str()).map(|upid| upid.node().clone()),
+        EnvRequest::Status(place) | EnvRequest::Config(place) | EnvRequest::Tasks { address: place, .. } => Some(place.node.clone()),
+        EnvRequest::Task(task) => Upid::new(task.as_str()).map(|upid| upid.node().clone()),
         // Any node answers these; recovery sends nothing.
         _ => None,
     }
@@ -58,8 +63,8 @@ pub(crate) fn answering_node(ask: &Ask) -> Option<NodeName> {
 mod tests {
     use std::future::{pending, ready};
 
-    use converger_core::apply::{Place, TaskId, TaskState};
-    use converger_core::guest::{Kind, Vmid};
+    use converger_core::apply::{GuestAddress, TaskId, TaskState};
+    use converger_core::guest::{GuestKind, Vmid};
     use futures_util::FutureExt as _;
 
     use super::*;
@@ -70,9 +75,9 @@ mod tests {
 
     /// What is told of an answer that comes at once, or never.
     fn told(silent: &UnresponsiveNodes, node: Option<NodeName>, comes: bool) -> Option<String> {
-        let answer = async { if comes { Answer::Task(TaskState::Running) } else { pending().await } };
+        let answer = async { if comes { EnvResponse::Task(TaskState::Running) } else { pending().await } };
         match silent.bound_by(node, answer, ready(())).now_or_never() {
-            Some(Answer::Unread(cause)) => Some(cause.text.to_string()),
+            Some(EnvResponse::Unreadable(cause)) => Some(cause.text.to_string()),
             Some(_) => None,
             None => panic!("it waits for a node that is silent"),
         }
@@ -93,11 +98,11 @@ mod tests {
 
     #[test]
     fn every_reading_of_a_guest_and_its_task_is_known_by_its_node() {
-        let place = Place { node: node_named("pve2").expect("a name"), kind: Kind::Qemu, vmid: Vmid::new(101).expect("an id") };
+        let place = GuestAddress { node: node_named("pve2").expect("a name"), kind: GuestKind::Qemu, vmid: Vmid::new(101).expect("an id") };
         let task = TaskId::new("UPID:pve2:0000C0DE:00A1B2C3:6AFAF0B3:qmstart:101:root@pam!lab:").expect("an id");
-        for ask in [Ask::Status(place.clone()), Ask::Config(place), Ask::Task(task)] {
+        for ask in [EnvRequest::Status(place.clone()), EnvRequest::Config(place), EnvRequest::Task(task)] {
             assert_eq!(answering_node(&ask), node_named("pve2"), "{ask:?}");
         }
-        assert_eq!(answering_node(&Ask::Cluster), None);
+        assert_eq!(answering_node(&EnvRequest::Cluster), None);
     }
 }

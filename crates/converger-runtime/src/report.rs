@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use converger_core::apply::{End, RunId, write_outcome};
+use converger_core::apply::{OperationEnd, RunId, write_outcome};
 use converger_core::artifact::Digest;
 use converger_core::guest::{EnvironmentName, Vmid};
-use converger_core::moment;
 use converger_core::refusal::Refusal;
-use converger_engine::driver::{Report, Reported, worst};
-use converger_engine::schedule::Limits;
+use converger_core::timestamp;
+use converger_engine::executor::{ExecutionReport, OperationReport, worst_end};
+use converger_engine::schedule::ConcurrencyLimits;
 use serde_json::{Value as Json, json};
 
 use crate::environment::Environment;
@@ -39,13 +39,13 @@ pub struct RunReport {
     /// The digest of its plan.
     pub plan: Digest,
     /// How many operations may be in flight at once.
-    pub at_once: Limits,
+    pub at_once: ConcurrencyLimits,
     /// Operations that an earlier process left in flight, as recovery settled them.
-    pub recovered: Arc<Report>,
+    pub recovered: Arc<ExecutionReport>,
     /// Everything that was refused: for a guest, or for the whole run.
     pub refusals: Vec<(Option<Vmid>, Refusal)>,
     /// The operations of the plan.
-    pub operations: Report,
+    pub operations: ExecutionReport,
     /// How many refused guests were left out.
     pub left_out: u64,
     /// Where operations of earlier runs are held.
@@ -54,16 +54,16 @@ pub struct RunReport {
     pub causes: Vec<Refusal>,
     /// Why nothing was sent, where it could not be.
     pub error: Option<RuntimeError>,
-    end: End,
+    end: OperationEnd,
 }
 
 impl RunReport {
     pub(crate) fn applied(
         environment: &Environment,
         record: &RunRecord,
-        recovered: &Arc<Report>,
+        recovered: &Arc<ExecutionReport>,
         held_before: HeldBefore,
-        operations: Report,
+        operations: ExecutionReport,
         left_out: u64,
     ) -> Self {
         let end = operations.end();
@@ -73,9 +73,9 @@ impl RunReport {
     pub(crate) fn not_sent(
         environment: &Environment,
         record: &RunRecord,
-        recovered: &Arc<Report>,
+        recovered: &Arc<ExecutionReport>,
         held_before: HeldBefore,
-        end: End,
+        end: OperationEnd,
         causes: Vec<Refusal>,
         error: Option<RuntimeError>,
     ) -> Self {
@@ -86,7 +86,7 @@ impl RunReport {
             at_once: environment.reader().config().at_once,
             recovered: Arc::clone(recovered),
             refusals: record.refusals().to_vec(),
-            operations: Report::default(),
+            operations: ExecutionReport::default(),
             left_out: 0,
             held_before,
             causes,
@@ -97,15 +97,15 @@ impl RunReport {
 
     /// How the run itself ended.
     #[must_use]
-    pub fn run_end(&self) -> End {
+    pub fn run_end(&self) -> OperationEnd {
         self.end
     }
 
     /// The worst of how the run ended and of what is still held: failed, held, refused, not run, done.
     #[must_use]
-    pub fn end(&self) -> End {
-        let held = if self.held_before == HeldBefore::InScope { End::Held } else { End::Done };
-        worst([self.end, held].into_iter())
+    pub fn end(&self) -> OperationEnd {
+        let held = if self.held_before == HeldBefore::InScope { OperationEnd::Held } else { OperationEnd::Done };
+        worst_end([self.end, held].into_iter())
     }
 
     /// The document, as `result.json` has it.
@@ -123,9 +123,9 @@ impl RunReport {
     }
 }
 
-fn operation_row(reported: &Reported) -> Json {
+fn operation_row(reported: &OperationReport) -> Json {
     let operation = &reported.operation;
-    let time = |at_ms: Option<u64>| at_ms.map(|at_ms| moment::written(at_ms / 1000));
+    let time = |at_ms: Option<u64>| at_ms.map(|at_ms| timestamp::format_timestamp(at_ms / 1000));
     let outcome = write_outcome(&reported.outcome).ok().and_then(|bytes| serde_json::from_slice::<Json>(&bytes).ok());
     json!({
         "operation": operation.id.as_str(), "vmid": operation.guest.vmid, "kind": operation.guest.kind, "name": operation.guest.name,

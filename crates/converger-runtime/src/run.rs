@@ -4,17 +4,19 @@
 
 use std::sync::Arc;
 
-use converger_adapters::proxmox::client::Client;
-use converger_adapters::proxmox::hand::Hand as ProxmoxHand;
-use converger_core::apply::{End, OperationId};
-use converger_core::approve::{Admission, Admitted, ApprovedPlan, Confirmation, Mode, Refused, admit, going_down, objections};
-use converger_core::artifact::Narrowed;
+use converger_adapters::proxmox::actuator::ProxmoxActuator as ProxmoxHand;
+use converger_adapters::proxmox::client::ProxmoxClient;
+use converger_core::apply::{OperationEnd, OperationId};
+use converger_core::approve::{
+    Admission, Admitted, ApprovalMode, ApprovedPlan, Confirmation, RefusedGuestPolicy, admit, guests_to_stop, objections,
+};
+use converger_core::artifact::GuestOmission;
 use converger_core::desired::Desired;
 use converger_core::guest::Vmid;
 use converger_core::plan::Verdict;
 use converger_core::refusal::Refusal;
 use converger_core::safety::{Judged, SafePlan};
-use converger_engine::driver::{EngineError, Report, RunOptions, RunSlot, RunSubmission};
+use converger_engine::executor::{EngineError, ExecutionReport, RunOptions, RunSlot, RunSubmission};
 use converger_engine::schedule::OnFailure;
 
 use crate::environment::Environment;
@@ -36,9 +38,9 @@ pub struct RunRequest {
     /// A plan that was saved before: the same steps must come out now.
     pub expected: Option<ExpectedPlan>,
     /// Whether the declared state was narrowed.
-    pub narrowed: Narrowed,
+    pub narrowed: GuestOmission,
     /// What a refused guest means for the others.
-    pub refused: Refused,
+    pub refused: RefusedGuestPolicy,
     /// What a failed operation means for the others.
     pub on_failure: OnFailure,
 }
@@ -47,13 +49,13 @@ pub struct RunRequest {
 pub struct Run {
     environment: Environment,
     slot: RunSlot,
-    hand: Arc<ProxmoxHand<Client>>,
+    hand: Arc<ProxmoxHand<ProxmoxClient>>,
     record: RunRecord,
     planned: Planned,
-    recovered: Arc<Report>,
+    recovered: Arc<ExecutionReport>,
     held_before: HeldBefore,
     staleness: Option<Refusal>,
-    refused: Refused,
+    refused: RefusedGuestPolicy,
     on_failure: OnFailure,
 }
 
@@ -97,10 +99,10 @@ pub enum RunAdmission {
 pub struct ApprovedRun {
     environment: Environment,
     slot: RunSlot,
-    hand: Arc<ProxmoxHand<Client>>,
+    hand: Arc<ProxmoxHand<ProxmoxClient>>,
     record: RunRecord,
     plan: ApprovedPlan,
-    recovered: Arc<Report>,
+    recovered: Arc<ExecutionReport>,
     held_before: HeldBefore,
     on_failure: OnFailure,
 }
@@ -110,13 +112,13 @@ impl Run {
     pub(crate) fn new(
         environment: Environment,
         slot: RunSlot,
-        hand: Arc<ProxmoxHand<Client>>,
+        hand: Arc<ProxmoxHand<ProxmoxClient>>,
         record: RunRecord,
         planned: Planned,
-        recovered: Arc<Report>,
+        recovered: Arc<ExecutionReport>,
         held_before: HeldBefore,
         staleness: Option<Refusal>,
-        refused: Refused,
+        refused: RefusedGuestPolicy,
         on_failure: OnFailure,
     ) -> Self {
         Self { environment, slot, hand, record, planned, recovered, held_before, staleness, refused, on_failure }
@@ -136,7 +138,7 @@ impl Run {
 
     /// Who approves plans here.
     #[must_use]
-    pub fn mode(&self) -> Mode {
+    pub fn mode(&self) -> ApprovalMode {
         self.environment.mode()
     }
 
@@ -164,11 +166,11 @@ impl Run {
         if !plan.verdicts().iter().any(|verdict| matches!(verdict, Verdict::Steps(_))) {
             return Question::NotNeeded;
         }
-        if self.mode() == Mode::Shared {
+        if self.mode() == ApprovalMode::Shared {
             return Question::AnotherPerson;
         }
         let named = |guest: &converger_core::desired::DesiredGuest| Some(GoingDown { vmid: guest.vmid, name: plan.name_of(guest)?.into() });
-        Question::Confirm { going_down: going_down(plan).filter_map(named).collect(), left_out: self.refused_guests() }
+        Question::Confirm { going_down: guests_to_stop(plan).filter_map(named).collect(), left_out: self.refused_guests() }
     }
 
     fn admission(&self, confirmation: Confirmation) -> Admission {
@@ -186,7 +188,8 @@ impl Run {
     /// Decides whether the plan may be applied, and records that with its evidence.
     pub async fn admit(mut self, confirmation: Confirmation) -> RunAdmission {
         let admission = self.admission(confirmation);
-        let end = if matches!(admission.confirmation, Confirmation::Declined { .. }) { End::NotRun } else { End::Refused };
+        let end =
+            if matches!(admission.confirmation, Confirmation::Declined { .. }) { OperationEnd::NotRun } else { OperationEnd::Refused };
         let (admitted, recorded) = match (self.staleness.take(), self.planned.judged) {
             (Some(stale), _) => {
                 let recorded = self.record.write_refusals(std::slice::from_ref(&stale)).await;
@@ -220,13 +223,13 @@ impl Run {
                 RunAdmission::Ended(RunReport::not_sent(&environment, &record, &recovered, held_before, end, causes, None))
             }
             (_, Err(error)) => {
-                record.end_without_sending(End::Failed).await;
+                record.end_without_sending(OperationEnd::Failed).await;
                 RunAdmission::Ended(RunReport::not_sent(
                     &environment,
                     &record,
                     &recovered,
                     held_before,
-                    End::Failed,
+                    OperationEnd::Failed,
                     Vec::new(),
                     Some(error),
                 ))
@@ -250,8 +253,8 @@ impl ApprovedRun {
         let Self { environment, slot, hand, record, plan, recovered, held_before, on_failure } = self;
         // Attest before sending: a state directory restored from an older copy must not be able to hide this run (decision 0020).
         if let Err(error) = environment.attest_ledger().await {
-            record.end_without_sending(End::Failed).await;
-            return RunReport::not_sent(&environment, &record, &recovered, held_before, End::Failed, Vec::new(), Some(error));
+            record.end_without_sending(OperationEnd::Failed).await;
+            return RunReport::not_sent(&environment, &record, &recovered, held_before, OperationEnd::Failed, Vec::new(), Some(error));
         }
         let left_out = count_refused(&plan);
         let events = Arc::clone(environment.reader().events());
@@ -273,10 +276,10 @@ impl ApprovedRun {
             Ok(report) => RunReport::applied(&environment, &record, &recovered, held_before, report, left_out),
             Err(error) => {
                 if matches!(error, EngineError::NotAccepting(_)) {
-                    record.end_without_sending(End::Failed).await;
+                    record.end_without_sending(OperationEnd::Failed).await;
                 }
                 let error = environment.engine_error(error);
-                RunReport::not_sent(&environment, &record, &recovered, held_before, End::Failed, Vec::new(), Some(error))
+                RunReport::not_sent(&environment, &record, &recovered, held_before, OperationEnd::Failed, Vec::new(), Some(error))
             }
         }
     }

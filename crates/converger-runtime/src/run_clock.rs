@@ -15,7 +15,7 @@ use crate::config;
 /// The clock of one environment. Clones share what has passed.
 #[derive(Clone, Debug)]
 pub struct RunClock {
-    clock: config::Clock,
+    clock: config::ClockSetting,
     /// When it was made.
     began: Instant,
     /// The sum of all waits on a lab's clock, where none really waits.
@@ -25,21 +25,21 @@ pub struct RunClock {
 impl RunClock {
     /// A clock that starts now.
     #[must_use]
-    pub fn new(clock: config::Clock) -> Self {
+    pub fn new(clock: config::ClockSetting) -> Self {
         Self { clock, began: Instant::now(), passed_ms: Arc::new(watch::Sender::new(0)) }
     }
 
     /// Whether waits take real time.
     #[must_use]
     pub fn is_real(&self) -> bool {
-        self.clock == config::Clock::Real
+        self.clock == config::ClockSetting::Real
     }
 
     /// Returns once this many seconds have passed since the clock was made.
     pub async fn after(&self, seconds: u64) {
         match self.clock {
-            config::Clock::Real => tokio::time::sleep_until(self.began + Duration::from_secs(seconds)).await,
-            config::Clock::Requests => {
+            config::ClockSetting::Real => tokio::time::sleep_until(self.began + Duration::from_secs(seconds)).await,
+            config::ClockSetting::Requests => {
                 let is_over = |passed_ms: &u64| *passed_ms >= seconds.saturating_mul(1000);
                 // Nothing can advance the clock any more.
                 if self.passed_ms.subscribe().wait_for(is_over).await.is_err() {
@@ -55,18 +55,18 @@ impl Clock for RunClock {
         SystemClock.now_ms()
     }
 
-    fn awake_ms(&self) -> u64 {
-        SystemClock.awake_ms()
+    fn monotonic_ms(&self) -> u64 {
+        SystemClock.monotonic_ms()
     }
 
     fn uptime(&self) -> Option<Uptime> {
         SystemClock.uptime()
     }
 
-    async fn wait(&self, ms: u64) {
+    async fn sleep(&self, ms: u64) {
         match self.clock {
-            config::Clock::Real => SystemClock.wait(ms).await,
-            config::Clock::Requests => {
+            config::ClockSetting::Real => SystemClock.sleep(ms).await,
+            config::ClockSetting::Requests => {
                 self.passed_ms.send_modify(|passed_ms| *passed_ms = passed_ms.saturating_add(ms));
                 tokio::task::yield_now().await;
             }

@@ -6,13 +6,14 @@ use std::error::Error as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use converger_core::apply::{History, Illegal};
-use converger_core::failure::Code;
+use converger_core::apply::{IllegalRecord, OperationHistory};
+use converger_core::failure::FailureCode;
 use converger_core::guest::{EnvironmentName, Vmid};
-use converger_core::moment;
 use converger_core::refusal::Refusal;
+use converger_core::timestamp;
 use converger_store::{
-    Batch, EnvironmentLock, Fatal, LockError, OpenError, Receipt, Refused, Remembered, Settings, SqliteStore, Store as _, StoreError,
+    Batch, CommitAck, EnvironmentLock, FatalCause, LockError, SqliteStore, Store as _, StoreConditions, StoreError, StoreOpenError,
+    StoreRefusal, StoreSettings,
 };
 use rustix::io::Errno;
 use tokio::runtime::Handle;
@@ -45,7 +46,7 @@ impl StateLocation {
     /// # Errors
     /// Neither the configuration nor the environment of the process says where the state is kept.
     pub fn from_parts(directory: Option<&Path>, witness: Option<&Path>) -> Result<Self, RuntimeError> {
-        let invalid = |text| RuntimeError::Input(RuntimeFault::new(text).with_code(Code::ConfigInvalid));
+        let invalid = |text| RuntimeError::Input(RuntimeFault::new(text).with_code(FailureCode::ConfigInvalid));
         let directory = locate_directory(directory).map_err(invalid)?;
         Ok(Self { directory, witness: witness.map(Path::to_owned) })
     }
@@ -69,7 +70,7 @@ pub fn locate_directory(configured: Option<&Path>) -> Result<PathBuf, String> {
 }
 
 /// Called when the disk may have lost an acknowledged write: it must end the process (G11).
-pub type OnFatal = Box<dyn FnMut(&Fatal) + Send>;
+pub type OnFatal = Box<dyn FnMut(&FatalCause) + Send>;
 
 /// Journal, ledger, holds and freezes of all environments that share one directory, open for writing. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -97,7 +98,7 @@ pub enum LockOutcome {
 #[derive(Debug)]
 pub enum WriteOutcome {
     /// It is durable.
-    Written(Receipt),
+    Written(CommitAck),
     /// A rule refused it; nothing was written.
     Refused(Refusal),
 }
@@ -125,7 +126,7 @@ impl StateDirectory {
             // The store makes the last part itself, with its own permissions; the path to it is made here.
             let _ = std::fs::create_dir_all(parent);
         }
-        let store = SqliteStore::open(&directory, Settings::new(on_fatal)).map_err(|error| open_error(&error))?;
+        let store = SqliteStore::open(&directory, StoreSettings::new(on_fatal)).map_err(|error| open_error(&error))?;
         Ok(Self { inner: Arc::new(Inner { store, directory, witness }) })
     }
 
@@ -168,15 +169,15 @@ impl StateDirectory {
     ///
     /// # Errors
     /// The store cannot be read.
-    pub async fn load_conditions(&self, environment: &EnvironmentName) -> Result<Remembered, RuntimeError> {
-        self.inner.store.remembered(environment.clone()).await.map_err(|error| store_error(&error))
+    pub async fn load_conditions(&self, environment: &EnvironmentName) -> Result<StoreConditions, RuntimeError> {
+        self.inner.store.conditions(environment.clone()).await.map_err(|error| store_error(&error))
     }
 
     /// The newest operations of these guests.
     ///
     /// # Errors
     /// The store cannot be read.
-    pub async fn load_operations(&self, environment: &EnvironmentName, guests: Vec<Vmid>) -> Result<Vec<History>, RuntimeError> {
+    pub async fn load_operations(&self, environment: &EnvironmentName, guests: Vec<Vmid>) -> Result<Vec<OperationHistory>, RuntimeError> {
         if guests.is_empty() {
             return Ok(Vec::new());
         }
@@ -188,17 +189,17 @@ impl StateDirectory {
     /// # Errors
     /// The lock file cannot be used.
     pub fn lock_environment(&self, environment: &EnvironmentName) -> Result<LockOutcome, RuntimeError> {
-        match EnvironmentLock::take(self.path(), environment, &host::actor(), host::now_ms()) {
+        match EnvironmentLock::acquire(self.path(), environment, &host::actor(), host::now_ms()) {
             Ok(lock) => {
                 self.inner.store.rely_on(&lock);
                 Ok(LockOutcome::Taken(lock))
             }
             Err(LockError::Busy { holder: Some(holder), .. }) => {
-                let since = moment::written(holder.since_ms / 1000);
+                let since = timestamp::format_timestamp(holder.since_ms / 1000);
                 Ok(LockOutcome::Refused(Refusal::environment_busy(&holder.name, holder.pid, &since)))
             }
-            Err(LockError::Busy { holder: None, .. }) => Ok(LockOutcome::Refused(Refusal::environment_busy_just_now())),
-            Err(error @ (LockError::NameUnfit | LockError::Unusable { .. })) => Err(lock_error(&error)),
+            Err(LockError::Busy { holder: None, .. }) => Ok(LockOutcome::Refused(Refusal::environment_busy_starting())),
+            Err(error @ (LockError::InvalidName | LockError::Unusable { .. })) => Err(lock_error(&error)),
         }
     }
 
@@ -238,7 +239,7 @@ pub(crate) async fn wait_for_task<T>(task: JoinHandle<T>) -> T {
 ///
 /// # Errors
 /// There is a store and it cannot be read.
-pub fn peek_operations(config: &Config, environment: &EnvironmentName, guests: &[Vmid]) -> Result<Vec<History>, RuntimeError> {
+pub fn peek_operations(config: &Config, environment: &EnvironmentName, guests: &[Vmid]) -> Result<Vec<OperationHistory>, RuntimeError> {
     let Ok(directory) = locate_directory(config.state.as_deref()) else { return Ok(Vec::new()) };
     converger_store::glance_writes(&directory, environment, guests).map_err(|error| unreadable_error(&error))
 }
@@ -248,51 +249,55 @@ pub fn peek_operations(config: &Config, environment: &EnvironmentName, guests: &
 ///
 /// # Errors
 /// There is a store and it cannot be read.
-pub fn peek_conditions(config: &Config, environment: &EnvironmentName) -> Result<Remembered, RuntimeError> {
-    let Ok(directory) = locate_directory(config.state.as_deref()) else { return Ok(Remembered::default()) };
-    converger_store::glance(&directory, environment).map_err(|error| {
+pub fn peek_conditions(config: &Config, environment: &EnvironmentName) -> Result<StoreConditions, RuntimeError> {
+    let Ok(directory) = locate_directory(config.state.as_deref()) else { return Ok(StoreConditions::default()) };
+    converger_store::peek_conditions(&directory, environment).map_err(|error| {
         let (said, help) = describe(&error);
-        let fault =
-            RuntimeFault::new(format!("whether something is frozen or held is not known: {said}")).with_code(Code::JournalUnreadable);
+        let fault = RuntimeFault::new(format!("whether something is frozen or held is not known: {said}"))
+            .with_code(FailureCode::JournalUnreadable);
         RuntimeError::Failed(help.into_iter().fold(fault, RuntimeFault::with_help))
     })
 }
 
 fn lock_error(error: &LockError) -> RuntimeError {
     let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
-    let fault = RuntimeFault::new(format!("{error}{cause}")).with_code(Code::JournalUnwritable);
+    let fault = RuntimeFault::new(format!("{error}{cause}")).with_code(FailureCode::JournalUnwritable);
     let full = "its disk is full, and nothing was sent: make room and try again";
     RuntimeError::Failed(if error.is_full() { fault.with_help(full) } else { fault })
 }
 
 /// A store that cannot be read.
 #[must_use]
-pub fn unreadable_error(error: &OpenError) -> RuntimeError {
-    open_error_with(error, Code::JournalUnreadable)
+pub fn unreadable_error(error: &StoreOpenError) -> RuntimeError {
+    open_error_with(error, FailureCode::JournalUnreadable)
 }
 
-fn open_error(error: &OpenError) -> RuntimeError {
+fn open_error(error: &StoreOpenError) -> RuntimeError {
     // Nothing can read what a later program wrote, whatever it is opened for.
-    let is_newer = matches!(error, OpenError::Newer { .. } | OpenError::Older { .. });
-    open_error_with(error, if is_newer { Code::JournalUnreadable } else { Code::JournalUnwritable })
+    let is_newer = matches!(error, StoreOpenError::Newer { .. } | StoreOpenError::Older { .. });
+    open_error_with(error, if is_newer { FailureCode::JournalUnreadable } else { FailureCode::JournalUnwritable })
 }
 
-fn open_error_with(error: &OpenError, code: Code) -> RuntimeError {
+fn open_error_with(error: &StoreOpenError, code: FailureCode) -> RuntimeError {
     let (said, help) = describe(error);
     RuntimeError::Failed(help.into_iter().fold(RuntimeFault::new(said).with_code(code), RuntimeFault::with_help))
 }
 
 /// What is wrong with a store, and what to do where the sentence itself does not say so.
-fn describe(error: &OpenError) -> (String, Option<&'static str>) {
+fn describe(error: &StoreOpenError) -> (String, Option<&'static str>) {
     let is_out_of_files =
         |source: &std::io::Error| [Errno::MFILE, Errno::NFILE].iter().any(|own| source.raw_os_error() == Some(own.raw_os_error()));
     match error {
-        OpenError::Unusable { what, place, source, .. } if is_out_of_files(source) => {
+        StoreOpenError::Unusable { what, place, source, .. } if is_out_of_files(source) => {
             let help = "this process may have too few files open at once: look at its limits (`ulimit -n`), not at the disk";
-            (format!("cannot {what} {}: {source}", files::shown(place)), Some(help))
+            (format!("cannot {what} {}: {source}", files::display_path(place)), Some(help))
         }
-        OpenError::Unusable { what, place, help, source } => (format!("cannot {what} {}: {source}", files::shown(place)), Some(help)),
-        OpenError::Failed { .. } => (error.to_string(), Some("look at the disk of the state directory: is there room, and is it whole")),
+        StoreOpenError::Unusable { what, place, help, source } => {
+            (format!("cannot {what} {}: {source}", files::display_path(place)), Some(help))
+        }
+        StoreOpenError::Failed { .. } => {
+            (error.to_string(), Some("look at the disk of the state directory: is there room, and is it whole"))
+        }
         _ => (error.to_string(), None),
     }
 }
@@ -300,21 +305,21 @@ fn describe(error: &OpenError) -> (String, Option<&'static str>) {
 /// A store that cannot do what it was asked.
 #[must_use]
 pub fn store_error(error: &StoreError) -> RuntimeError {
-    RuntimeError::Failed(RuntimeFault::new(error.to_string()).with_code(Code::JournalUnwritable))
+    RuntimeError::Failed(RuntimeFault::new(error.to_string()).with_code(FailureCode::JournalUnwritable))
 }
 
 /// Converts a store refusal to its coded form; `None` if no command can cause it.
-fn coded_refusal(refused: &Refused) -> Option<Refusal> {
+fn coded_refusal(refused: &StoreRefusal) -> Option<Refusal> {
     match refused {
-        Refused::AlreadyHeld(hold) | Refused::GuestHeld(hold) => Some(Refusal::guest_held_by(&hold.by, &hold.reason)),
-        Refused::GuestTaken { by, .. } => Some(Refusal::guest_taken_by(by.as_str())),
-        Refused::NotHeld(vmid) => Some(Refusal::guest_not_held(*vmid)),
-        Refused::Frozen { reason, .. } => Some(Refusal::frozen(reason)),
-        Refused::NotFrozen(environment) => Some(Refusal::not_frozen(environment.as_str())),
-        Refused::Name(conflict) => Some(Refusal::name_conflict(conflict)),
-        Refused::NameInUse(name) => Some(Refusal::name_in_use(name)),
-        Refused::EnvironmentUnrecorded(environment) => Some(Refusal::environment_unrecorded(environment)),
-        Refused::Record { id, illegal: illegal @ (Illegal::NotHeld | Illegal::AlreadyResolved(_)) } => {
+        StoreRefusal::AlreadyHeld(hold) | StoreRefusal::GuestHeld(hold) => Some(Refusal::guest_held_by_person(&hold.by, &hold.reason)),
+        StoreRefusal::GuestTaken { by, .. } => Some(Refusal::guest_held_by_operation(by.as_str())),
+        StoreRefusal::NotHeld(vmid) => Some(Refusal::guest_not_held(*vmid)),
+        StoreRefusal::Frozen { reason, .. } => Some(Refusal::changes_frozen(reason)),
+        StoreRefusal::NotFrozen(environment) => Some(Refusal::not_frozen(environment.as_str())),
+        StoreRefusal::Name(conflict) => Some(Refusal::name_conflict(conflict)),
+        StoreRefusal::NameInUse(name) => Some(Refusal::name_in_use(name)),
+        StoreRefusal::EnvironmentUnrecorded(environment) => Some(Refusal::environment_unrecorded(environment)),
+        StoreRefusal::Record { id, illegal: illegal @ (IllegalRecord::NotHeld | IllegalRecord::AlreadyResolved(_)) } => {
             Some(Refusal::operation_not_held(id.as_str(), &illegal.to_string()))
         }
         _ => None,

@@ -7,9 +7,9 @@
 use std::error::Error;
 use std::time::{Duration, Instant};
 
-use converger_core::apply::{End, Operation, Record, write_operation, write_outcome};
-use converger_store::conformance::{Sample, now};
-use converger_store::{Batch, MemoryStore, Receipt, Settings, SqliteStore, Store};
+use converger_core::apply::{JournalRecord, Operation, OperationEnd, write_operation, write_outcome};
+use converger_store::conformance::{OperationSample, block_on};
+use converger_store::{Batch, CommitAck, MemoryStore, SqliteStore, Store, StoreSettings};
 use rusqlite::Connection;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -17,25 +17,25 @@ fn main() -> Result<(), Box<dyn Error>> {
     let operations = arguments.next().transpose()?.unwrap_or(10_000);
     let at_once = arguments.next().transpose()?.unwrap_or(64).max(1);
     let directory = tempfile::tempdir()?;
-    let store = SqliteStore::open(&directory.path().join("state"), Settings::new(|cause| panic!("{cause}")))?;
-    let mut sample = Sample::new(1);
-    let _ = now(store.commit(sample.start().into()))?;
-    let lives: Vec<[Record; 4]> = (0..operations).map(|number| life(&mut sample, number)).collect();
+    let store = SqliteStore::open(&directory.path().join("state"), StoreSettings::new(|cause| panic!("{cause}")))?;
+    let mut sample = OperationSample::new(1);
+    let _ = block_on(store.commit(sample.start_write().into()))?;
+    let lives: Vec<[JournalRecord; 4]> = (0..operations).map(|number| operation_records(&mut sample, number)).collect();
     let before = store.transactions();
-    let ours = timed(|| now(journal(&store, &lives, at_once)))?;
+    let ours = measure_time(|| block_on(write_journal(&store, &lives, at_once)))?;
     let transactions = store.transactions() - before;
-    let bytes: Vec<Vec<u8>> = lives.iter().flatten().filter(|record| record.must_be_durable()).map(bytes_of).collect();
+    let bytes: Vec<Vec<u8>> = lives.iter().flatten().filter(|record| record.must_be_durable()).map(record_bytes).collect();
     let batches = bytes.len();
     let group = batches.div_ceil(usize::try_from(transactions)?);
-    let bare = timed(|| insert(&directory.path().join("bare.db"), &bytes, group))?;
+    let bare = measure_time(|| insert_rows(&directory.path().join("bare.db"), &bytes, group))?;
     drop(store);
-    let reopened = timed(|| {
-        SqliteStore::open(&directory.path().join("state"), Settings::new(|cause| panic!("{cause}")))?;
+    let reopened = measure_time(|| {
+        SqliteStore::open(&directory.path().join("state"), StoreSettings::new(|cause| panic!("{cause}")))?;
         Ok(())
     })?;
     let twin = MemoryStore::new();
-    let _ = twin.commit_now(sample.start().into())?;
-    let memory = timed(|| now(journal(&twin, &lives, at_once)))?;
+    let _ = twin.commit_now(sample.start_write().into())?;
+    let memory = measure_time(|| block_on(write_journal(&twin, &lives, at_once)))?;
     let rate = |time: Duration| (batches as f64 / time.as_secs_f64()).round();
     println!(
         "{{\"batches\":{batches},\"at_once\":{at_once},\"transactions\":{transactions},\"batches_per_second\":{},\
@@ -49,42 +49,47 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn timed(work: impl FnOnce() -> Result<(), Box<dyn Error>>) -> Result<Duration, Box<dyn Error>> {
+fn measure_time(work: impl FnOnce() -> Result<(), Box<dyn Error>>) -> Result<Duration, Box<dyn Error>> {
     let started = Instant::now();
     work()?;
     Ok(started.elapsed())
 }
 
-fn life(sample: &mut Sample, number: u64) -> [Record; 4] {
+fn operation_records(sample: &mut OperationSample, number: u64) -> [JournalRecord; 4] {
     let operation: Operation = sample.operation(number, number);
-    [sample.intent(&operation), sample.sending(&operation), sample.tasked(&operation), sample.ended(&operation, End::Done)]
+    [
+        sample.intent_record(&operation),
+        sample.sending_record(&operation),
+        sample.task_record(&operation),
+        sample.end_record(&operation, OperationEnd::Done),
+    ]
 }
 
 /// So many operations at once; each waits for its own answer before it goes on, as in an engine.
-async fn journal(store: &impl Store, lives: &[[Record; 4]], at_once: u64) -> Result<(), Box<dyn Error>> {
+async fn write_journal(store: &impl Store, lives: &[[JournalRecord; 4]], at_once: u64) -> Result<(), Box<dyn Error>> {
     for some in lives.chunks(usize::try_from(at_once)?) {
         for step in 0..4 {
             let waiting: Vec<_> = some.iter().map(|life| store.commit(Batch::from(life[step].clone()))).collect();
             for answer in waiting {
-                let Receipt::Written { .. } = answer.await? else { return Err("repeated".into()) };
+                let CommitAck::Written { .. } = answer.await? else { return Err("repeated".into()) };
             }
         }
     }
     Ok(())
 }
 
-fn bytes_of(record: &Record) -> Vec<u8> {
+fn record_bytes(record: &JournalRecord) -> Vec<u8> {
     match record {
-        Record::Intent { operation, .. } => write_operation(operation).unwrap_or_default(),
-        Record::Ended { outcome, .. } => write_outcome(outcome).unwrap_or_default(),
-        Record::Sending { .. } => Vec::new(),
-        Record::Tasked { task, .. } => task.as_str().into(),
-        Record::Resolved { reason, .. } => reason.as_bytes().into(),
+        JournalRecord::Intent { operation, .. } => write_operation(operation).unwrap_or_default(),
+        JournalRecord::Ended { outcome, .. } => write_outcome(outcome).unwrap_or_default(),
+        JournalRecord::Sending { .. } => Vec::new(),
+        JournalRecord::TaskStarted { task, .. } => task.as_str().into(),
+        JournalRecord::Resolved { reason, .. } => reason.as_bytes().into(),
     }
 }
 
 /// A table of two columns, the same file settings, and as many rows in a transaction.
-fn insert(place: &std::path::Path, rows: &[Vec<u8>], group: usize) -> Result<(), Box<dyn Error>> {
+fn insert_rows(place: &std::path::Path, rows: &[Vec<u8>], group: usize) -> Result<(), Box<dyn Error>> {
     let mut connection = Connection::open(place)?;
     let _: String = connection.pragma_update_and_check(None, "journal_mode", "wal", |row| row.get(0))?;
     connection.pragma_update(None, "synchronous", "full")?;

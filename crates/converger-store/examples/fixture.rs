@@ -4,57 +4,57 @@
 use std::error::Error;
 use std::sync::Arc;
 
-use converger_core::apply::{End, EnvironmentRename, Freeze, Hold, Resolution};
+use converger_core::apply::{EnvironmentRename, Freeze, Hold, OperationEnd, Resolution};
 use converger_core::artifact::Digest;
 use converger_core::guest::EnvironmentName;
-use converger_store::conformance::{Sample, now};
-use converger_store::{Batch, Settings, SqliteStore, Store, Write};
+use converger_store::conformance::{OperationSample, block_on};
+use converger_store::{Batch, SqliteStore, Store, StoreSettings, StoreWrite};
 use rusqlite::Connection;
 use rusqlite::types::Value;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let directory = std::env::args_os().nth(1).ok_or("usage: fixture <new state directory>")?;
-    let store = SqliteStore::open(directory.as_ref(), Settings::new(|cause| eprintln!("{cause}")))?;
-    let _ = now(store.commit(content()))?;
-    let connection = Connection::open(store.place())?;
-    print!("{}", dump(&connection)?);
+    let store = SqliteStore::open(directory.as_ref(), StoreSettings::new(|cause| eprintln!("{cause}")))?;
+    let _ = block_on(store.commit(fixture_batch()))?;
+    let connection = Connection::open(store.path())?;
+    print!("{}", dump_sql(&connection)?);
     Ok(())
 }
 
-fn content() -> Batch {
-    let mut sample = Sample::new(100);
+fn fixture_batch() -> Batch {
+    let mut sample = OperationSample::new(100);
     let body: Arc<[u8]> = Arc::from(*b"{\"planner\":1}");
-    let plan = Write::Blob { digest: Digest::of_bytes(&body), body };
+    let plan = StoreWrite::Blob { digest: Digest::of_bytes(&body), body };
     let (open, done, held) = (sample.one_shot(1, 1, "key-1", "it"), sample.operation(2, 2), sample.operation(3, 3));
-    let (environment, vmid) = (sample.environment(), sample.guest(9));
-    let (ended, left) = (sample.ended(&done, End::Done), sample.ended(&held, End::Held));
+    let (environment, vmid) = (sample.environment(), sample.vmid(9));
+    let (ended, left) = (sample.end_record(&done, OperationEnd::Done), sample.end_record(&held, OperationEnd::Held));
     let hold = Hold { environment: environment.clone(), vmid, by: "ann".into(), reason: "it's being moved".into(), at_ms: 5 };
     let freeze = Freeze { environment: environment.clone(), by: "ann".into(), reason: "audit".into(), at_ms: 6 };
     let former = EnvironmentName::new("site-a").unwrap_or_else(|| environment.clone());
     let other = EnvironmentName::new("site-b").unwrap_or_else(|| environment.clone());
     let rename = EnvironmentRename { from: former.clone(), to: other, by: "ann".into(), reason: "moved".into(), at_ms: 4 };
     Batch::from(plan)
-        .with(sample.start())
-        .with(Write::Bind(Sample::binding(&former)))
-        .with(Write::Rename(rename))
-        .with(sample.intent(&open))
-        .with(sample.tasked(&open))
-        .with(sample.intent(&done))
+        .with(sample.start_write())
+        .with(StoreWrite::Bind(OperationSample::binding(&former)))
+        .with(StoreWrite::Rename(rename))
+        .with(sample.intent_record(&open))
+        .with(sample.task_record(&open))
+        .with(sample.intent_record(&done))
         .with(ended)
-        .with(sample.intent(&held))
-        .with(sample.sending(&held))
+        .with(sample.intent_record(&held))
+        .with(sample.sending_record(&held))
         .with(left)
-        .with(sample.resolved(&held, Resolution::NotRun))
-        .with(Write::RunEnded { id: sample.run().id, end: End::Held, at_ms: 7 })
-        .with(Write::Hold(hold.clone()))
-        .with(Write::Release { environment: environment.clone(), vmid, by: "bob".into(), at_ms: 8 })
-        .with(Write::Hold(hold))
-        .with(Write::Freeze(freeze.clone()))
-        .with(Write::Thaw { environment, by: "bob".into(), at_ms: 9 })
-        .with(Write::Freeze(freeze))
+        .with(sample.resolution_record(&held, Resolution::NotRun))
+        .with(StoreWrite::RunEnded { id: sample.run().id, end: OperationEnd::Held, at_ms: 7 })
+        .with(StoreWrite::Hold(hold.clone()))
+        .with(StoreWrite::Release { environment: environment.clone(), vmid, by: "bob".into(), at_ms: 8 })
+        .with(StoreWrite::Hold(hold))
+        .with(StoreWrite::Freeze(freeze.clone()))
+        .with(StoreWrite::Thaw { environment, by: "bob".into(), at_ms: 9 })
+        .with(StoreWrite::Freeze(freeze))
 }
 
-fn dump(connection: &Connection) -> rusqlite::Result<String> {
+fn dump_sql(connection: &Connection) -> rusqlite::Result<String> {
     let mut text = String::from("-- Made by the example `fixture` of converger-store.\n");
     for pragma in ["application_id", "user_version"] {
         let value: i64 = connection.pragma_query_value(None, pragma, |row| row.get(0))?;
@@ -66,25 +66,25 @@ fn dump(connection: &Connection) -> rusqlite::Result<String> {
         let (kind, name, sql): (String, String, String) = (row.get(0)?, row.get(1)?, row.get(2)?);
         text += &format!("{sql};\n");
         if kind == "table" {
-            text += &inserts(connection, &name)?;
+            text += &dump_inserts(connection, &name)?;
         }
     }
     Ok(text)
 }
 
-fn inserts(connection: &Connection, table: &str) -> rusqlite::Result<String> {
+fn dump_inserts(connection: &Connection, table: &str) -> rusqlite::Result<String> {
     let mut statement = connection.prepare(&format!("SELECT * FROM {table}"))?;
     let columns = statement.column_count();
     let mut rows = statement.query([])?;
     let mut text = String::new();
     while let Some(row) = rows.next()? {
-        let values = (0..columns).map(|column| row.get(column).map(literal)).collect::<rusqlite::Result<Vec<String>>>()?;
+        let values = (0..columns).map(|column| row.get(column).map(sql_literal)).collect::<rusqlite::Result<Vec<String>>>()?;
         text += &format!("INSERT INTO {table} VALUES ({});\n", values.join(", "));
     }
     Ok(text)
 }
 
-fn literal(value: Value) -> String {
+fn sql_literal(value: Value) -> String {
     match value {
         Value::Null => "NULL".into(),
         Value::Integer(number) => number.to_string(),

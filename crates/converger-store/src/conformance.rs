@@ -3,56 +3,56 @@
 //! A store may answer slowly. It may never acknowledge what it does not find again, write a part of a batch, take a
 //! record out of order, or let two operations have one guest.
 
+mod holds;
 mod journal;
 mod ledger;
 mod names;
-mod people;
 mod sample;
 
 use std::fmt;
 use std::future::Future;
 
-use crate::{Batch, Receipt, Refused, Store, StoreError};
+use crate::{Batch, CommitAck, Store, StoreError, StoreRefusal};
 
-pub use sample::Sample;
+pub use sample::OperationSample;
 
 /// A place where stores are opened.
-pub trait Stage {
+pub trait StoreFixture {
     /// The store that is checked.
     type Store: Store;
 
     /// A store that is empty.
-    fn fresh(&mut self) -> Self::Store;
+    fn new_store(&mut self) -> Self::Store;
 
     /// The same store, as the next process finds it.
-    fn reopened(&mut self, store: Self::Store) -> Self::Store;
+    fn reopen_store(&mut self, store: Self::Store) -> Self::Store;
 }
 
 /// A rule that a store broke.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Finding {
+pub struct StoreFinding {
     /// The story in which it did.
     pub story: &'static str,
     /// The rule, and what was seen.
     pub what: String,
 }
 
-impl fmt::Display for Finding {
+impl fmt::Display for StoreFinding {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "in the story `{}`: {}", self.story, self.what)
     }
 }
 
 /// What a story comes to: nothing, or the first thing that is not as it must be.
-type Told = Result<(), String>;
+type StoryResult = Result<(), String>;
 
-type Story<S> = (&'static str, fn(&mut S) -> Told);
+type StoreStory<S> = (&'static str, fn(&mut S) -> StoryResult);
 
 /// Tells every story. No finding means that the store conforms.
 #[must_use]
-pub fn check<S: Stage>(stage: &mut S) -> Vec<Finding> {
-    let stories: Vec<Story<S>> = [journal::stories(), people::stories(), ledger::stories(), names::stories()].concat();
-    let told = stories.into_iter().filter_map(|(story, tell)| tell(stage).err().map(|what| Finding { story, what }));
+pub fn check_store<S: StoreFixture>(stage: &mut S) -> Vec<StoreFinding> {
+    let stories: Vec<StoreStory<S>> = [journal::stories(), holds::stories(), ledger::stories(), names::stories()].concat();
+    let told = stories.into_iter().filter_map(|(story, tell)| tell(stage).err().map(|what| StoreFinding { story, what }));
     told.collect()
 }
 
@@ -60,33 +60,33 @@ pub fn check<S: Stage>(stage: &mut S) -> Vec<Finding> {
 ///
 /// # Errors
 /// SQLite does not take them.
-pub fn teach(connection: &rusqlite::Connection) -> rusqlite::Result<()> {
-    crate::sqlite::teach(connection)
+pub fn register_row_sum(connection: &rusqlite::Connection) -> rusqlite::Result<()> {
+    crate::sqlite::register_row_sum(connection)
 }
 
 /// Waits for a future. Stores bring what drives them along, so that any runtime will do.
-pub fn now<F: Future>(future: F) -> F::Output {
+pub fn block_on<F: Future>(future: F) -> F::Output {
     let runtime = tokio::runtime::Builder::new_current_thread().build();
     runtime.expect("a runtime without drivers needs nothing from the system").block_on(future)
 }
 
-fn same<T: fmt::Debug + PartialEq>(what: &str, found: T, wanted: T) -> Told {
+fn expect_equal<T: fmt::Debug + PartialEq>(what: &str, found: T, wanted: T) -> StoryResult {
     if found == wanted { Ok(()) } else { Err(format!("{what}: found {found:?}, wanted {wanted:?}")) }
 }
 
 /// The batch is taken.
-fn taken(store: &impl Store, what: &str, batch: impl Into<Batch>) -> Told {
-    match now(store.commit(batch.into())) {
-        Ok(Receipt::Written { .. }) => Ok(()),
+fn expect_written(store: &impl Store, what: &str, batch: impl Into<Batch>) -> StoryResult {
+    match block_on(store.commit(batch.into())) {
+        Ok(CommitAck::Written { .. }) => Ok(()),
         other => Err(format!("{what}: must be written, and got {other:?}")),
     }
 }
 
 /// The batch is refused, for this cause.
-fn refused(store: &impl Store, what: &str, batch: impl Into<Batch>, wanted: Refused) -> Told {
-    same(what, now(store.commit(batch.into())), Err(StoreError::Refused(wanted)))
+fn expect_refused(store: &impl Store, what: &str, batch: impl Into<Batch>, wanted: StoreRefusal) -> StoryResult {
+    expect_equal(what, block_on(store.commit(batch.into())), Err(StoreError::Refused(wanted)))
 }
 
-fn read<T>(what: &str, answer: Result<T, StoreError>) -> Result<T, String> {
+fn expect_readable<T>(what: &str, answer: Result<T, StoreError>) -> Result<T, String> {
     answer.map_err(|error| format!("{what}: cannot be read: {error}"))
 }

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use converger_core::apply::{Hold, IdempotencyKey, Illegal, NameConflict, OperationId, RunId, TaskId};
+use converger_core::apply::{Hold, IdempotencyKey, IllegalRecord, NameConflict, OperationId, RunId, TaskId};
 use converger_core::artifact::Digest;
 use converger_core::guest::{EnvironmentName, Vmid};
 use thiserror::Error;
@@ -20,7 +20,7 @@ fn process(holder: Option<u32>) -> String {
 pub enum StoreError {
     /// The batch may not be written, and is not. The store is fine.
     #[error(transparent)]
-    Refused(#[from] Refused),
+    Refused(#[from] StoreRefusal),
     /// There is no room, and nothing of the batch was written. The store is fine and takes batches again once there is.
     #[error("the disk of {place} is full: nothing was written; make room and try again")]
     Full {
@@ -65,7 +65,7 @@ pub enum StoreError {
 
 /// Why a batch may not be written.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum Refused {
+pub enum StoreRefusal {
     /// There is nothing in it.
     #[error("the batch is empty")]
     Empty,
@@ -78,7 +78,7 @@ pub enum Refused {
         /// The operation.
         id: OperationId,
         /// Why.
-        illegal: Illegal,
+        illegal: IllegalRecord,
     },
     /// Another operation of this guest is under way, or held (G12).
     #[error("guest {vmid} is taken by operation `{by}`; wait for its end, or look at it with `converger ops show`")]
@@ -186,7 +186,7 @@ pub enum Refused {
     },
     /// A decision of this kind is written by what it is about.
     #[error("an entry of the kind `{kind}` is written with what it is about, and never by itself")]
-    NotByItself {
+    NotStandalone {
         /// Its kind.
         kind: &'static str,
     },
@@ -197,7 +197,7 @@ pub enum Refused {
 
 /// Why a store cannot be opened.
 #[derive(Debug, Error)]
-pub enum OpenError {
+pub enum StoreOpenError {
     /// The directory or the file cannot be used.
     #[error("cannot {what} {place}; {help}")]
     Unusable {

@@ -14,14 +14,14 @@
 //!
 //! What never enters: Proxmox, decisions about guests, clocks and randomness (times and ids are in what is written).
 
-mod agreement;
 mod error;
+mod file_identity;
+mod journal_check;
 mod lock;
 mod memory;
-mod place;
 mod query;
 mod sqlite;
-mod standing;
+mod state_files;
 mod tables;
 mod write;
 
@@ -30,46 +30,50 @@ pub mod conformance;
 
 use std::future::Future;
 
-use converger_core::apply::{EnvironmentNames, Freeze, History, Hold, IdempotencyKey, OperationId, RunId, TaskId};
+use converger_core::apply::{EnvironmentNames, Freeze, Hold, IdempotencyKey, OperationHistory, OperationId, RunId, TaskId};
 use converger_core::artifact::Digest;
 use converger_core::guest::EnvironmentName;
 
-pub use agreement::{Agreement, Told, Unlogged};
-pub use converger_ledger::{Hash, Tile};
-pub use error::{OpenError, Refused, StoreError};
-pub use lock::{EnvironmentLock, Holder, LockError};
-pub use memory::{Fault, MemoryStore};
-pub use place::{KEY_FILE, is_used, keeps};
-pub use query::{Filter, Head, Heads, KeyRow, LIST_MAX, Over, RunHistory, Said, Standing};
-pub use sqlite::{Fatal, Looked, OnFatal, Remembered, Settings, SqliteStore, glance, glance_writes};
+pub use converger_ledger::{LogHash, Tile};
+pub use error::{StoreError, StoreOpenError, StoreRefusal};
+pub use journal_check::{JournalCheck, JournalMismatch, LedgerIndex};
+pub use lock::{EnvironmentLock, LockError, LockHolder};
+pub use memory::{CommitFault, MemoryStore};
+pub use query::{EndedBy, HoldHistory, IdempotencyRow, LIST_MAX, LedgerHead, LedgerHeads, OperationFilter, OperationStatus, RunHistory};
+pub use sqlite::{FatalCause, OnFatal, SqliteStore, StoreConditions, StoreSettings, StoreView, glance_writes, peek_conditions};
+pub use state_files::{KEY_FILE, has_state, is_state_file};
 pub use tables::key_named_in;
-pub use write::{Batch, Receipt, Write};
+pub use write::{Batch, CommitAck, StoreWrite};
 
 /// A memory that survives crashes. Reads see what was acknowledged before they were asked for.
 pub trait Store: Send + Sync {
     /// Makes a batch durable. Dropping the future does not take the batch back: it is written or it is not.
-    fn commit(&self, batch: Batch) -> impl Future<Output = Result<Receipt, StoreError>> + Send;
+    fn commit(&self, batch: Batch) -> impl Future<Output = Result<CommitAck, StoreError>> + Send;
 
     /// One operation with its history.
-    fn operation(&self, id: OperationId) -> impl Future<Output = Result<Option<History>, StoreError>> + Send;
+    fn operation(&self, id: OperationId) -> impl Future<Output = Result<Option<OperationHistory>, StoreError>> + Send;
 
     /// The operations of an environment that have no end, in the order of their intents.
     ///
     /// At a start they are resolved by reading, before anything new is sent. There is at most one for each guest.
-    fn open_operations(&self, environment: EnvironmentName) -> impl Future<Output = Result<Vec<History>, StoreError>> + Send;
+    fn open_operations(&self, environment: EnvironmentName) -> impl Future<Output = Result<Vec<OperationHistory>, StoreError>> + Send;
 
     /// Operations, newest first, at most `limit` and at most [`LIST_MAX`].
-    fn operations(&self, filter: Filter, limit: u32) -> impl Future<Output = Result<Vec<History>, StoreError>> + Send;
+    fn operations(&self, filter: OperationFilter, limit: u32) -> impl Future<Output = Result<Vec<OperationHistory>, StoreError>> + Send;
 
     /// Those of these tasks that operations of an environment have, each with its operation.
-    fn tasked(
+    fn operations_of_tasks(
         &self,
         environment: EnvironmentName,
         tasks: Vec<TaskId>,
     ) -> impl Future<Output = Result<Vec<(TaskId, OperationId)>, StoreError>> + Send;
 
     /// The operation that an idempotency key stands for.
-    fn keyed(&self, environment: EnvironmentName, key: IdempotencyKey) -> impl Future<Output = Result<Option<History>, StoreError>> + Send;
+    fn operation_of_key(
+        &self,
+        environment: EnvironmentName,
+        key: IdempotencyKey,
+    ) -> impl Future<Output = Result<Option<OperationHistory>, StoreError>> + Send;
 
     /// One run.
     fn run(&self, id: RunId) -> impl Future<Output = Result<Option<RunHistory>, StoreError>> + Send;
@@ -90,11 +94,11 @@ pub trait Store: Send + Sync {
     fn blob(&self, digest: Digest) -> impl Future<Output = Result<Option<Vec<u8>>, StoreError>> + Send;
 
     /// How long the ledger is.
-    fn heads(&self) -> impl Future<Output = Result<Heads, StoreError>> + Send;
+    fn heads(&self) -> impl Future<Output = Result<LedgerHeads, StoreError>> + Send;
 
     /// Entries of the ledger from this place on, counted from 0, at most `limit` and at most [`LIST_MAX`].
     fn entries(&self, from: u64, limit: u32) -> impl Future<Output = Result<Vec<Vec<u8>>, StoreError>> + Send;
 
     /// The hashes of a tile of the ledger, exactly as many as it is wide; none where the ledger is not so long.
-    fn hashes(&self, tile: Tile) -> impl Future<Output = Result<Option<Vec<Hash>>, StoreError>> + Send;
+    fn hashes(&self, tile: Tile) -> impl Future<Output = Result<Option<Vec<LogHash>>, StoreError>> + Send;
 }

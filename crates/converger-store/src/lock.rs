@@ -9,15 +9,15 @@ use std::io::{self, Read as _, Seek as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-use converger_core::apply::is_remark;
+use converger_core::apply::is_valid_remark;
 use converger_core::guest::EnvironmentName;
 use thiserror::Error;
 
-use crate::sqlite::NO_LINK;
-use crate::standing::Standing;
+use crate::file_identity::FileIdentity;
+use crate::sqlite::NO_FOLLOW;
 
 /// How the names of lock files end.
-pub(crate) const ENDING: &str = ".lock";
+pub(crate) const LOCK_SUFFIX: &str = ".lock";
 
 /// The right to drive an environment, for as long as it is kept.
 #[derive(Debug)]
@@ -25,12 +25,12 @@ pub(crate) const ENDING: &str = ".lock";
 pub struct EnvironmentLock {
     // Held open: closing it is what gives the lock back.
     file: File,
-    standing: Standing,
+    identity: FileIdentity,
 }
 
 /// Who drives an environment.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Holder {
+pub struct LockHolder {
     /// Its name, as it gave it.
     pub name: String,
     /// The id of its process.
@@ -43,16 +43,16 @@ pub struct Holder {
 #[derive(Debug, Error)]
 pub enum LockError {
     /// Another process drives it.
-    #[error("the environment `{environment}` is driven by {}; wait for it to end, or end it", describe(holder.as_ref()))]
+    #[error("the environment `{environment}` is driven by {}; wait for it to end, or end it", describe_holder(holder.as_ref()))]
     Busy {
         /// The environment.
         environment: EnvironmentName,
         /// Who has it; a process that has just begun may not have written its name yet.
-        holder: Option<Holder>,
+        holder: Option<LockHolder>,
     },
     /// The name of the holder is blank or too long, or has control characters in it.
     #[error("the holder's name must be one line of at most 4096 bytes")]
-    NameUnfit,
+    InvalidName,
     /// The file cannot be used.
     #[error("cannot lock {place}; the state directory must be there, with room, and writable for this user")]
     Unusable {
@@ -71,7 +71,7 @@ impl LockError {
     }
 }
 
-fn describe(holder: Option<&Holder>) -> String {
+fn describe_holder(holder: Option<&LockHolder>) -> String {
     match holder {
         Some(holder) => format!("{} (process {})", holder.name.escape_debug(), holder.pid),
         None => "another process that has just begun".into(),
@@ -83,31 +83,33 @@ impl EnvironmentLock {
     ///
     /// # Errors
     /// Somebody else has it, or the file cannot be used.
-    pub fn take(state_directory: &Path, environment: &EnvironmentName, name: &str, at_ms: u64) -> Result<Self, LockError> {
-        if !is_remark(name) || name.chars().any(char::is_control) {
-            return Err(LockError::NameUnfit);
+    pub fn acquire(state_directory: &Path, environment: &EnvironmentName, name: &str, at_ms: u64) -> Result<Self, LockError> {
+        if !is_valid_remark(name) || name.chars().any(char::is_control) {
+            return Err(LockError::InvalidName);
         }
-        let place = state_directory.join(format!("{environment}{ENDING}"));
+        let place = state_directory.join(format!("{environment}{LOCK_SUFFIX}"));
         let unusable = |source| LockError::Unusable { place: place.clone(), source };
-        let mut file = open(&place).map_err(unusable)?;
+        let mut file = open_lock_file(&place).map_err(unusable)?;
         match file.try_lock() {
             Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Err(LockError::Busy { environment: environment.clone(), holder: holder(&mut file) }),
+            Err(TryLockError::WouldBlock) => {
+                return Err(LockError::Busy { environment: environment.clone(), holder: read_holder(&mut file) });
+            }
             Err(TryLockError::Error(error)) => return Err(unusable(error)),
         }
-        let standing = Standing::of(&place, &file.metadata().map_err(unusable)?);
-        let lock = Self { file, standing };
-        lock.sign(name, at_ms).map_err(unusable)?;
+        let standing = FileIdentity::from_metadata(&place, &file.metadata().map_err(unusable)?);
+        let lock = Self { file, identity: standing };
+        lock.write_holder(name, at_ms).map_err(unusable)?;
         Ok(lock)
     }
 
     /// The file that was locked.
-    pub(crate) fn standing(&self) -> &Standing {
-        &self.standing
+    pub(crate) fn file_identity(&self) -> &FileIdentity {
+        &self.identity
     }
 
     /// Whoever was in the file has lost it.
-    fn sign(&self, name: &str, at_ms: u64) -> io::Result<()> {
+    fn write_holder(&self, name: &str, at_ms: u64) -> io::Result<()> {
         let mut file = &self.file;
         file.set_len(0)?;
         file.rewind()?;
@@ -123,29 +125,29 @@ impl Drop for EnvironmentLock {
 }
 
 /// It is emptied and written to: where a link leads is nobody's lock, and neither is what is no regular file.
-fn open(place: &Path) -> io::Result<File> {
+fn open_lock_file(place: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(NO_LINK);
+    options.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(NO_FOLLOW);
     let file = options.open(place)?;
     if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is not a regular file")) }
 }
 
 /// Whether a file is the lock of an environment: it has such a name, and in it is nothing, or a signature. Other programs have files that end so, too.
-pub(crate) fn is_one(path: &Path) -> bool {
-    let name = path.file_name().and_then(OsStr::to_str).and_then(|name| name.strip_suffix(ENDING));
+pub(crate) fn is_lock_file(path: &Path) -> bool {
+    let name = path.file_name().and_then(OsStr::to_str).and_then(|name| name.strip_suffix(LOCK_SUFFIX));
     if name.and_then(EnvironmentName::new).is_none() {
         return false;
     }
     // What cannot be looked into may be one.
     let may_be_other = fs::symlink_metadata(path).is_ok_and(|there| there.is_file() && there.len() > 0);
-    !may_be_other || File::open(path).map_or(true, |mut file| holder(&mut file).is_some())
+    !may_be_other || File::open(path).map_or(true, |mut file| read_holder(&mut file).is_some())
 }
 
 /// Who signed; nothing that is not exactly a signature counts as one.
-fn holder(file: &mut File) -> Option<Holder> {
+fn read_holder(file: &mut File) -> Option<LockHolder> {
     let mut text = String::new();
     file.take(8192).read_to_string(&mut text).ok()?;
     let mut lines = text.strip_suffix('\n')?.split('\n');
     let (pid, since_ms, name) = (lines.next()?.parse().ok()?, lines.next()?.parse().ok()?, lines.next()?);
-    (lines.next().is_none() && is_remark(name)).then(|| Holder { name: name.into(), pid, since_ms })
+    (lines.next().is_none() && is_valid_remark(name)).then(|| LockHolder { name: name.into(), pid, since_ms })
 }

@@ -13,21 +13,23 @@ use std::future::{Future, ready};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use converger_core::apply::{EnvironmentNames, Freeze, History, Hold, IdempotencyKey, OperationId, Record, RunId, Sending, TaskId};
+use converger_core::apply::{
+    EnvironmentNames, Freeze, Hold, IdempotencyKey, JournalRecord, OperationHistory, OperationId, RunId, SendingMark, TaskId,
+};
 use converger_core::artifact::Digest;
 use converger_core::guest::EnvironmentName;
-use converger_ledger::{Hash, Tile};
+use converger_ledger::{LogHash, Tile};
 use tokio::sync::oneshot;
 
-use crate::query::{Filter, Heads, LIST_MAX, RunHistory};
-use crate::tables::{Read as _, Stop, current, of_today, owners, take};
-use crate::write::{Batch, Receipt, Write};
+use crate::query::{LIST_MAX, LedgerHeads, OperationFilter, RunHistory};
+use crate::tables::{ApplyBatchError, ReadTables as _, apply_batch, current, find_task_owners, of_today};
+use crate::write::{Batch, CommitAck, StoreWrite};
 use crate::{Store, StoreError};
-use tables::Tables;
+use tables::MemoryTables;
 
 /// What goes wrong with the next commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum CommitFault {
     /// The disk is full: nothing is written, the store goes on.
     Full,
     /// The batch does not reach the disk and nobody can tell: the store stops, and the batch is lost.
@@ -39,22 +41,22 @@ pub enum Fault {
 /// A store in memory. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryStore {
-    inner: Arc<Mutex<Inner>>,
+    inner: Arc<Mutex<MemoryState>>,
 }
 
-type Answer = Result<Receipt, StoreError>;
+type MemoryCommitResult = Result<CommitAck, StoreError>;
 
 #[derive(Debug, Default)]
-struct Inner {
+struct MemoryState {
     /// What is found after a crash is shared with who has crashed, until somebody writes.
-    tables: Arc<Tables>,
-    faults: VecDeque<Fault>,
+    tables: Arc<MemoryTables>,
+    faults: VecDeque<CommitFault>,
     stopped: Option<&'static str>,
     is_slow: bool,
-    waiting: VecDeque<(Batch, oneshot::Sender<Answer>)>,
+    waiting: VecDeque<(Batch, oneshot::Sender<MemoryCommitResult>)>,
     transactions: u64,
     /// Operations whose marks are on no disk yet, and what is there in their place.
-    marked: Vec<Unsynced>,
+    unsynced_marks: Vec<UnsyncedMark>,
 }
 
 impl MemoryStore {
@@ -68,28 +70,28 @@ impl MemoryStore {
     /// is the same, as far as entries are short enough.
     #[must_use]
     pub fn without_ledger() -> Self {
-        let inner = Inner { tables: Arc::new(Tables::without_ledger()), ..Inner::default() };
+        let inner = MemoryState { tables: Arc::new(MemoryTables::without_ledger()), ..MemoryState::default() };
         Self { inner: Arc::new(Mutex::new(inner)) }
     }
 
     /// Commits without waiting, whether the store is slow or not: for simulations that carry out commands themselves.
     ///
     /// # Errors
-    /// See [`Store::commit`].
-    pub fn commit_now(&self, batch: Batch) -> Answer {
-        self.lock().commit(batch)
+    /// See [`Store::commit_batch`].
+    pub fn commit_now(&self, batch: Batch) -> MemoryCommitResult {
+        self.lock().commit_batch(batch)
     }
 
-    /// From now on batches wait for [`MemoryStore::go_on`].
-    pub fn be_slow(&self) {
+    /// From now on batches wait for [`MemoryStore::commit_oldest`].
+    pub fn delay_commits(&self) {
         self.lock().is_slow = true;
     }
 
     /// Commits the oldest batch that waits, if one does, and says whether one did.
-    pub fn go_on(&self) -> bool {
+    pub fn commit_oldest(&self) -> bool {
         let mut inner = self.lock();
         let Some((batch, caller)) = inner.waiting.pop_front() else { return false };
-        let answer = inner.commit(batch);
+        let answer = inner.commit_batch(batch);
         // A caller that is gone gets no answer; its batch is written all the same, as on a disk.
         let _ = caller.send(answer);
         true
@@ -97,12 +99,12 @@ impl MemoryStore {
 
     /// How many batches wait.
     #[must_use]
-    pub fn waiting(&self) -> usize {
+    pub fn delayed_count(&self) -> usize {
         self.lock().waiting.len()
     }
 
     /// The commits after this one fail as told, in this order.
-    pub fn fail_next(&self, fault: Fault) {
+    pub fn fail_next(&self, fault: CommitFault) {
         self.lock().faults.push_back(fault);
     }
 
@@ -119,14 +121,14 @@ impl MemoryStore {
         let mut inner = self.lock();
         inner.waiting.clear();
         inner.stopped = Some("the process has crashed");
-        let durable = Inner { tables: inner.tables.clone(), marked: inner.marked.clone(), ..Inner::default() };
+        let durable = MemoryState { tables: inner.tables.clone(), unsynced_marks: inner.unsynced_marks.clone(), ..MemoryState::default() };
         Self { inner: Arc::new(Mutex::new(durable)) }
     }
 
     /// The machine dies: as a [`MemoryStore::crash`], and marks that no later batch made durable are lost.
     #[must_use]
     pub fn lose_power(&self) -> Self {
-        let marked = std::mem::take(&mut self.lock().marked);
+        let marked = std::mem::take(&mut self.lock().unsynced_marks);
         let after = self.crash();
         let mut inner = after.lock();
         let tables = Arc::make_mut(&mut inner.tables);
@@ -136,11 +138,11 @@ impl MemoryStore {
         after
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, MemoryState> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn read<T>(&self, read: impl FnOnce(&Tables) -> Result<T, Infallible>) -> Result<T, StoreError> {
+    fn read<T>(&self, read: impl FnOnce(&MemoryTables) -> Result<T, Infallible>) -> Result<T, StoreError> {
         let inner = self.lock();
         match (inner.stopped, read(&inner.tables)) {
             (None, Ok(value)) => Ok(value),
@@ -149,66 +151,66 @@ impl MemoryStore {
     }
 }
 
-impl Inner {
-    fn tables(&mut self) -> &mut Tables {
+impl MemoryState {
+    fn tables_mut(&mut self) -> &mut MemoryTables {
         Arc::make_mut(&mut self.tables)
     }
 
-    fn commit(&mut self, batch: Batch) -> Answer {
+    fn commit_batch(&mut self, batch: Batch) -> MemoryCommitResult {
         if let Some(cause) = self.stopped {
             return Err(StoreError::Stopped { cause: cause.into() });
         }
-        let mark = self.tables.mark();
-        let marks = (!batch.must_be_durable()).then(|| self.unsynced(&batch));
-        let taken = take(self.tables(), batch);
+        let mark = self.tables.undo_position();
+        let marks = (!batch.must_be_durable()).then(|| self.marks_before(&batch));
+        let taken = apply_batch(self.tables_mut(), batch);
         let answer = match taken {
-            Ok(()) => self.finish(mark, marks),
-            Err(Stop::Refused(refused)) => Err(refused.into()),
-            Err(Stop::Repeated(first)) => return self.undo(mark, Ok(Receipt::Repeated { first })),
+            Ok(()) => self.finish_commit(mark, marks),
+            Err(ApplyBatchError::Refused(refused)) => Err(refused.into()),
+            Err(ApplyBatchError::Repeated(first)) => return self.undo_and_answer(mark, Ok(CommitAck::Repeated { first })),
         };
         match answer {
-            Err(StoreError::Refused(_) | StoreError::Full { .. }) => self.undo(mark, answer),
+            Err(StoreError::Refused(_) | StoreError::Full { .. }) => self.undo_and_answer(mark, answer),
             answer => answer,
         }
     }
 
-    fn unsynced(&self, batch: &Batch) -> Vec<Unsynced> {
-        let marked = batch.writes().iter().filter_map(marked);
-        marked.map(|id| (id.clone(), self.tables.mark_of(&id))).collect()
+    fn marks_before(&self, batch: &Batch) -> Vec<UnsyncedMark> {
+        let marked = batch.writes().iter().filter_map(marked_operation);
+        marked.map(|id| (id.clone(), self.tables.sending_mark(&id))).collect()
     }
 
-    fn undo(&mut self, mark: tables::Mark, answer: Answer) -> Answer {
-        self.tables().undo_to(mark);
+    fn undo_and_answer(&mut self, mark: tables::UndoPosition, answer: MemoryCommitResult) -> MemoryCommitResult {
+        self.tables_mut().undo_to(mark);
         answer
     }
 
     /// The batch is legal; now the disk has its say. Marks alone are not synced, so that nothing but a full disk can fail them.
-    fn finish(&mut self, mark: tables::Mark, marks: Option<Vec<Unsynced>>) -> Answer {
-        if let Some(marks) = marks.filter(|_| self.faults.front() != Some(&Fault::Full)) {
-            self.tables().forget_undo();
-            self.marked.extend(marks);
-            return Ok(Receipt::Written { transaction: self.transactions + 1 });
+    fn finish_commit(&mut self, mark: tables::UndoPosition, marks: Option<Vec<UnsyncedMark>>) -> MemoryCommitResult {
+        if let Some(marks) = marks.filter(|_| self.faults.front() != Some(&CommitFault::Full)) {
+            self.tables_mut().clear_undo();
+            self.unsynced_marks.extend(marks);
+            return Ok(CommitAck::Written { transaction: self.transactions + 1 });
         }
         match self.faults.pop_front() {
-            Some(Fault::Full) => return Err(StoreError::Full { place: PathBuf::from("memory") }),
-            Some(Fault::LostUnwritten) => {
-                self.tables().undo_to(mark);
-                return self.stop();
+            Some(CommitFault::Full) => return Err(StoreError::Full { place: PathBuf::from("memory") }),
+            Some(CommitFault::LostUnwritten) => {
+                self.tables_mut().undo_to(mark);
+                return self.stop_acknowledging();
             }
-            Some(Fault::LostWritten) => {
-                self.tables().make_durable();
-                self.marked.clear();
-                return self.stop();
+            Some(CommitFault::LostWritten) => {
+                self.tables_mut().make_durable();
+                self.unsynced_marks.clear();
+                return self.stop_acknowledging();
             }
             None => {}
         }
-        self.tables().make_durable();
-        self.marked.clear();
+        self.tables_mut().make_durable();
+        self.unsynced_marks.clear();
         self.transactions += 1;
-        Ok(Receipt::Written { transaction: self.transactions })
+        Ok(CommitAck::Written { transaction: self.transactions })
     }
 
-    fn stop(&mut self) -> Answer {
+    fn stop_acknowledging(&mut self) -> MemoryCommitResult {
         let cause = "a sync failed";
         self.stopped = Some(cause);
         Err(StoreError::Stopped { cause: cause.into() })
@@ -216,51 +218,55 @@ impl Inner {
 }
 
 /// A mark that is on no disk yet: its operation, and the mark that it had before.
-type Unsynced = (OperationId, Option<Sending>);
+type UnsyncedMark = (OperationId, Option<SendingMark>);
 
 /// The operation that a write marks as sent.
-fn marked(write: &Write) -> Option<OperationId> {
+fn marked_operation(write: &StoreWrite) -> Option<OperationId> {
     match write {
-        Write::Record(Record::Sending { id, .. }) => Some(id.clone()),
+        StoreWrite::Record(JournalRecord::Sending { id, .. }) => Some(id.clone()),
         _ => None,
     }
 }
 
 impl Store for MemoryStore {
-    fn commit(&self, batch: Batch) -> impl Future<Output = Answer> + Send {
+    fn commit(&self, batch: Batch) -> impl Future<Output = MemoryCommitResult> + Send {
         let mut inner = self.lock();
         let (caller, answer) = oneshot::channel();
         if inner.is_slow {
             inner.waiting.push_back((batch, caller));
         } else {
-            let _ = caller.send(inner.commit(batch));
+            let _ = caller.send(inner.commit_batch(batch));
         }
         drop(inner);
         async move { answer.await.unwrap_or_else(|_| Err(StoreError::Stopped { cause: "the process has crashed".into() })) }
     }
 
-    fn operation(&self, id: OperationId) -> impl Future<Output = Result<Option<History>, StoreError>> + Send {
+    fn operation(&self, id: OperationId) -> impl Future<Output = Result<Option<OperationHistory>, StoreError>> + Send {
         ready(self.read(|tables| tables.operation(&id)))
     }
 
-    fn open_operations(&self, environment: EnvironmentName) -> impl Future<Output = Result<Vec<History>, StoreError>> + Send {
+    fn open_operations(&self, environment: EnvironmentName) -> impl Future<Output = Result<Vec<OperationHistory>, StoreError>> + Send {
         ready(self.read(|tables| tables.open_operations(&current(tables, &environment)?)))
     }
 
-    fn operations(&self, filter: Filter, limit: u32) -> impl Future<Output = Result<Vec<History>, StoreError>> + Send {
+    fn operations(&self, filter: OperationFilter, limit: u32) -> impl Future<Output = Result<Vec<OperationHistory>, StoreError>> + Send {
         ready(self.read(|tables| tables.operations(&of_today(tables, filter)?, limit.min(LIST_MAX))))
     }
 
-    fn tasked(
+    fn operations_of_tasks(
         &self,
         environment: EnvironmentName,
         tasks: Vec<TaskId>,
     ) -> impl Future<Output = Result<Vec<(TaskId, OperationId)>, StoreError>> + Send {
-        ready(self.read(|tables| owners(tables, &environment, tasks)))
+        ready(self.read(|tables| find_task_owners(tables, &environment, tasks)))
     }
 
-    fn keyed(&self, environment: EnvironmentName, key: IdempotencyKey) -> impl Future<Output = Result<Option<History>, StoreError>> + Send {
-        ready(self.read(|tables| match tables.keyed(&current(tables, &environment)?, &key)? {
+    fn operation_of_key(
+        &self,
+        environment: EnvironmentName,
+        key: IdempotencyKey,
+    ) -> impl Future<Output = Result<Option<OperationHistory>, StoreError>> + Send {
+        ready(self.read(|tables| match tables.request_of_key(&current(tables, &environment)?, &key)? {
             Some((id, _)) => tables.operation(&id),
             None => Ok(None),
         }))
@@ -290,7 +296,7 @@ impl Store for MemoryStore {
         ready(self.read(|tables| tables.blob(&digest)))
     }
 
-    fn heads(&self) -> impl Future<Output = Result<Heads, StoreError>> + Send {
+    fn heads(&self) -> impl Future<Output = Result<LedgerHeads, StoreError>> + Send {
         ready(self.read(|tables| tables.heads()))
     }
 
@@ -298,80 +304,80 @@ impl Store for MemoryStore {
         ready(self.read(|tables| tables.entries(from, limit.min(LIST_MAX))))
     }
 
-    fn hashes(&self, tile: Tile) -> impl Future<Output = Result<Option<Vec<Hash>>, StoreError>> + Send {
+    fn hashes(&self, tile: Tile) -> impl Future<Output = Result<Option<Vec<LogHash>>, StoreError>> + Send {
         ready(self.read(|tables| tables.hashes(tile)))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use converger_core::apply::{Freeze, Operation, Run};
+    use converger_core::apply::{Freeze, Operation, RunStart};
     use converger_core::testing::{Rng, some_binding, some_inputs, some_operations};
     use futures_util::FutureExt as _;
 
     use super::*;
 
-    fn started() -> (MemoryStore, Operation) {
+    fn started_store() -> (MemoryStore, Operation) {
         let store = MemoryStore::new();
         let operation = some_operations(&mut Rng::new(11), "run-1").swap_remove(0);
         let (id, environment, plan) = (operation.run.clone(), operation.environment.clone(), operation.plan);
-        let binding = Write::Bind(some_binding(&environment));
-        let run = Run { id, environment, plan, by: "ann".into(), at_ms: 1, boot: None };
-        let run = Write::RunStarted { run, inputs: Box::new(some_inputs()) };
-        assert_eq!(store.commit_now(Batch::from(binding).with(run)), Ok(Receipt::Written { transaction: 1 }));
+        let binding = StoreWrite::Bind(some_binding(&environment));
+        let run = RunStart { id, environment, plan, by: "ann".into(), at_ms: 1, boot: None };
+        let run = StoreWrite::RunStarted { run, inputs: Box::new(some_inputs()) };
+        assert_eq!(store.commit_now(Batch::from(binding).with(run)), Ok(CommitAck::Written { transaction: 1 }));
         (store, operation)
     }
 
-    fn intent(operation: &Operation) -> Batch {
-        Record::Intent { operation: Box::new(operation.clone()), at_ms: 2 }.into()
+    fn intent_batch(operation: &Operation) -> Batch {
+        JournalRecord::Intent { operation: Box::new(operation.clone()), at_ms: 2 }.into()
     }
 
-    fn is_there(store: &MemoryStore, operation: &Operation) -> bool {
+    fn has_operation(store: &MemoryStore, operation: &Operation) -> bool {
         store.read(|tables| tables.operation(&operation.id)).expect("alive").is_some()
     }
 
     #[test]
-    fn a_full_disk_writes_nothing_and_the_store_goes_on() {
-        let (store, operation) = started();
-        store.fail_next(Fault::Full);
-        assert!(matches!(store.commit_now(intent(&operation)), Err(StoreError::Full { .. })));
-        assert!(!is_there(&store, &operation));
-        assert_eq!(store.commit_now(intent(&operation)), Ok(Receipt::Written { transaction: 2 }));
+    fn full_disk_writes_nothing_and_the_store_continues() {
+        let (store, operation) = started_store();
+        store.fail_next(CommitFault::Full);
+        assert!(matches!(store.commit_now(intent_batch(&operation)), Err(StoreError::Full { .. })));
+        assert!(!has_operation(&store, &operation));
+        assert_eq!(store.commit_now(intent_batch(&operation)), Ok(CommitAck::Written { transaction: 2 }));
     }
 
     #[test]
-    fn after_a_failed_sync_nothing_is_acknowledged_and_the_batch_is_there_or_not() {
-        for (fault, expected) in [(Fault::LostUnwritten, false), (Fault::LostWritten, true)] {
-            let (store, operation) = started();
+    fn failed_sync_acknowledges_nothing_more() {
+        for (fault, expected) in [(CommitFault::LostUnwritten, false), (CommitFault::LostWritten, true)] {
+            let (store, operation) = started_store();
             store.fail_next(fault);
-            assert!(matches!(store.commit_now(intent(&operation)), Err(StoreError::Stopped { .. })));
+            assert!(matches!(store.commit_now(intent_batch(&operation)), Err(StoreError::Stopped { .. })));
             let (environment, by) = (operation.environment.clone(), Box::from("ann"));
-            let freeze = Write::Freeze(Freeze { environment, by, reason: "x".into(), at_ms: 1 });
+            let freeze = StoreWrite::Freeze(Freeze { environment, by, reason: "x".into(), at_ms: 1 });
             assert!(matches!(store.commit_now(freeze.into()), Err(StoreError::Stopped { .. })), "{fault:?}");
-            assert_eq!(is_there(&store.crash(), &operation), expected, "{fault:?}");
+            assert_eq!(has_operation(&store.crash(), &operation), expected, "{fault:?}");
         }
     }
 
     #[test]
-    fn a_mark_outlives_the_process_at_once_and_the_machine_with_the_next_batch() {
+    fn mark_survives_process_crash_at_once_and_power_loss_after_next_batch() {
         let has_mark = |store: &MemoryStore, operation: &Operation| {
             store.read(|tables| tables.operation(&operation.id)).expect("alive").expect("there").sending.is_some()
         };
-        let (store, operation) = started();
-        let mark = || Batch::from(Record::Sending { id: operation.id.clone(), at_ms: 3, up_ms: 1 });
-        assert_eq!(store.commit_now(intent(&operation)), Ok(Receipt::Written { transaction: 2 }));
-        assert_eq!(store.commit_now(mark()), Ok(Receipt::Written { transaction: 3 }), "with the next one");
+        let (store, operation) = started_store();
+        let mark = || Batch::from(JournalRecord::Sending { id: operation.id.clone(), at_ms: 3, up_ms: 1 });
+        assert_eq!(store.commit_now(intent_batch(&operation)), Ok(CommitAck::Written { transaction: 2 }));
+        assert_eq!(store.commit_now(mark()), Ok(CommitAck::Written { transaction: 3 }), "with the next one");
         assert_eq!(store.transactions(), 2, "a mark is no durable commit");
         let (after, dark) = (store.crash(), store.crash().lose_power());
         assert!(has_mark(&after, &operation) && !has_mark(&dark, &operation));
-        assert_eq!(dark.commit_now(mark()), Ok(Receipt::Written { transaction: 1 }));
+        assert_eq!(dark.commit_now(mark()), Ok(CommitAck::Written { transaction: 1 }));
         let (environment, by) = (operation.environment.clone(), Box::from("ann"));
-        let freeze = Write::Freeze(Freeze { environment, by, reason: "x".into(), at_ms: 1 });
-        assert_eq!(dark.commit_now(freeze.into()), Ok(Receipt::Written { transaction: 1 }));
+        let freeze = StoreWrite::Freeze(Freeze { environment, by, reason: "x".into(), at_ms: 1 });
+        assert_eq!(dark.commit_now(freeze.into()), Ok(CommitAck::Written { transaction: 1 }));
         let darker = dark.lose_power();
         assert!(has_mark(&darker, &operation));
-        let again = Record::Sending { id: operation.id.clone(), at_ms: 9, up_ms: 7 };
-        assert_eq!(darker.commit_now(again.into()), Ok(Receipt::Written { transaction: 1 }));
+        let again = JournalRecord::Sending { id: operation.id.clone(), at_ms: 9, up_ms: 7 };
+        assert_eq!(darker.commit_now(again.into()), Ok(CommitAck::Written { transaction: 1 }));
         let marked_ms = |store: &MemoryStore| {
             let history = store.read(|tables| tables.operation(&operation.id)).expect("alive").expect("there");
             history.sending.map(|sending| sending.at_ms)
@@ -381,18 +387,18 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_is_lost_in_a_crash_and_what_was_acknowledged_is_not() {
-        let (store, operation) = started();
-        store.be_slow();
-        let mut lost = Box::pin(store.commit(intent(&operation)));
-        assert_eq!((lost.as_mut().now_or_never(), store.waiting()), (None, 1));
+    fn crash_loses_only_unacknowledged_batches() {
+        let (store, operation) = started_store();
+        store.delay_commits();
+        let mut lost = Box::pin(store.commit(intent_batch(&operation)));
+        assert_eq!((lost.as_mut().now_or_never(), store.delayed_count()), (None, 1));
         let after = store.crash();
         assert!(matches!(lost.now_or_never(), Some(Err(StoreError::Stopped { .. }))));
-        assert!(!is_there(&after, &operation));
-        after.be_slow();
-        let mut kept = Box::pin(after.commit(intent(&operation)));
-        assert!(kept.as_mut().now_or_never().is_none() && after.go_on() && !after.go_on());
-        assert_eq!(kept.now_or_never(), Some(Ok(Receipt::Written { transaction: 1 })));
-        assert!(is_there(&after.crash(), &operation));
+        assert!(!has_operation(&after, &operation));
+        after.delay_commits();
+        let mut kept = Box::pin(after.commit(intent_batch(&operation)));
+        assert!(kept.as_mut().now_or_never().is_none() && after.commit_oldest() && !after.commit_oldest());
+        assert_eq!(kept.now_or_never(), Some(Ok(CommitAck::Written { transaction: 1 })));
+        assert!(has_operation(&after.crash(), &operation));
     }
 }

@@ -1,13 +1,13 @@
 //! What is asked of a store, and what it answers beyond the words of the core.
 
-use converger_core::apply::{End, Freeze, Hold, IdempotencyKey, OperationId, Progress, Run, RunId};
+use converger_core::apply::{Freeze, Hold, IdempotencyKey, JournalProgress, OperationEnd, OperationId, RunId, RunStart};
 use converger_core::artifact::Digest;
 use converger_core::guest::{EnvironmentName, Vmid};
-use converger_ledger::{Hash, Tree};
+use converger_ledger::{LogHash, MerkleTree};
 
 /// Which operations are listed, newest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Filter {
+pub struct OperationFilter {
     /// Only of this environment.
     pub environment: Option<EnvironmentName>,
     /// Only of this run.
@@ -15,7 +15,7 @@ pub struct Filter {
     /// Only of this guest.
     pub vmid: Option<Vmid>,
     /// Only those that stand so.
-    pub standing: Option<Standing>,
+    pub status: Option<OperationStatus>,
     /// Only those that are older than this one: the last of one page begins the next.
     pub before: Option<OperationId>,
 }
@@ -25,7 +25,7 @@ pub const LIST_MAX: u32 = 1000;
 
 /// How an operation stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum OperationStatus {
     /// It has no end.
     Open,
     /// It ended held, and nobody has said what became of it.
@@ -34,10 +34,10 @@ pub enum Standing {
     Settled,
 }
 
-impl Standing {
+impl OperationStatus {
     /// How an operation stands that is so far.
     #[must_use]
-    pub fn of(progress: Progress) -> Self {
+    pub fn from_progress(progress: JournalProgress) -> Self {
         if progress.is_open() {
             Self::Open
         } else if progress.is_held() {
@@ -52,26 +52,26 @@ impl Standing {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunHistory {
     /// The run.
-    pub run: Run,
+    pub run: RunStart,
     /// How it ended, and when.
-    pub ended: Option<(End, u64)>,
+    pub ended: Option<(OperationEnd, u64)>,
 }
 
 /// Who ended what a person said, and when.
-pub type Over = (Box<str>, u64);
+pub type EndedBy = (Box<str>, u64);
 
 /// Everything that people ever said, in its order, each with who ended it, where somebody did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Said {
+pub struct HoldHistory {
     /// The guests that were held.
-    pub holds: Vec<(Hold, Option<Over>)>,
+    pub holds: Vec<(Hold, Option<EndedBy>)>,
     /// The environments that were frozen.
-    pub freezes: Vec<(Freeze, Option<Over>)>,
+    pub freezes: Vec<(Freeze, Option<EndedBy>)>,
 }
 
 /// A request that acts once, and the operation that it stands for.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct KeyRow {
+pub struct IdempotencyRow {
     /// Where it is known.
     pub environment: EnvironmentName,
     /// The key.
@@ -84,32 +84,32 @@ pub struct KeyRow {
 
 /// How long the ledger is, and the root over its entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Head {
+pub struct LedgerHead {
     /// How many entries there are.
     pub size: u64,
     /// The root over them.
-    pub root: Hash,
+    pub root: LogHash,
 }
 
-impl Head {
+impl LedgerHead {
     /// That of a log.
     #[must_use]
-    pub fn of(tree: &Tree) -> Self {
+    pub fn from_tree(tree: &MerkleTree) -> Self {
         Self { size: tree.size(), root: tree.root() }
     }
 }
 
-impl Default for Head {
+impl Default for LedgerHead {
     fn default() -> Self {
-        Self { size: 0, root: Hash::of_nothing() }
+        Self { size: 0, root: LogHash::empty_root() }
     }
 }
 
 /// The ledger as it is, and as far as a machine that dies now would find it again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Heads {
+pub struct LedgerHeads {
     /// With the entries of marks that no later batch has made durable.
-    pub all: Head,
+    pub all: LedgerHead,
     /// Without them. This is what a checkpoint is signed over: nothing of it can be lost.
-    pub durable: Head,
+    pub durable: LedgerHead,
 }

@@ -5,17 +5,17 @@
 //!
 //! What never enters: rules about what may be written (see `tables` of the crate).
 
-mod glance;
+mod checksums;
 mod holder;
 mod ledger;
-mod look;
 mod open;
+mod peek;
 mod rows;
 mod schema;
-mod still;
-mod sums;
+mod sql_fault;
+mod store_view;
 mod tables;
-mod trouble;
+mod wal_snapshot;
 mod writer;
 
 use std::fmt;
@@ -26,51 +26,51 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use converger_core::apply::{EnvironmentNames, Freeze, History, Hold, IdempotencyKey, OperationId, RunId, TaskId};
+use converger_core::apply::{EnvironmentNames, Freeze, Hold, IdempotencyKey, OperationHistory, OperationId, RunId, TaskId};
 use converger_core::artifact::Digest;
 use converger_core::guest::EnvironmentName;
-use converger_ledger::{Hash, Tile};
+use converger_ledger::{LogHash, Tile};
 use rusqlite::Connection;
 use thiserror::Error;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::query::{Filter, Heads, LIST_MAX, RunHistory};
-use crate::standing::Standing;
-use crate::tables::{Read as _, current, of_today, owners};
-use crate::{Batch, EnvironmentLock, OpenError, Store, StoreError};
-use open::Opened;
-use tables::Tables;
-use trouble::Trouble;
-use writer::{Answer, Job, Syncs, Writer};
+use crate::file_identity::FileIdentity;
+use crate::query::{LIST_MAX, LedgerHeads, OperationFilter, RunHistory};
+use crate::tables::{ReadTables as _, current, find_task_owners, of_today};
+use crate::{Batch, EnvironmentLock, Store, StoreError, StoreOpenError};
+use open::OpenedStore;
+use sql_fault::SqlFault;
+use tables::SqlTables;
+use writer::{CommitResult, StoreWriter, SyncMode, WriteJob};
 
-pub use glance::{Remembered, glance, glance_writes};
-pub use look::Looked;
-pub(crate) use open::{FILE, NO_LINK};
 #[cfg(feature = "conformance")]
-pub(crate) use sums::teach;
+pub(crate) use checksums::register_row_sum;
+pub(crate) use open::{NO_FOLLOW, STORE_FILE};
+pub use peek::{StoreConditions, glance_writes, peek_conditions};
+pub use store_view::StoreView;
 
 /// Called once when what was written may not have reached the disk. The program ends itself here (S18).
-pub type OnFatal = Box<dyn FnMut(&Fatal) + Send>;
+pub type OnFatal = Box<dyn FnMut(&FatalCause) + Send>;
 
 /// Why nothing more may be acknowledged.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum Fatal {
+pub enum FatalCause {
     /// What is on the disk is not known, or cannot be trusted.
     #[error("{0}")]
-    Doubt(String),
+    DurabilityUnknown(String),
     /// A file of the store is not where it was opened: what is written to it is lost to whoever comes next.
     #[error("{0}")]
-    Gone(String),
+    FileReplaced(String),
 }
 
 /// How a store is opened.
-pub struct Settings {
+pub struct StoreSettings {
     on_fatal: OnFatal,
     bytes_max: u64,
     patience: Duration,
 }
 
-impl Settings {
+impl StoreSettings {
     /// The largest size of the file: 64 GiB, which is tens of millions of operations.
     pub const BYTES_MAX: u64 = 64 << 30;
 
@@ -79,7 +79,7 @@ impl Settings {
 
     /// With what to do when the disk is in doubt: the program must end, and may not return from there.
     #[must_use]
-    pub fn new(on_fatal: impl FnMut(&Fatal) + Send + 'static) -> Self {
+    pub fn new(on_fatal: impl FnMut(&FatalCause) + Send + 'static) -> Self {
         Self { on_fatal: Box::new(on_fatal), bytes_max: Self::BYTES_MAX, patience: Self::PATIENCE }
     }
 
@@ -96,7 +96,7 @@ impl Settings {
     }
 }
 
-impl fmt::Debug for Settings {
+impl fmt::Debug for StoreSettings {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.debug_struct("Settings").field("bytes_max", &self.bytes_max).field("patience", &self.patience).finish_non_exhaustive()
     }
@@ -110,16 +110,16 @@ type ReadJob = Box<dyn FnOnce(&Connection) + Send>;
 /// A store in a file. Clones share it; it is closed, and everything under way finished, when the last one is dropped.
 #[derive(Clone, Debug)]
 pub struct SqliteStore {
-    shared: Arc<Shared>,
+    shared: Arc<SqliteShared>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct SqliteShared {
     place: PathBuf,
     transactions: Arc<AtomicU64>,
-    standing: Arc<Mutex<Vec<Standing>>>,
+    watched_files: Arc<Mutex<Vec<FileIdentity>>>,
     /// `None` only while it is dropped: closing them is what ends the threads.
-    queues: Option<(mpsc::Sender<Job>, mpsc::Sender<ReadJob>)>,
+    queues: Option<(mpsc::Sender<WriteJob>, mpsc::Sender<ReadJob>)>,
     writer: Option<JoinHandle<()>>,
     reader: Option<JoinHandle<()>>,
 }
@@ -130,34 +130,36 @@ impl SqliteStore {
     /// # Errors
     /// The directory or file cannot be used, is not ours, is damaged, or was written by a later version. Nothing is
     /// changed then in a file that is not ours.
-    pub fn open(directory: &Path, settings: Settings) -> Result<Self, OpenError> {
-        let Opened { connection, place, settled, growth } = open::writer(directory, &settings)?;
-        let reader = open::reader(&place, settings.patience)?;
+    pub fn open(directory: &Path, settings: StoreSettings) -> Result<Self, StoreOpenError> {
+        let OpenedStore { connection, place, wal_state: settled, log: growth } = open::open_writer(directory, &settings)?;
+        let reader = open::open_reader(&place, settings.patience)?;
         let transactions = Arc::new(AtomicU64::new(0));
-        let files = [place.clone(), open::log(&place)];
-        let standing = Arc::new(Mutex::new(files.iter().filter_map(|file| Standing::at(file)).collect()));
-        let writer = Writer {
+        let files = [place.clone(), open::wal_path(&place)];
+        let standing = Arc::new(Mutex::new(files.iter().filter_map(|file| FileIdentity::read_from(file)).collect()));
+        let writer = StoreWriter {
             connection,
             place: place.clone(),
-            settled,
-            growth: Some(growth),
+            wal_state: settled,
+            log: Some(growth),
             patience: settings.patience,
             on_fatal: settings.on_fatal,
             transactions: Arc::clone(&transactions),
-            stopped: None,
-            syncs: Syncs::Yes,
-            standing: Arc::clone(&standing),
+            stop_cause: None,
+            sync_mode: SyncMode::Now,
+            watched_files: Arc::clone(&standing),
         };
         let (jobs, waiting_jobs) = mpsc::channel(QUEUE_MAX);
         let (reads, waiting_reads) = mpsc::channel(QUEUE_MAX);
-        let writer = Some(spawn(&place, "store-writer", move || writer.run(waiting_jobs))?);
-        let reader = Some(spawn(&place, "store-reader", move || read_all(&reader, waiting_reads))?);
-        Ok(Self { shared: Arc::new(Shared { place, transactions, standing, queues: Some((jobs, reads)), writer, reader }) })
+        let writer = Some(spawn_thread(&place, "store-writer", move || writer.run(waiting_jobs))?);
+        let reader = Some(spawn_thread(&place, "store-reader", move || serve_reads(&reader, waiting_reads))?);
+        Ok(Self {
+            shared: Arc::new(SqliteShared { place, transactions, watched_files: standing, queues: Some((jobs, reads)), writer, reader }),
+        })
     }
 
     /// From now on nothing is acknowledged once the file of this lock is not where it was taken: another process could take it again.
     pub fn rely_on(&self, lock: &EnvironmentLock) {
-        self.shared.standing.lock().unwrap_or_else(PoisonError::into_inner).push(lock.standing().clone());
+        self.shared.watched_files.lock().unwrap_or_else(PoisonError::into_inner).push(lock.file_identity().clone());
     }
 
     /// How many durable transactions there were since it was opened. Batches share them; marks alone make none.
@@ -168,39 +170,39 @@ impl SqliteStore {
 
     /// The file.
     #[must_use]
-    pub fn place(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         &self.shared.place
     }
 
-    fn read<T: Send + 'static>(
+    fn run_read<T: Send + 'static>(
         &self,
-        read: impl FnOnce(&Tables<'_>) -> Result<T, Trouble> + Send + 'static,
+        read: impl FnOnce(&SqlTables<'_>) -> Result<T, SqlFault> + Send + 'static,
     ) -> impl Future<Output = Result<T, StoreError>> + Send {
         let place = self.shared.place.clone();
         let (caller, answer) = oneshot::channel();
         let job: ReadJob = Box::new(move |connection| {
-            let _ = caller.send(snapshot(connection, read).map_err(|trouble| trouble.of_reading(&place)));
+            let _ = caller.send(read_in_snapshot(connection, read).map_err(|trouble| trouble.into_read_error(&place)));
         });
         let queued = self.shared.queues.as_ref().map(|(_, reads)| enqueue(reads, job));
-        async move { settled(queued, answer).await }
+        async move { await_answer(queued, answer).await }
     }
 }
 
-fn spawn(place: &Path, name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, OpenError> {
-    let failed = |error: std::io::Error| OpenError::Failed { place: place.to_path_buf(), cause: format!("no thread for it: {error}") };
+fn spawn_thread(place: &Path, name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, StoreOpenError> {
+    let failed = |error: std::io::Error| StoreOpenError::Failed { place: place.to_path_buf(), cause: format!("no thread for it: {error}") };
     thread::Builder::new().name(name.into()).spawn(work).map_err(failed)
 }
 
-fn read_all(connection: &Connection, mut reads: mpsc::Receiver<ReadJob>) {
+fn serve_reads(connection: &Connection, mut reads: mpsc::Receiver<ReadJob>) {
     while let Some(read) = reads.blocking_recv() {
         read(connection);
     }
 }
 
 /// All statements of one read see one state of the file.
-fn snapshot<T>(connection: &Connection, read: impl FnOnce(&Tables<'_>) -> Result<T, Trouble>) -> Result<T, Trouble> {
+fn read_in_snapshot<T>(connection: &Connection, read: impl FnOnce(&SqlTables<'_>) -> Result<T, SqlFault>) -> Result<T, SqlFault> {
     let transaction = connection.unchecked_transaction()?;
-    let value = read(&Tables::reading(&transaction))?;
+    let value = read(&SqlTables::for_reading(&transaction))?;
     transaction.commit()?;
     Ok(value)
 }
@@ -221,14 +223,17 @@ fn enqueue<J: Send + 'static>(queue: &mpsc::Sender<J>, job: J) -> impl Future<Ou
     }
 }
 
-async fn settled<T>(queued: Option<impl Future<Output = ()>>, answer: oneshot::Receiver<Result<T, StoreError>>) -> Result<T, StoreError> {
+async fn await_answer<T>(
+    queued: Option<impl Future<Output = ()>>,
+    answer: oneshot::Receiver<Result<T, StoreError>>,
+) -> Result<T, StoreError> {
     if let Some(queued) = queued {
         queued.await;
     }
     answer.await.unwrap_or_else(|_| Err(StoreError::Stopped { cause: "its thread has ended".into() }))
 }
 
-impl Drop for Shared {
+impl Drop for SqliteShared {
     fn drop(&mut self) {
         // A thread that panicked has answered nobody, and whoever waited for it was told.
         let join = |thread: &mut Option<JoinHandle<()>>| drop(thread.take().map(JoinHandle::join));
@@ -242,72 +247,76 @@ impl Drop for Shared {
 }
 
 impl Store for SqliteStore {
-    fn commit(&self, batch: Batch) -> impl Future<Output = Answer> + Send {
+    fn commit(&self, batch: Batch) -> impl Future<Output = CommitResult> + Send {
         let (caller, answer) = oneshot::channel();
-        let queued = self.shared.queues.as_ref().map(|(jobs, _)| enqueue(jobs, Job { batch, caller }));
-        async move { settled(queued, answer).await }
+        let queued = self.shared.queues.as_ref().map(|(jobs, _)| enqueue(jobs, WriteJob { batch, caller }));
+        async move { await_answer(queued, answer).await }
     }
 
-    fn operation(&self, id: OperationId) -> impl Future<Output = Result<Option<History>, StoreError>> + Send {
-        self.read(move |tables| tables.operation(&id))
+    fn operation(&self, id: OperationId) -> impl Future<Output = Result<Option<OperationHistory>, StoreError>> + Send {
+        self.run_read(move |tables| tables.operation(&id))
     }
 
-    fn open_operations(&self, environment: EnvironmentName) -> impl Future<Output = Result<Vec<History>, StoreError>> + Send {
-        self.read(move |tables| tables.open_operations(&current(tables, &environment)?))
+    fn open_operations(&self, environment: EnvironmentName) -> impl Future<Output = Result<Vec<OperationHistory>, StoreError>> + Send {
+        self.run_read(move |tables| tables.open_operations(&current(tables, &environment)?))
     }
 
-    fn operations(&self, filter: Filter, limit: u32) -> impl Future<Output = Result<Vec<History>, StoreError>> + Send {
-        self.read(move |tables| tables.operations(&of_today(tables, filter)?, limit.min(LIST_MAX)))
+    fn operations(&self, filter: OperationFilter, limit: u32) -> impl Future<Output = Result<Vec<OperationHistory>, StoreError>> + Send {
+        self.run_read(move |tables| tables.operations(&of_today(tables, filter)?, limit.min(LIST_MAX)))
     }
 
-    fn tasked(
+    fn operations_of_tasks(
         &self,
         environment: EnvironmentName,
         tasks: Vec<TaskId>,
     ) -> impl Future<Output = Result<Vec<(TaskId, OperationId)>, StoreError>> + Send {
-        self.read(move |tables| owners(tables, &environment, tasks))
+        self.run_read(move |tables| find_task_owners(tables, &environment, tasks))
     }
 
-    fn keyed(&self, environment: EnvironmentName, key: IdempotencyKey) -> impl Future<Output = Result<Option<History>, StoreError>> + Send {
-        self.read(move |tables| match tables.keyed(&current(tables, &environment)?, &key)? {
+    fn operation_of_key(
+        &self,
+        environment: EnvironmentName,
+        key: IdempotencyKey,
+    ) -> impl Future<Output = Result<Option<OperationHistory>, StoreError>> + Send {
+        self.run_read(move |tables| match tables.request_of_key(&current(tables, &environment)?, &key)? {
             Some((id, _)) => tables.operation(&id),
             None => Ok(None),
         })
     }
 
     fn run(&self, id: RunId) -> impl Future<Output = Result<Option<RunHistory>, StoreError>> + Send {
-        self.read(move |tables| tables.run(&id))
+        self.run_read(move |tables| tables.run(&id))
     }
 
     fn runs(&self, environment: EnvironmentName, limit: u32) -> impl Future<Output = Result<Vec<RunHistory>, StoreError>> + Send {
-        self.read(move |tables| tables.runs(&current(tables, &environment)?, limit.min(LIST_MAX)))
+        self.run_read(move |tables| tables.runs(&current(tables, &environment)?, limit.min(LIST_MAX)))
     }
 
     fn holds(&self, environment: EnvironmentName) -> impl Future<Output = Result<Vec<Hold>, StoreError>> + Send {
-        self.read(move |tables| tables.holds(&current(tables, &environment)?))
+        self.run_read(move |tables| tables.holds(&current(tables, &environment)?))
     }
 
     fn freeze(&self, environment: EnvironmentName) -> impl Future<Output = Result<Option<Freeze>, StoreError>> + Send {
-        self.read(move |tables| tables.freeze(&current(tables, &environment)?))
+        self.run_read(move |tables| tables.freeze(&current(tables, &environment)?))
     }
 
     fn names(&self) -> impl Future<Output = Result<EnvironmentNames, StoreError>> + Send {
-        self.read(|tables| tables.names())
+        self.run_read(|tables| tables.names())
     }
 
     fn blob(&self, digest: Digest) -> impl Future<Output = Result<Option<Vec<u8>>, StoreError>> + Send {
-        self.read(move |tables| tables.blob(&digest))
+        self.run_read(move |tables| tables.blob(&digest))
     }
 
-    fn heads(&self) -> impl Future<Output = Result<Heads, StoreError>> + Send {
-        self.read(|tables| tables.heads())
+    fn heads(&self) -> impl Future<Output = Result<LedgerHeads, StoreError>> + Send {
+        self.run_read(|tables| tables.heads())
     }
 
     fn entries(&self, from: u64, limit: u32) -> impl Future<Output = Result<Vec<Vec<u8>>, StoreError>> + Send {
-        self.read(move |tables| tables.entries(from, limit.min(LIST_MAX)))
+        self.run_read(move |tables| tables.entries(from, limit.min(LIST_MAX)))
     }
 
-    fn hashes(&self, tile: Tile) -> impl Future<Output = Result<Option<Vec<Hash>>, StoreError>> + Send {
-        self.read(move |tables| tables.hashes(tile))
+    fn hashes(&self, tile: Tile) -> impl Future<Output = Result<Option<Vec<LogHash>>, StoreError>> + Send {
+        self.run_read(move |tables| tables.hashes(tile))
     }
 }

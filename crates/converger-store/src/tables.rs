@@ -1,6 +1,6 @@
 //! What may be written: one judge over any tables, so that no store has rules of its own.
 //!
-//! [`take`] walks through a batch and asks before each write. It stops at the first write that may not be, and leaves it
+//! [`apply_batch`] walks through a batch and asks before each write. It stops at the first write that may not be, and leaves it
 //! to its caller to undo what the batch has written so far.
 //!
 //! What never enters: files, threads, SQL.
@@ -8,33 +8,34 @@
 use std::collections::BTreeSet;
 
 use converger_core::apply::{
-    EnvironmentBinding, EnvironmentNames, EnvironmentRename, Freeze, History, Hold, IdempotencyKey, Illegal, NameConflict, Operation,
-    OperationId, Progress, Record, Run, RunId, Source, TaskId, binding_conflict, is_remark, is_storable,
+    EnvironmentBinding, EnvironmentNames, EnvironmentRename, Freeze, Hold, IdempotencyKey, IllegalRecord, JournalProgress, JournalRecord,
+    NameConflict, Operation, OperationHistory, OperationId, OperationSource, RunId, RunStart, TaskId, binding_conflict, is_storable,
+    is_valid_remark,
 };
 use converger_core::artifact::{Digest, INTEGER_MAX};
-use converger_core::evidence::{Entry, Inputs, parse_entry, write_fitting};
+use converger_core::evidence::{DecisionInputs, LedgerEntry, parse_entry, write_bounded_entry};
 use converger_core::guest::{ClusterIdentity, EnvironmentName, Vmid};
-use converger_ledger::{Hash, Tile};
+use converger_ledger::{LogHash, Tile};
 
-use crate::error::Refused;
-use crate::query::{Filter, Heads, RunHistory};
-use crate::write::{Batch, Write};
+use crate::error::StoreRefusal;
+use crate::query::{LedgerHeads, OperationFilter, RunHistory};
+use crate::write::{Batch, StoreWrite};
 
 /// What is asked before a write, and by whoever reads.
 ///
 /// Environments are asked for by the name that they have now ([`current`] finds it); reads of the past include what ran under former names.
-pub(crate) trait Read {
+pub(crate) trait ReadTables {
     /// What goes wrong with these tables.
     type Error;
 
-    fn progress(&self, id: &OperationId) -> Result<Option<Progress>, Self::Error>;
+    fn progress(&self, id: &OperationId) -> Result<Option<JournalProgress>, Self::Error>;
     /// The environment of an operation, by the name that it has now.
-    fn environment(&self, id: &OperationId) -> Result<Option<EnvironmentName>, Self::Error>;
+    fn operation_environment(&self, id: &OperationId) -> Result<Option<EnvironmentName>, Self::Error>;
     /// The operation that is under way or held on a guest.
     fn occupant(&self, environment: &EnvironmentName, vmid: Vmid) -> Result<Option<OperationId>, Self::Error>;
     /// The operation of an environment that a task carries out.
-    fn tasked(&self, environment: &EnvironmentName, task: &TaskId) -> Result<Option<OperationId>, Self::Error>;
-    fn keyed(&self, environment: &EnvironmentName, key: &IdempotencyKey) -> Result<Option<(OperationId, Digest)>, Self::Error>;
+    fn operation_of_task(&self, environment: &EnvironmentName, task: &TaskId) -> Result<Option<OperationId>, Self::Error>;
+    fn request_of_key(&self, environment: &EnvironmentName, key: &IdempotencyKey) -> Result<Option<(OperationId, Digest)>, Self::Error>;
     fn run(&self, id: &RunId) -> Result<Option<RunHistory>, Self::Error>;
     fn hold(&self, environment: &EnvironmentName, vmid: Vmid) -> Result<Option<Hold>, Self::Error>;
     fn freeze(&self, environment: &EnvironmentName) -> Result<Option<Freeze>, Self::Error>;
@@ -49,27 +50,27 @@ pub(crate) trait Read {
     /// All bindings and former names.
     fn names(&self) -> Result<EnvironmentNames, Self::Error>;
 
-    fn operation(&self, id: &OperationId) -> Result<Option<History>, Self::Error>;
-    fn open_operations(&self, environment: &EnvironmentName) -> Result<Vec<History>, Self::Error>;
-    fn operations(&self, filter: &Filter, limit: u32) -> Result<Vec<History>, Self::Error>;
+    fn operation(&self, id: &OperationId) -> Result<Option<OperationHistory>, Self::Error>;
+    fn open_operations(&self, environment: &EnvironmentName) -> Result<Vec<OperationHistory>, Self::Error>;
+    fn operations(&self, filter: &OperationFilter, limit: u32) -> Result<Vec<OperationHistory>, Self::Error>;
     fn runs(&self, environment: &EnvironmentName, limit: u32) -> Result<Vec<RunHistory>, Self::Error>;
     fn holds(&self, environment: &EnvironmentName) -> Result<Vec<Hold>, Self::Error>;
     fn blob(&self, digest: &Digest) -> Result<Option<Vec<u8>>, Self::Error>;
-    fn heads(&self) -> Result<Heads, Self::Error>;
+    fn heads(&self) -> Result<LedgerHeads, Self::Error>;
     /// How long the ledger is, with what this transaction has written to it.
-    fn length(&self) -> Result<u64, Self::Error>;
+    fn ledger_length(&self) -> Result<u64, Self::Error>;
     /// Entries of the ledger from this place on, counted from 0.
     fn entries(&self, from: u64, limit: u32) -> Result<Vec<Vec<u8>>, Self::Error>;
     /// The hashes of a tile; none where the log is not so long.
-    fn hashes(&self, tile: Tile) -> Result<Option<Vec<Hash>>, Self::Error>;
+    fn hashes(&self, tile: Tile) -> Result<Option<Vec<LogHash>>, Self::Error>;
 }
 
 /// What is written once nothing stands against it. A journal record is given with how far its operation then is.
-pub(crate) trait Put: Read {
-    fn put_record(&mut self, record: Record, after: Progress) -> Result<(), Self::Error>;
+pub(crate) trait WriteTables: ReadTables {
+    fn put_record(&mut self, record: JournalRecord, after: JournalProgress) -> Result<(), Self::Error>;
     fn put_blob(&mut self, digest: Digest, body: &[u8]) -> Result<(), Self::Error>;
-    fn put_run(&mut self, run: Run) -> Result<(), Self::Error>;
-    fn put_run_end(&mut self, id: &RunId, end: converger_core::apply::End, at_ms: u64) -> Result<(), Self::Error>;
+    fn put_run(&mut self, run: RunStart) -> Result<(), Self::Error>;
+    fn put_run_end(&mut self, id: &RunId, end: converger_core::apply::OperationEnd, at_ms: u64) -> Result<(), Self::Error>;
     fn put_hold(&mut self, hold: Hold) -> Result<(), Self::Error>;
     fn put_release(&mut self, environment: &EnvironmentName, vmid: Vmid, by: &str, at_ms: u64) -> Result<(), Self::Error>;
     fn put_freeze(&mut self, freeze: Freeze) -> Result<(), Self::Error>;
@@ -81,311 +82,314 @@ pub(crate) trait Put: Read {
         true
     }
     /// What is kept under this digest is kept no longer.
-    fn put_pruned(&mut self, digest: &Digest) -> Result<(), Self::Error>;
+    fn remove_blob(&mut self, digest: &Digest) -> Result<(), Self::Error>;
     /// One entry more at the end of the ledger.
     fn put_entry(&mut self, entry: Vec<u8>) -> Result<(), Self::Error>;
 }
 
 /// The name that an environment has now: this one, unless it is a former one. Operations in flight keep the name that they began under, and
 /// what holds for them is kept under the new one.
-pub(crate) fn current<T: Read>(tables: &T, environment: &EnvironmentName) -> Result<EnvironmentName, T::Error> {
+pub(crate) fn current<T: ReadTables>(tables: &T, environment: &EnvironmentName) -> Result<EnvironmentName, T::Error> {
     Ok(tables.renamed_to(environment)?.unwrap_or_else(|| environment.clone()))
 }
 
 /// The same filter, with the name that its environment has now.
-pub(crate) fn of_today<T: Read>(tables: &T, filter: Filter) -> Result<Filter, T::Error> {
+pub(crate) fn of_today<T: ReadTables>(tables: &T, filter: OperationFilter) -> Result<OperationFilter, T::Error> {
     let environment = filter.environment.as_ref().map(|environment| current(tables, environment)).transpose()?;
-    Ok(Filter { environment, ..filter })
+    Ok(OperationFilter { environment, ..filter })
 }
 
 /// Those of these tasks that an environment has, each with its operation.
-pub(crate) fn owners<T: Read>(
+pub(crate) fn find_task_owners<T: ReadTables>(
     tables: &T,
     environment: &EnvironmentName,
     tasks: Vec<TaskId>,
 ) -> Result<Vec<(TaskId, OperationId)>, T::Error> {
     let environment = &current(tables, environment)?;
-    let owned = |task: TaskId| tables.tasked(environment, &task).map(|by| by.map(|by| (task, by))).transpose();
+    let owned = |task: TaskId| tables.operation_of_task(environment, &task).map(|by| by.map(|by| (task, by))).transpose();
     tasks.into_iter().filter_map(owned).collect()
 }
 
 /// Why a batch was not written to its end.
-pub(crate) enum Stop<E> {
+pub(crate) enum ApplyBatchError<E> {
     /// It may not be.
-    Refused(Refused),
+    Refused(StoreRefusal),
     /// It was written before, as this operation.
     Repeated(OperationId),
     /// The tables failed.
     Failed(E),
 }
 
-impl<E> From<Refused> for Stop<E> {
-    fn from(refused: Refused) -> Self {
+impl<E> From<StoreRefusal> for ApplyBatchError<E> {
+    fn from(refused: StoreRefusal) -> Self {
         Self::Refused(refused)
     }
 }
 
-type Taken<E> = Result<(), Stop<E>>;
+type ApplyResult<E> = Result<(), ApplyBatchError<E>>;
 
 /// Writes a batch, as far as it may be written.
-pub(crate) fn take<T: Put>(tables: &mut T, batch: Batch) -> Taken<T::Error> {
+pub(crate) fn apply_batch<T: WriteTables>(tables: &mut T, batch: Batch) -> ApplyResult<T::Error> {
     if batch.writes().is_empty() {
-        return Err(Refused::Empty.into());
+        return Err(StoreRefusal::Empty.into());
     }
-    if batch.writes().len() > Batch::WRITES_MAX || batch.weight() > Batch::BYTES_MAX {
-        return Err(Refused::TooLarge.into());
+    if batch.writes().len() > Batch::WRITES_MAX || batch.total_body_bytes() > Batch::BYTES_MAX {
+        return Err(StoreRefusal::TooLarge.into());
     }
-    batch.into_writes().into_iter().try_for_each(|write| take_one(tables, write))
+    batch.into_writes().into_iter().try_for_each(|write| apply_write(tables, write))
 }
 
 /// A write, and the one entry that evidences it (C5).
-fn take_one<T: Put>(tables: &mut T, write: Write) -> Taken<T::Error> {
+fn apply_write<T: WriteTables>(tables: &mut T, write: StoreWrite) -> ApplyResult<T::Error> {
     if is_recorded(tables, &write)? {
         return Ok(());
     }
     // Whether it fits is asked before anything is written, as everything is.
     let entry = if tables.keeps_ledger() { write.entry() } else { None };
-    let entry = entry.map(|entry| fitting(&entry)).transpose()?;
-    put_one(tables, write)?;
-    entry.map_or(Ok(()), |entry| tables.put_entry(entry).map_err(Stop::Failed))
+    let entry = entry.map(|entry| encode_entry(&entry)).transpose()?;
+    apply_to_tables(tables, write)?;
+    entry.map_or(Ok(()), |entry| tables.put_entry(entry).map_err(ApplyBatchError::Failed))
 }
 
 /// Whether this very binding is there already. Two processes that use a name for the first time both write it.
-fn is_recorded<T: Put>(tables: &T, write: &Write) -> Result<bool, Stop<T::Error>> {
-    let Write::Bind(binding) = write else { return Ok(false) };
-    let recorded = tables.binding(&binding.environment).map_err(Stop::Failed)?;
+fn is_recorded<T: WriteTables>(tables: &T, write: &StoreWrite) -> Result<bool, ApplyBatchError<T::Error>> {
+    let StoreWrite::Bind(binding) = write else { return Ok(false) };
+    let recorded = tables.binding(&binding.environment).map_err(ApplyBatchError::Failed)?;
     Ok(recorded.is_some_and(|recorded| recorded.cluster == binding.cluster))
 }
 
-fn fitting(entry: &Entry) -> Result<Vec<u8>, Refused> {
-    write_fitting(entry).ok().flatten().ok_or(Refused::EntryTooLong { kind: entry.kind() })
+fn encode_entry(entry: &LedgerEntry) -> Result<Vec<u8>, StoreRefusal> {
+    write_bounded_entry(entry).ok().flatten().ok_or(StoreRefusal::EntryTooLong { kind: entry.kind() })
 }
 
-fn put_one<T: Put>(tables: &mut T, write: Write) -> Taken<T::Error> {
+fn apply_to_tables<T: WriteTables>(tables: &mut T, write: StoreWrite) -> ApplyResult<T::Error> {
     match write {
-        Write::Record(Record::Intent { operation, at_ms }) => take_intent(tables, operation, at_ms),
-        Write::Record(record) => take_record(tables, record),
-        Write::Blob { digest, body } => take_blob(tables, digest, &body),
-        Write::RunStarted { run, inputs } => take_run(tables, run, &inputs),
-        Write::Decision(entry) => may_stand_alone(tables, &entry),
-        Write::RunEnded { id, end, at_ms } => {
-            running(tables, &id)?;
-            storable(&[], at_ms)?;
-            tables.put_run_end(&id, end, at_ms).map_err(Stop::Failed)
+        StoreWrite::Record(JournalRecord::Intent { operation, at_ms }) => apply_intent(tables, operation, at_ms),
+        StoreWrite::Record(record) => apply_record(tables, record),
+        StoreWrite::Blob { digest, body } => apply_blob(tables, digest, &body),
+        StoreWrite::RunStarted { run, inputs } => apply_run(tables, run, &inputs),
+        StoreWrite::Decision(entry) => check_standalone_decision(tables, &entry),
+        StoreWrite::RunEnded { id, end, at_ms } => {
+            require_running(tables, &id)?;
+            check_storable(&[], at_ms)?;
+            tables.put_run_end(&id, end, at_ms).map_err(ApplyBatchError::Failed)
         }
-        Write::Hold(hold) => take_hold(tables, hold),
-        Write::Bind(binding) => take_binding(tables, binding),
-        Write::Rename(rename) => take_rename(tables, &rename),
-        Write::Release { environment, vmid, by, at_ms } => {
-            storable(&[&by], at_ms)?;
+        StoreWrite::Hold(hold) => apply_hold(tables, hold),
+        StoreWrite::Bind(binding) => take_binding(tables, binding),
+        StoreWrite::Rename(rename) => take_rename(tables, &rename),
+        StoreWrite::Release { environment, vmid, by, at_ms } => {
+            check_storable(&[&by], at_ms)?;
             is_current(tables, &environment)?;
-            let held = tables.hold(&environment, vmid).map_err(Stop::Failed)?;
-            held.ok_or(Refused::NotHeld(vmid))?;
-            tables.put_release(&environment, vmid, &by, at_ms).map_err(Stop::Failed)
+            let held = tables.hold(&environment, vmid).map_err(ApplyBatchError::Failed)?;
+            held.ok_or(StoreRefusal::NotHeld(vmid))?;
+            tables.put_release(&environment, vmid, &by, at_ms).map_err(ApplyBatchError::Failed)
         }
-        Write::Freeze(freeze) => take_freeze(tables, freeze),
-        Write::Thaw { environment, by, at_ms } => {
-            storable(&[&by], at_ms)?;
+        StoreWrite::Freeze(freeze) => apply_freeze(tables, freeze),
+        StoreWrite::Thaw { environment, by, at_ms } => {
+            check_storable(&[&by], at_ms)?;
             is_current(tables, &environment)?;
-            let frozen = tables.freeze(&environment).map_err(Stop::Failed)?;
-            frozen.ok_or_else(|| Refused::NotFrozen(environment.clone()))?;
-            tables.put_thaw(&environment, &by, at_ms).map_err(Stop::Failed)
+            let frozen = tables.freeze(&environment).map_err(ApplyBatchError::Failed)?;
+            frozen.ok_or_else(|| StoreRefusal::NotFrozen(environment.clone()))?;
+            tables.put_thaw(&environment, &by, at_ms).map_err(ApplyBatchError::Failed)
         }
-        Write::Prune { digests, seen, by, before_ms, at_ms } => {
-            storable(&[&by], at_ms.max(before_ms))?;
-            take_prune(tables, &digests, seen)
+        StoreWrite::Prune { digests, seen, by, before_ms, at_ms } => {
+            check_storable(&[&by], at_ms.max(before_ms))?;
+            apply_prune(tables, &digests, seen)
         }
     }
 }
 
 /// One name for each cluster and one cluster for each name, decided here, where no other process can come between.
-fn take_binding<T: Put>(tables: &mut T, binding: EnvironmentBinding) -> Taken<T::Error> {
-    storable(&[&binding.by], binding.at_ms)?;
+fn take_binding<T: WriteTables>(tables: &mut T, binding: EnvironmentBinding) -> ApplyResult<T::Error> {
+    check_storable(&[&binding.by], binding.at_ms)?;
     let EnvironmentBinding { environment, cluster, .. } = &binding;
-    let renamed_to = tables.renamed_to(environment).map_err(Stop::Failed)?;
-    let of_name = tables.binding(environment).map_err(Stop::Failed)?;
-    let of_cluster = tables.bound_to(cluster).map_err(Stop::Failed)?;
+    let renamed_to = tables.renamed_to(environment).map_err(ApplyBatchError::Failed)?;
+    let of_name = tables.binding(environment).map_err(ApplyBatchError::Failed)?;
+    let of_cluster = tables.bound_to(cluster).map_err(ApplyBatchError::Failed)?;
     if let Some(conflict) = binding_conflict(environment, cluster, renamed_to, of_name, of_cluster) {
-        return Err(Refused::Name(conflict).into());
+        return Err(StoreRefusal::Name(conflict).into());
     }
-    tables.put_binding(binding).map_err(Stop::Failed)
+    tables.put_binding(binding).map_err(ApplyBatchError::Failed)
 }
 
 /// A new name is free, or is a former name of the same environment: a rename can be taken back.
-fn take_rename<T: Put>(tables: &mut T, rename: &EnvironmentRename) -> Taken<T::Error> {
+fn take_rename<T: WriteTables>(tables: &mut T, rename: &EnvironmentRename) -> ApplyResult<T::Error> {
     let EnvironmentRename { from, to, by, reason, at_ms } = rename;
-    storable(&[by, reason], *at_ms)?;
+    check_storable(&[by, reason], *at_ms)?;
     is_current(tables, from)?;
     if !is_used(tables, from)? {
-        return Err(Refused::EnvironmentUnrecorded(from.clone()).into());
+        return Err(StoreRefusal::EnvironmentUnrecorded(from.clone()).into());
     }
-    let is_free = match tables.renamed_to(to).map_err(Stop::Failed)? {
+    let is_free = match tables.renamed_to(to).map_err(ApplyBatchError::Failed)? {
         Some(now) => now == *from,
         None => !is_used(tables, to)?,
     };
     if !is_free {
-        return Err(Refused::NameInUse(to.clone()).into());
+        return Err(StoreRefusal::NameInUse(to.clone()).into());
     }
-    tables.put_rename(rename).map_err(Stop::Failed)
+    tables.put_rename(rename).map_err(ApplyBatchError::Failed)
 }
 
 /// Whether anything is recorded under a name.
-fn is_used<T: Put>(tables: &T, environment: &EnvironmentName) -> Result<bool, Stop<T::Error>> {
-    let is_bound = tables.binding(environment).map_err(Stop::Failed)?.is_some();
-    Ok(is_bound || tables.has_state(environment).map_err(Stop::Failed)?)
+fn is_used<T: WriteTables>(tables: &T, environment: &EnvironmentName) -> Result<bool, ApplyBatchError<T::Error>> {
+    let is_bound = tables.binding(environment).map_err(ApplyBatchError::Failed)?.is_some();
+    Ok(is_bound || tables.has_state(environment).map_err(ApplyBatchError::Failed)?)
 }
 
 /// Nothing new is said of an environment under a former name: it would bind nobody who uses the new one.
-fn is_current<T: Put>(tables: &T, environment: &EnvironmentName) -> Taken<T::Error> {
-    match tables.renamed_to(environment).map_err(Stop::Failed)? {
+fn is_current<T: WriteTables>(tables: &T, environment: &EnvironmentName) -> ApplyResult<T::Error> {
+    match tables.renamed_to(environment).map_err(ApplyBatchError::Failed)? {
         None => Ok(()),
-        Some(now) => Err(Refused::Name(NameConflict::Renamed { environment: environment.clone(), now }).into()),
+        Some(now) => Err(StoreRefusal::Name(NameConflict::Renamed { environment: environment.clone(), now }).into()),
     }
 }
 
 /// What is let go was found by walking through the ledger. A decision that came after that walk may rest on it: then nothing is let go.
-fn take_prune<T: Put>(tables: &mut T, digests: &[Digest], seen: u64) -> Taken<T::Error> {
+fn apply_prune<T: WriteTables>(tables: &mut T, digests: &[Digest], seen: u64) -> ApplyResult<T::Error> {
     if digests.is_empty() {
-        return Err(Refused::Empty.into());
+        return Err(StoreRefusal::Empty.into());
     }
-    let now = tables.length().map_err(Stop::Failed)?;
+    let now = tables.ledger_length().map_err(ApplyBatchError::Failed)?;
     if now != seen {
-        return Err(Refused::LedgerGrown { seen, now }.into());
+        return Err(StoreRefusal::LedgerGrown { seen, now }.into());
     }
     for digest in digests {
-        if tables.blob(digest).map_err(Stop::Failed)?.is_none() {
-            return Err(Refused::NotKept(*digest).into());
+        if tables.blob(digest).map_err(ApplyBatchError::Failed)?.is_none() {
+            return Err(StoreRefusal::NotKept(*digest).into());
         }
     }
     let each: BTreeSet<&Digest> = digests.iter().collect();
-    each.into_iter().try_for_each(|digest| tables.put_pruned(digest).map_err(Stop::Failed))
+    each.into_iter().try_for_each(|digest| tables.remove_blob(digest).map_err(ApplyBatchError::Failed))
 }
 
 /// An intent is what comes before sending, so that here everything is asked once more: a hold or a freeze that was
 /// committed a moment ago stops it, whoever looked before that.
-fn take_intent<T: Put>(tables: &mut T, operation: Box<Operation>, at_ms: u64) -> Taken<T::Error> {
-    repeated(tables, &operation)?;
-    let illegal = |illegal| Refused::Record { id: operation.id.clone(), illegal };
-    if tables.progress(&operation.id).map_err(Stop::Failed)?.is_some() {
-        return Err(illegal(Illegal::SecondIntent).into());
+fn apply_intent<T: WriteTables>(tables: &mut T, operation: Box<Operation>, at_ms: u64) -> ApplyResult<T::Error> {
+    check_not_repeated(tables, &operation)?;
+    let illegal = |illegal| StoreRefusal::Record { id: operation.id.clone(), illegal };
+    if tables.progress(&operation.id).map_err(ApplyBatchError::Failed)?.is_some() {
+        return Err(illegal(IllegalRecord::SecondIntent).into());
     }
-    let run = running(tables, &operation.run)?;
+    let run = require_running(tables, &operation.run)?;
     if run.environment != operation.environment || run.plan != operation.plan {
-        return Err(Refused::OtherRun { id: operation.id }.into());
+        return Err(StoreRefusal::OtherRun { id: operation.id }.into());
     }
-    if tables.binding(&operation.environment).map_err(Stop::Failed)?.is_none() {
+    if tables.binding(&operation.environment).map_err(ApplyBatchError::Failed)?.is_none() {
         is_current(tables, &operation.environment)?;
-        return Err(Refused::EnvironmentUnbound(operation.environment).into());
+        return Err(StoreRefusal::EnvironmentUnbound(operation.environment).into());
     }
-    free(tables, &operation)?;
-    let record = Record::Intent { operation, at_ms };
+    check_guest_free(tables, &operation)?;
+    let record = JournalRecord::Intent { operation, at_ms };
     if !is_storable(&record) {
-        return Err(Refused::Record { id: record.id().clone(), illegal: Illegal::NotStorable }.into());
+        return Err(StoreRefusal::Record { id: record.id().clone(), illegal: IllegalRecord::NotStorable }.into());
     }
-    tables.put_record(record, Progress::default()).map_err(Stop::Failed)
+    tables.put_record(record, JournalProgress::default()).map_err(ApplyBatchError::Failed)
 }
 
 /// A key stands for one request, for ever.
-fn repeated<T: Put>(tables: &T, operation: &Operation) -> Taken<T::Error> {
-    let Source::OneShot { key, request } = &operation.source else { return Ok(()) };
-    match tables.keyed(&operation.environment, key).map_err(Stop::Failed)? {
+fn check_not_repeated<T: WriteTables>(tables: &T, operation: &Operation) -> ApplyResult<T::Error> {
+    let OperationSource::OneShot { key, request } = &operation.source else { return Ok(()) };
+    match tables.request_of_key(&operation.environment, key).map_err(ApplyBatchError::Failed)? {
         None => Ok(()),
-        Some((first, first_request)) if first_request == *request => Err(Stop::Repeated(first)),
-        Some((first, _)) => Err(Refused::KeyReused { key: key.clone(), first }.into()),
+        Some((first, first_request)) if first_request == *request => Err(ApplyBatchError::Repeated(first)),
+        Some((first, _)) => Err(StoreRefusal::KeyReused { key: key.clone(), first }.into()),
     }
 }
 
 /// Nobody else has the guest, nobody holds it, and the environment is not frozen.
-fn free<T: Put>(tables: &T, operation: &Operation) -> Taken<T::Error> {
+fn check_guest_free<T: WriteTables>(tables: &T, operation: &Operation) -> ApplyResult<T::Error> {
     let (environment, vmid) = (&operation.environment, operation.guest.vmid);
-    if let Some(by) = tables.occupant(environment, vmid).map_err(Stop::Failed)? {
-        return Err(Refused::GuestTaken { vmid, by }.into());
+    if let Some(by) = tables.occupant(environment, vmid).map_err(ApplyBatchError::Failed)? {
+        return Err(StoreRefusal::GuestTaken { vmid, by }.into());
     }
-    if let Some(hold) = tables.hold(environment, vmid).map_err(Stop::Failed)? {
-        return Err(Refused::GuestHeld(hold).into());
+    if let Some(hold) = tables.hold(environment, vmid).map_err(ApplyBatchError::Failed)? {
+        return Err(StoreRefusal::GuestHeld(hold).into());
     }
-    match tables.freeze(environment).map_err(Stop::Failed)? {
-        Some(freeze) => Err(Refused::Frozen { environment: freeze.environment, reason: freeze.reason }.into()),
+    match tables.freeze(environment).map_err(ApplyBatchError::Failed)? {
+        Some(freeze) => Err(StoreRefusal::Frozen { environment: freeze.environment, reason: freeze.reason }.into()),
         None => Ok(()),
     }
 }
 
 /// What follows an intent is taken while a guest is held, an environment frozen and a run over: it says what happened.
-fn take_record<T: Put>(tables: &mut T, record: Record) -> Taken<T::Error> {
-    let progress = tables.progress(record.id()).map_err(Stop::Failed)?;
-    let admitted = progress.ok_or(Illegal::NoIntent).and_then(|progress| progress.admits(&record).map(|()| progress));
-    let progress = admitted.map_err(|illegal| Refused::Record { id: record.id().clone(), illegal })?;
-    own_task(tables, &record)?;
-    let after = progress.after(&record);
-    tables.put_record(record, after).map_err(Stop::Failed)
+fn apply_record<T: WriteTables>(tables: &mut T, record: JournalRecord) -> ApplyResult<T::Error> {
+    let progress = tables.progress(record.id()).map_err(ApplyBatchError::Failed)?;
+    let admitted = progress.ok_or(IllegalRecord::NoIntent).and_then(|progress| progress.check_record(&record).map(|()| progress));
+    let progress = admitted.map_err(|illegal| StoreRefusal::Record { id: record.id().clone(), illegal })?;
+    check_task_unowned(tables, &record)?;
+    let after = progress.advance(&record);
+    tables.put_record(record, after).map_err(ApplyBatchError::Failed)
 }
 
 /// A task carries out one operation.
-fn own_task<T: Put>(tables: &T, record: &Record) -> Taken<T::Error> {
-    let Record::Tasked { id, task, .. } = record else { return Ok(()) };
-    let Some(environment) = tables.environment(id).map_err(Stop::Failed)? else { return Ok(()) };
-    match tables.tasked(&environment, task).map_err(Stop::Failed)? {
+fn check_task_unowned<T: WriteTables>(tables: &T, record: &JournalRecord) -> ApplyResult<T::Error> {
+    let JournalRecord::TaskStarted { id, task, .. } = record else { return Ok(()) };
+    let Some(environment) = tables.operation_environment(id).map_err(ApplyBatchError::Failed)? else { return Ok(()) };
+    match tables.operation_of_task(&environment, task).map_err(ApplyBatchError::Failed)? {
         None => Ok(()),
-        Some(by) => Err(Refused::TaskTaken { task: task.clone(), by }.into()),
+        Some(by) => Err(StoreRefusal::TaskTaken { task: task.clone(), by }.into()),
     }
 }
 
-fn running<T: Put>(tables: &T, id: &RunId) -> Result<Run, Stop<T::Error>> {
-    let found = tables.run(id).map_err(Stop::Failed)?;
-    let found = found.ok_or_else(|| Refused::RunUnknown(id.clone()))?;
+fn require_running<T: WriteTables>(tables: &T, id: &RunId) -> Result<RunStart, ApplyBatchError<T::Error>> {
+    let found = tables.run(id).map_err(ApplyBatchError::Failed)?;
+    let found = found.ok_or_else(|| StoreRefusal::RunUnknown(id.clone()))?;
     match found.ended {
         None => Ok(found.run),
-        Some(_) => Err(Refused::RunEnded(id.clone()).into()),
+        Some(_) => Err(StoreRefusal::RunEnded(id.clone()).into()),
     }
 }
 
-fn take_blob<T: Put>(tables: &mut T, digest: Digest, body: &[u8]) -> Taken<T::Error> {
+fn apply_blob<T: WriteTables>(tables: &mut T, digest: Digest, body: &[u8]) -> ApplyResult<T::Error> {
     let found = Digest::of_bytes(body);
     if found != digest {
-        return Err(Refused::BlobDiffers { claimed: digest, found }.into());
+        return Err(StoreRefusal::BlobDiffers { claimed: digest, found }.into());
     }
-    tables.put_blob(digest, body).map_err(Stop::Failed)
+    tables.put_blob(digest, body).map_err(ApplyBatchError::Failed)
 }
 
 /// What is written otherwise has its entry from there, and never a second one. A run decides only while it goes on.
-fn may_stand_alone<T: Put>(tables: &T, entry: &Entry) -> Taken<T::Error> {
+fn check_standalone_decision<T: WriteTables>(tables: &T, entry: &LedgerEntry) -> ApplyResult<T::Error> {
     match entry {
-        Entry::PlanMade { run, .. } | Entry::Refused { run, .. } | Entry::Approved { run, .. } | Entry::Admitted { run, .. } => {
-            running(tables, run)?;
+        LedgerEntry::PlanMade { run, .. }
+        | LedgerEntry::Refused { run, .. }
+        | LedgerEntry::Approved { run, .. }
+        | LedgerEntry::Admitted { run, .. } => {
+            require_running(tables, run)?;
         }
-        Entry::Key { .. } => names_no_key(tables)?,
-        Entry::Rekeyed { previous, verifier, .. } => names_last(tables, previous, verifier)?,
-        Entry::Recovery { .. } | Entry::Resync { .. } => {}
-        other => return Err(Refused::NotByItself { kind: other.kind() }.into()),
+        LedgerEntry::Key { .. } => check_no_key(tables)?,
+        LedgerEntry::Rekeyed { previous, verifier, .. } => names_last(tables, previous, verifier)?,
+        LedgerEntry::Recovery { .. } | LedgerEntry::Resync { .. } => {}
+        other => return Err(StoreRefusal::NotStandalone { kind: other.kind() }.into()),
     }
     // It has no table that could refuse it: it must be read back as it is.
-    let is_read_back = parse_entry(&fitting(entry)?).is_ok();
-    if is_read_back { Ok(()) } else { Err(Refused::NotStorable.into()) }
+    let is_read_back = parse_entry(&encode_entry(entry)?).is_ok();
+    if is_read_back { Ok(()) } else { Err(StoreRefusal::NotStorable.into()) }
 }
 
 /// A ledger names one key. Two who sign for the first time at once would name one each, and nobody could ever verify it again: who comes second
 /// is told inside of the transaction, where nothing can come between.
 ///
 /// All entries are looked through, which happens once in the life of a ledger and to whoever came second.
-fn names_no_key<T: Put>(tables: &T) -> Taken<T::Error> {
+fn check_no_key<T: WriteTables>(tables: &T) -> ApplyResult<T::Error> {
     let mut next = 0;
     loop {
-        let page = tables.entries(next, KEY_PAGE).map_err(Stop::Failed)?;
+        let page = tables.entries(next, KEY_PAGE_ENTRIES).map_err(ApplyBatchError::Failed)?;
         if page.is_empty() {
             return Ok(());
         }
         if page.iter().any(|entry| key_named_in(entry).is_some()) {
-            return Err(Refused::SecondKey.into());
+            return Err(StoreRefusal::SecondKey.into());
         }
         next += page.len() as u64;
     }
 }
 
 /// A key is replaced by whoever knows which one is named last. Of two who do so at once one is refused.
-fn names_last<T: Put>(tables: &T, previous: &str, new: &str) -> Taken<T::Error> {
+fn names_last<T: WriteTables>(tables: &T, previous: &str, new: &str) -> ApplyResult<T::Error> {
     let (mut next, mut named) = (0, Vec::new());
     loop {
-        let page = tables.entries(next, KEY_PAGE).map_err(Stop::Failed)?;
+        let page = tables.entries(next, KEY_PAGE_ENTRIES).map_err(ApplyBatchError::Failed)?;
         if page.is_empty() {
             break;
         }
@@ -393,11 +397,11 @@ fn names_last<T: Put>(tables: &T, previous: &str, new: &str) -> Taken<T::Error> 
         next += page.len() as u64;
     }
     let is_last = named.last().is_some_and(|last| **last == *previous) && named.iter().all(|own| **own != *new);
-    if is_last { Ok(()) } else { Err(Refused::OtherKey.into()) }
+    if is_last { Ok(()) } else { Err(StoreRefusal::OtherKey.into()) }
 }
 
 /// So many entries are looked at before more are read.
-const KEY_PAGE: u32 = 256;
+const KEY_PAGE_ENTRIES: u32 = 256;
 
 /// The key that an entry names, if it is one of those that do. The kind of an entry stands behind its time, so that its first bytes tell; only what
 /// looks like a key is read.
@@ -410,39 +414,39 @@ pub fn key_named_in(entry: &[u8]) -> Option<Box<str>> {
         return None;
     }
     match parse_entry(entry).ok()? {
-        Entry::Key { verifier, .. } | Entry::Rekeyed { verifier, .. } => Some(verifier),
+        LedgerEntry::Key { verifier, .. } | LedgerEntry::Rekeyed { verifier, .. } => Some(verifier),
         _ => None,
     }
 }
 
-fn take_run<T: Put>(tables: &mut T, run: Run, inputs: &Inputs) -> Taken<T::Error> {
-    storable(&[&run.by, &inputs.program], run.at_ms)?;
+fn apply_run<T: WriteTables>(tables: &mut T, run: RunStart, inputs: &DecisionInputs) -> ApplyResult<T::Error> {
+    check_storable(&[&run.by, &inputs.program], run.at_ms)?;
     is_current(tables, &run.environment)?;
-    if tables.run(&run.id).map_err(Stop::Failed)?.is_some() {
-        return Err(Refused::RunExists(run.id).into());
+    if tables.run(&run.id).map_err(ApplyBatchError::Failed)?.is_some() {
+        return Err(StoreRefusal::RunExists(run.id).into());
     }
-    tables.put_run(run).map_err(Stop::Failed)
+    tables.put_run(run).map_err(ApplyBatchError::Failed)
 }
 
-fn take_hold<T: Put>(tables: &mut T, hold: Hold) -> Taken<T::Error> {
-    storable(&[&hold.by, &hold.reason], hold.at_ms)?;
+fn apply_hold<T: WriteTables>(tables: &mut T, hold: Hold) -> ApplyResult<T::Error> {
+    check_storable(&[&hold.by, &hold.reason], hold.at_ms)?;
     is_current(tables, &hold.environment)?;
-    if let Some(held) = tables.hold(&hold.environment, hold.vmid).map_err(Stop::Failed)? {
-        return Err(Refused::AlreadyHeld(held).into());
+    if let Some(held) = tables.hold(&hold.environment, hold.vmid).map_err(ApplyBatchError::Failed)? {
+        return Err(StoreRefusal::AlreadyHeld(held).into());
     }
-    tables.put_hold(hold).map_err(Stop::Failed)
+    tables.put_hold(hold).map_err(ApplyBatchError::Failed)
 }
 
-fn take_freeze<T: Put>(tables: &mut T, freeze: Freeze) -> Taken<T::Error> {
-    storable(&[&freeze.by, &freeze.reason], freeze.at_ms)?;
+fn apply_freeze<T: WriteTables>(tables: &mut T, freeze: Freeze) -> ApplyResult<T::Error> {
+    check_storable(&[&freeze.by, &freeze.reason], freeze.at_ms)?;
     is_current(tables, &freeze.environment)?;
-    if let Some(frozen) = tables.freeze(&freeze.environment).map_err(Stop::Failed)? {
-        return Err(Refused::Frozen { environment: frozen.environment, reason: frozen.reason }.into());
+    if let Some(frozen) = tables.freeze(&freeze.environment).map_err(ApplyBatchError::Failed)? {
+        return Err(StoreRefusal::Frozen { environment: frozen.environment, reason: frozen.reason }.into());
     }
-    tables.put_freeze(freeze).map_err(Stop::Failed)
+    tables.put_freeze(freeze).map_err(ApplyBatchError::Failed)
 }
 
-fn storable(remarks: &[&str], at_ms: u64) -> Result<(), Refused> {
-    let fits = remarks.iter().all(|remark| is_remark(remark)) && at_ms <= INTEGER_MAX;
-    if fits { Ok(()) } else { Err(Refused::NotStorable) }
+fn check_storable(remarks: &[&str], at_ms: u64) -> Result<(), StoreRefusal> {
+    let fits = remarks.iter().all(|remark| is_valid_remark(remark)) && at_ms <= INTEGER_MAX;
+    if fits { Ok(()) } else { Err(StoreRefusal::NotStorable) }
 }

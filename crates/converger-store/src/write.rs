@@ -2,16 +2,18 @@
 
 use std::sync::Arc;
 
-use converger_core::apply::{End, EnvironmentBinding, EnvironmentRename, Freeze, Hold, OperationId, Record, Run, RunId};
+use converger_core::apply::{
+    EnvironmentBinding, EnvironmentRename, Freeze, Hold, JournalRecord, OperationEnd, OperationId, RunId, RunStart,
+};
 use converger_core::artifact::Digest;
-use converger_core::evidence::{Entry, Inputs};
+use converger_core::evidence::{DecisionInputs, LedgerEntry};
 use converger_core::guest::{EnvironmentName, Vmid};
 
 /// One thing that is written. What of it is a decision becomes an entry of the ledger, in the same transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Write {
+pub enum StoreWrite {
     /// A line of the journal.
-    Record(Record),
+    Record(JournalRecord),
     /// Something that is too large for an entry and is named there by its digest: the body of a plan, a reading, what is declared. Writing it again changes nothing.
     Blob {
         /// The digest of its bytes. That of a plan's body is what approvals bind.
@@ -22,18 +24,18 @@ pub enum Write {
     /// A run begins.
     RunStarted {
         /// The run.
-        run: Run,
+        run: RunStart,
         /// What it decides on.
-        inputs: Box<Inputs>,
+        inputs: Box<DecisionInputs>,
     },
     /// A decision that is kept in the ledger and nowhere else: a plan, a refusal, an approval, an admission, a recovery, a key, a resync.
-    Decision(Box<Entry>),
+    Decision(Box<LedgerEntry>),
     /// A run ends.
     RunEnded {
         /// The run.
         id: RunId,
         /// How.
-        end: End,
+        end: OperationEnd,
         /// When, in milliseconds since 1970.
         at_ms: u64,
     },
@@ -80,16 +82,16 @@ pub enum Write {
     },
 }
 
-impl From<Record> for Write {
-    fn from(record: Record) -> Self {
+impl From<JournalRecord> for StoreWrite {
+    fn from(record: JournalRecord) -> Self {
         Self::Record(record)
     }
 }
 
-impl Write {
+impl StoreWrite {
     /// A decision that is kept in the ledger and nowhere else.
     #[must_use]
-    pub fn decision(entry: Entry) -> Self {
+    pub fn decision(entry: LedgerEntry) -> Self {
         Self::Decision(Box::new(entry))
     }
 
@@ -100,29 +102,29 @@ impl Write {
     }
 
     /// The entry that evidences it. A body is none: what names it by its digest is.
-    pub(crate) fn entry(&self) -> Option<Entry> {
+    pub(crate) fn entry(&self) -> Option<LedgerEntry> {
         Some(match self {
-            Self::Record(record) => Entry::Record(record.clone()),
+            Self::Record(record) => LedgerEntry::Record(record.clone()),
             Self::Blob { .. } => return None,
-            Self::RunStarted { run, inputs } => Entry::RunStarted { run: run.clone(), inputs: (**inputs).clone() },
+            Self::RunStarted { run, inputs } => LedgerEntry::RunStarted { run: run.clone(), inputs: (**inputs).clone() },
             Self::Decision(entry) => (**entry).clone(),
-            Self::RunEnded { id, end, at_ms } => Entry::RunEnded { run: id.clone(), end: *end, at_ms: *at_ms },
-            Self::Hold(hold) => Entry::Hold(hold.clone()),
+            Self::RunEnded { id, end, at_ms } => LedgerEntry::RunEnded { run: id.clone(), end: *end, at_ms: *at_ms },
+            Self::Hold(hold) => LedgerEntry::Hold(hold.clone()),
             Self::Release { environment, vmid, by, at_ms } => {
-                Entry::Release { environment: environment.clone(), guest: *vmid, by: by.clone(), at_ms: *at_ms }
+                LedgerEntry::Release { environment: environment.clone(), guest: *vmid, by: by.clone(), at_ms: *at_ms }
             }
-            Self::Freeze(freeze) => Entry::Freeze(freeze.clone()),
-            Self::Thaw { environment, by, at_ms } => Entry::Thaw { environment: environment.clone(), by: by.clone(), at_ms: *at_ms },
-            Self::Bind(binding) => Entry::Binding(binding.clone()),
-            Self::Rename(rename) => Entry::Rename(rename.clone()),
+            Self::Freeze(freeze) => LedgerEntry::Freeze(freeze.clone()),
+            Self::Thaw { environment, by, at_ms } => LedgerEntry::Thaw { environment: environment.clone(), by: by.clone(), at_ms: *at_ms },
+            Self::Bind(binding) => LedgerEntry::Binding(binding.clone()),
+            Self::Rename(rename) => LedgerEntry::Rename(rename.clone()),
             Self::Prune { digests, by, before_ms, at_ms, .. } => {
-                Entry::Pruned { by: by.clone(), before_ms: *before_ms, digests: digests.clone(), at_ms: *at_ms }
+                LedgerEntry::Pruned { by: by.clone(), before_ms: *before_ms, digests: digests.clone(), at_ms: *at_ms }
             }
         })
     }
 
     /// The bytes that it brings along unbounded; the rest of any write is small by the bounds of its types.
-    fn weight(&self) -> usize {
+    fn body_bytes(&self) -> usize {
         match self {
             Self::Blob { body, .. } => body.len(),
             _ => 0,
@@ -132,7 +134,7 @@ impl Write {
 
 /// Writes that become durable together, in this order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Batch(Vec<Write>);
+pub struct Batch(Vec<StoreWrite>);
 
 impl Batch {
     /// The most writes of one batch.
@@ -142,7 +144,7 @@ impl Batch {
 
     /// A batch of these writes.
     #[must_use]
-    pub fn new(writes: Vec<Write>) -> Self {
+    pub fn new(writes: Vec<StoreWrite>) -> Self {
         Self(writes)
     }
 
@@ -155,33 +157,33 @@ impl Batch {
 
     /// The writes.
     #[must_use]
-    pub fn writes(&self) -> &[Write] {
+    pub fn writes(&self) -> &[StoreWrite] {
         &self.0
     }
 
-    pub(crate) fn into_writes(self) -> Vec<Write> {
+    pub(crate) fn into_writes(self) -> Vec<StoreWrite> {
         self.0
     }
 
     /// Whether it is acknowledged only once it is on the disk. What is a mark and nothing else waits for no disk.
     pub(crate) fn must_be_durable(&self) -> bool {
-        !self.0.iter().all(|write| matches!(write, Write::Record(record) if !record.must_be_durable()))
+        !self.0.iter().all(|write| matches!(write, StoreWrite::Record(record) if !record.must_be_durable()))
     }
 
     /// The bytes of bodies in it.
-    pub(crate) fn weight(&self) -> usize {
-        self.0.iter().map(Write::weight).sum()
+    pub(crate) fn total_body_bytes(&self) -> usize {
+        self.0.iter().map(StoreWrite::body_bytes).sum()
     }
 }
 
-impl From<Record> for Batch {
-    fn from(record: Record) -> Self {
+impl From<JournalRecord> for Batch {
+    fn from(record: JournalRecord) -> Self {
         Self(vec![record.into()])
     }
 }
 
-impl From<Write> for Batch {
-    fn from(write: Write) -> Self {
+impl From<StoreWrite> for Batch {
+    fn from(write: StoreWrite) -> Self {
         Self(vec![write])
     }
 }
@@ -189,7 +191,7 @@ impl From<Write> for Batch {
 /// The answer to a batch that was taken.
 #[must_use]
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Receipt {
+pub enum CommitAck {
     /// All of it is durable. What is a mark and nothing else is there for the next process, and durable with the next batch that is.
     Written {
         /// The transaction that it becomes durable in, counted from 1 since the store was opened. Batches share them.

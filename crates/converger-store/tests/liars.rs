@@ -2,238 +2,262 @@
 
 use std::future::{Future, ready};
 
-use converger_core::apply::{EnvironmentNames, Freeze, History, Hold, IdempotencyKey, NameConflict, OperationId, RunId, TaskId};
+use converger_core::apply::{EnvironmentNames, Freeze, Hold, IdempotencyKey, NameConflict, OperationHistory, OperationId, RunId, TaskId};
 use converger_core::artifact::Digest;
-use converger_core::evidence::Entry;
+use converger_core::evidence::LedgerEntry;
 use converger_core::guest::EnvironmentName;
-use converger_store::conformance::{Stage, check, now};
+use converger_store::conformance::{StoreFixture, block_on, check_store};
 use converger_store::{
-    Batch, Filter, Hash, Head, Heads, LIST_MAX, MemoryStore, Receipt, Refused, RunHistory, Store, StoreError, Tile, Write,
+    Batch, CommitAck, LIST_MAX, LedgerHead, LedgerHeads, LogHash, MemoryStore, OperationFilter, RunHistory, Store, StoreError,
+    StoreRefusal, StoreWrite, Tile,
 };
 
 /// The rule that is broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Lie {
+enum PlantedStoreBug {
     None,
     ForgetsEverything,
-    WritesHalves,
+    WritesPartialBatches,
     OldestFirst,
-    NoBound,
-    NoFilter,
-    NothingOpen,
-    HeldIsOpen,
+    IgnoresLimit,
+    IgnoresFilter,
+    HidesOpen,
+    ListsHeldAsOpen,
     RepeatedIsWritten,
     RefusedIsWritten,
     WritesTwice,
-    HoldsNowhere,
-    NeverFrozen,
+    HidesHolds,
+    HidesFreezes,
     LosesTasks,
     LosesMarks,
     LosesBoots,
-    BendsBlobs,
-    TasksOfNobody,
-    NoKeys,
+    CorruptsBlobs,
+    HidesTaskOwners,
+    HidesKeys,
     RunsOldestFirst,
     LosesEntries,
-    BendsEntries,
+    CorruptsEntries,
     RefusedHasEntry,
-    SaysLessIsThere,
-    SaysLessIsDurable,
-    BendsHashes,
+    UnderstatesSize,
+    UnderstatesDurableSize,
+    CorruptsHashes,
     ForgetsNames,
     TakesAliases,
 }
 
-const LIES: [Lie; 27] = [
-    Lie::ForgetsEverything,
-    Lie::WritesHalves,
-    Lie::OldestFirst,
-    Lie::NoBound,
-    Lie::NoFilter,
-    Lie::NothingOpen,
-    Lie::HeldIsOpen,
-    Lie::RepeatedIsWritten,
-    Lie::RefusedIsWritten,
-    Lie::WritesTwice,
-    Lie::HoldsNowhere,
-    Lie::NeverFrozen,
-    Lie::LosesTasks,
-    Lie::LosesMarks,
-    Lie::LosesBoots,
-    Lie::BendsBlobs,
-    Lie::TasksOfNobody,
-    Lie::NoKeys,
-    Lie::RunsOldestFirst,
-    Lie::LosesEntries,
-    Lie::BendsEntries,
-    Lie::RefusedHasEntry,
-    Lie::SaysLessIsThere,
-    Lie::SaysLessIsDurable,
-    Lie::BendsHashes,
-    Lie::ForgetsNames,
-    Lie::TakesAliases,
+const PLANTED_BUGS: [PlantedStoreBug; 27] = [
+    PlantedStoreBug::ForgetsEverything,
+    PlantedStoreBug::WritesPartialBatches,
+    PlantedStoreBug::OldestFirst,
+    PlantedStoreBug::IgnoresLimit,
+    PlantedStoreBug::IgnoresFilter,
+    PlantedStoreBug::HidesOpen,
+    PlantedStoreBug::ListsHeldAsOpen,
+    PlantedStoreBug::RepeatedIsWritten,
+    PlantedStoreBug::RefusedIsWritten,
+    PlantedStoreBug::WritesTwice,
+    PlantedStoreBug::HidesHolds,
+    PlantedStoreBug::HidesFreezes,
+    PlantedStoreBug::LosesTasks,
+    PlantedStoreBug::LosesMarks,
+    PlantedStoreBug::LosesBoots,
+    PlantedStoreBug::CorruptsBlobs,
+    PlantedStoreBug::HidesTaskOwners,
+    PlantedStoreBug::HidesKeys,
+    PlantedStoreBug::RunsOldestFirst,
+    PlantedStoreBug::LosesEntries,
+    PlantedStoreBug::CorruptsEntries,
+    PlantedStoreBug::RefusedHasEntry,
+    PlantedStoreBug::UnderstatesSize,
+    PlantedStoreBug::UnderstatesDurableSize,
+    PlantedStoreBug::CorruptsHashes,
+    PlantedStoreBug::ForgetsNames,
+    PlantedStoreBug::TakesAliases,
 ];
 
-struct Liar(Lie, MemoryStore);
+struct BuggyStore(PlantedStoreBug, MemoryStore);
 
-struct Lying(Lie);
+struct BuggyStoreFixture(PlantedStoreBug);
 
-impl Stage for Lying {
-    type Store = Liar;
+impl StoreFixture for BuggyStoreFixture {
+    type Store = BuggyStore;
 
-    fn fresh(&mut self) -> Liar {
-        Liar(self.0, MemoryStore::new())
+    fn new_store(&mut self) -> BuggyStore {
+        BuggyStore(self.0, MemoryStore::new())
     }
 
-    fn reopened(&mut self, store: Liar) -> Liar {
-        Liar(self.0, if self.0 == Lie::ForgetsEverything { MemoryStore::new() } else { store.1.crash() })
+    fn reopen_store(&mut self, store: BuggyStore) -> BuggyStore {
+        BuggyStore(self.0, if self.0 == PlantedStoreBug::ForgetsEverything { MemoryStore::new() } else { store.1.crash() })
     }
 }
 
 #[test]
-fn every_lie_is_found() {
-    assert_eq!(check(&mut Lying(Lie::None)), [], "whoever does not lie passes");
-    for lie in LIES {
-        assert!(!check(&mut Lying(lie)).is_empty(), "{lie:?} was not found");
+fn finds_every_planted_store_bug() {
+    assert_eq!(check_store(&mut BuggyStoreFixture(PlantedStoreBug::None)), [], "whoever does not lie passes");
+    for lie in PLANTED_BUGS {
+        assert!(!check_store(&mut BuggyStoreFixture(lie)).is_empty(), "{lie:?} was not found");
     }
 }
 
-impl Liar {
-    fn answer(&self, batch: Batch) -> Result<Receipt, StoreError> {
+impl BuggyStore {
+    fn commit_with_bug(&self, batch: Batch) -> Result<CommitAck, StoreError> {
         let Self(lie, truth) = self;
         let half = Batch::new(batch.writes().iter().take(batch.writes().len() / 2).cloned().collect());
         match (lie, truth.commit_now(batch.clone())) {
-            (Lie::WritesHalves, refused @ Err(StoreError::Refused(_))) => truth.commit_now(half).and(refused.clone()).or(refused),
-            (Lie::RepeatedIsWritten, Ok(Receipt::Repeated { .. })) => Ok(Receipt::Written { transaction: 1 }),
-            (Lie::RefusedIsWritten, Err(StoreError::Refused(_))) => Ok(Receipt::Written { transaction: 1 }),
-            (Lie::RefusedHasEntry, refused @ Err(StoreError::Refused(_))) => {
-                let entry = Write::decision(Entry::Resync { by: "liar".into(), reason: "refused".into(), size: 0, root: None, at_ms: 1 });
+            (PlantedStoreBug::WritesPartialBatches, refused @ Err(StoreError::Refused(_))) => {
+                truth.commit_now(half).and(refused.clone()).or(refused)
+            }
+            (PlantedStoreBug::RepeatedIsWritten, Ok(CommitAck::Repeated { .. })) => Ok(CommitAck::Written { transaction: 1 }),
+            (PlantedStoreBug::RefusedIsWritten, Err(StoreError::Refused(_))) => Ok(CommitAck::Written { transaction: 1 }),
+            (PlantedStoreBug::RefusedHasEntry, refused @ Err(StoreError::Refused(_))) => {
+                let entry = StoreWrite::decision(LedgerEntry::Resync {
+                    by: "liar".into(),
+                    reason: "refused".into(),
+                    size: 0,
+                    root: None,
+                    at_ms: 1,
+                });
                 truth.commit_now(entry.into()).and(refused)
             }
-            (Lie::TakesAliases, Err(StoreError::Refused(Refused::Name(NameConflict::SecondName { .. })))) => {
-                Ok(Receipt::Written { transaction: 1 })
+            (PlantedStoreBug::TakesAliases, Err(StoreError::Refused(StoreRefusal::Name(NameConflict::SecondName { .. })))) => {
+                Ok(CommitAck::Written { transaction: 1 })
             }
             // The batch is written a second time behind its caller's back.
-            (Lie::WritesTwice, Ok(_)) => truth.commit_now(batch),
+            (PlantedStoreBug::WritesTwice, Ok(_)) => truth.commit_now(batch),
             (_, answer) => answer,
         }
     }
 
-    fn without(&self, mut history: History) -> History {
+    fn strip_history(&self, mut history: OperationHistory) -> OperationHistory {
         match self.0 {
-            Lie::LosesTasks => history.task = None,
-            Lie::LosesMarks => history.sending = None,
-            Lie::LosesBoots => history.boot = None,
+            PlantedStoreBug::LosesTasks => history.task = None,
+            PlantedStoreBug::LosesMarks => history.sending = None,
+            PlantedStoreBug::LosesBoots => history.boot = None,
             _ => {}
         }
         history
     }
 }
 
-impl Store for Liar {
-    fn commit(&self, batch: Batch) -> impl Future<Output = Result<Receipt, StoreError>> + Send {
-        ready(self.answer(batch))
+impl Store for BuggyStore {
+    fn commit(&self, batch: Batch) -> impl Future<Output = Result<CommitAck, StoreError>> + Send {
+        ready(self.commit_with_bug(batch))
     }
 
-    fn operation(&self, id: OperationId) -> impl Future<Output = Result<Option<History>, StoreError>> + Send {
-        ready(now(self.1.operation(id)).map(|found| found.map(|history| self.without(history))))
+    fn operation(&self, id: OperationId) -> impl Future<Output = Result<Option<OperationHistory>, StoreError>> + Send {
+        ready(block_on(self.1.operation(id)).map(|found| found.map(|history| self.strip_history(history))))
     }
 
-    fn open_operations(&self, environment: EnvironmentName) -> impl Future<Output = Result<Vec<History>, StoreError>> + Send {
+    fn open_operations(&self, environment: EnvironmentName) -> impl Future<Output = Result<Vec<OperationHistory>, StoreError>> + Send {
         let Self(lie, truth) = self;
         ready(match lie {
-            Lie::NothingOpen => Ok(Vec::new()),
-            Lie::HeldIsOpen => now(truth.operations(Filter { environment: Some(environment), ..Filter::default() }, LIST_MAX)).map(|all| {
+            PlantedStoreBug::HidesOpen => Ok(Vec::new()),
+            PlantedStoreBug::ListsHeldAsOpen => block_on(
+                truth.operations(OperationFilter { environment: Some(environment), ..OperationFilter::default() }, LIST_MAX),
+            )
+            .map(|all| {
                 let occupying = all.into_iter().filter(|history| history.progress().occupies_guest());
                 occupying.collect::<Vec<_>>().into_iter().rev().collect()
             }),
-            _ => now(truth.open_operations(environment)),
+            _ => block_on(truth.open_operations(environment)),
         })
     }
 
-    fn operations(&self, filter: Filter, limit: u32) -> impl Future<Output = Result<Vec<History>, StoreError>> + Send {
+    fn operations(&self, filter: OperationFilter, limit: u32) -> impl Future<Output = Result<Vec<OperationHistory>, StoreError>> + Send {
         let Self(lie, truth) = self;
-        let filter = if *lie == Lie::NoFilter { Filter { before: filter.before, ..Filter::default() } } else { filter };
-        let limit = if *lie == Lie::NoBound { LIST_MAX } else { limit };
-        let mut list = now(truth.operations(filter, limit));
-        if let (Lie::OldestFirst, Ok(list)) = (lie, &mut list) {
+        let filter = if *lie == PlantedStoreBug::IgnoresFilter {
+            OperationFilter { before: filter.before, ..OperationFilter::default() }
+        } else {
+            filter
+        };
+        let limit = if *lie == PlantedStoreBug::IgnoresLimit { LIST_MAX } else { limit };
+        let mut list = block_on(truth.operations(filter, limit));
+        if let (PlantedStoreBug::OldestFirst, Ok(list)) = (lie, &mut list) {
             list.reverse();
         }
         ready(list)
     }
 
-    fn tasked(
+    fn operations_of_tasks(
         &self,
         environment: EnvironmentName,
         tasks: Vec<TaskId>,
     ) -> impl Future<Output = Result<Vec<(TaskId, OperationId)>, StoreError>> + Send {
-        ready(if self.0 == Lie::TasksOfNobody { Ok(Vec::new()) } else { now(self.1.tasked(environment, tasks)) })
+        ready(if self.0 == PlantedStoreBug::HidesTaskOwners {
+            Ok(Vec::new())
+        } else {
+            block_on(self.1.operations_of_tasks(environment, tasks))
+        })
     }
 
-    fn keyed(&self, environment: EnvironmentName, key: IdempotencyKey) -> impl Future<Output = Result<Option<History>, StoreError>> + Send {
-        ready(if self.0 == Lie::NoKeys { Ok(None) } else { now(self.1.keyed(environment, key)) })
+    fn operation_of_key(
+        &self,
+        environment: EnvironmentName,
+        key: IdempotencyKey,
+    ) -> impl Future<Output = Result<Option<OperationHistory>, StoreError>> + Send {
+        ready(if self.0 == PlantedStoreBug::HidesKeys { Ok(None) } else { block_on(self.1.operation_of_key(environment, key)) })
     }
 
     fn run(&self, id: RunId) -> impl Future<Output = Result<Option<RunHistory>, StoreError>> + Send {
-        ready(now(self.1.run(id)))
+        ready(block_on(self.1.run(id)))
     }
 
     fn runs(&self, environment: EnvironmentName, limit: u32) -> impl Future<Output = Result<Vec<RunHistory>, StoreError>> + Send {
-        let mut runs = now(self.1.runs(environment, limit));
-        if let (Lie::RunsOldestFirst, Ok(runs)) = (self.0, &mut runs) {
+        let mut runs = block_on(self.1.runs(environment, limit));
+        if let (PlantedStoreBug::RunsOldestFirst, Ok(runs)) = (self.0, &mut runs) {
             runs.reverse();
         }
         ready(runs)
     }
 
     fn holds(&self, environment: EnvironmentName) -> impl Future<Output = Result<Vec<Hold>, StoreError>> + Send {
-        ready(if self.0 == Lie::HoldsNowhere { Ok(Vec::new()) } else { now(self.1.holds(environment)) })
+        ready(if self.0 == PlantedStoreBug::HidesHolds { Ok(Vec::new()) } else { block_on(self.1.holds(environment)) })
     }
 
     fn freeze(&self, environment: EnvironmentName) -> impl Future<Output = Result<Option<Freeze>, StoreError>> + Send {
-        ready(if self.0 == Lie::NeverFrozen { Ok(None) } else { now(self.1.freeze(environment)) })
+        ready(if self.0 == PlantedStoreBug::HidesFreezes { Ok(None) } else { block_on(self.1.freeze(environment)) })
     }
 
     fn names(&self) -> impl Future<Output = Result<EnvironmentNames, StoreError>> + Send {
-        ready(if self.0 == Lie::ForgetsNames { Ok(EnvironmentNames::default()) } else { now(self.1.names()) })
+        ready(if self.0 == PlantedStoreBug::ForgetsNames { Ok(EnvironmentNames::default()) } else { block_on(self.1.names()) })
     }
 
     fn blob(&self, digest: Digest) -> impl Future<Output = Result<Option<Vec<u8>>, StoreError>> + Send {
         let bend = |mut body: Vec<u8>| {
-            if self.0 == Lie::BendsBlobs {
+            if self.0 == PlantedStoreBug::CorruptsBlobs {
                 body.push(b' ');
             }
             body
         };
-        ready(now(self.1.blob(digest)).map(|found| found.map(bend)))
+        ready(block_on(self.1.blob(digest)).map(|found| found.map(bend)))
     }
 
-    fn heads(&self) -> impl Future<Output = Result<Heads, StoreError>> + Send {
-        let lied = |heads: Heads| match self.0 {
-            Lie::SaysLessIsThere => Heads { all: Head::default(), ..heads },
-            Lie::SaysLessIsDurable => Heads { durable: Head::default(), ..heads },
+    fn heads(&self) -> impl Future<Output = Result<LedgerHeads, StoreError>> + Send {
+        let lied = |heads: LedgerHeads| match self.0 {
+            PlantedStoreBug::UnderstatesSize => LedgerHeads { all: LedgerHead::default(), ..heads },
+            PlantedStoreBug::UnderstatesDurableSize => LedgerHeads { durable: LedgerHead::default(), ..heads },
             _ => heads,
         };
-        ready(now(self.1.heads()).map(lied))
+        ready(block_on(self.1.heads()).map(lied))
     }
 
     fn entries(&self, from: u64, limit: u32) -> impl Future<Output = Result<Vec<Vec<u8>>, StoreError>> + Send {
-        let mut entries = now(self.1.entries(from, limit));
+        let mut entries = block_on(self.1.entries(from, limit));
         match (self.0, &mut entries) {
-            (Lie::LosesEntries, Ok(entries)) if from == 0 => drop(entries.pop()),
-            (Lie::BendsEntries, Ok(entries)) => entries.iter_mut().for_each(|entry| entry.push(b' ')),
+            (PlantedStoreBug::LosesEntries, Ok(entries)) if from == 0 => drop(entries.pop()),
+            (PlantedStoreBug::CorruptsEntries, Ok(entries)) => entries.iter_mut().for_each(|entry| entry.push(b' ')),
             _ => {}
         }
         ready(entries)
     }
 
-    fn hashes(&self, tile: Tile) -> impl Future<Output = Result<Option<Vec<Hash>>, StoreError>> + Send {
-        let bend = |mut hashes: Vec<Hash>| {
-            if self.0 == Lie::BendsHashes {
+    fn hashes(&self, tile: Tile) -> impl Future<Output = Result<Option<Vec<LogHash>>, StoreError>> + Send {
+        let bend = |mut hashes: Vec<LogHash>| {
+            if self.0 == PlantedStoreBug::CorruptsHashes {
                 hashes.reverse();
             }
             hashes
         };
-        ready(now(self.1.hashes(tile)).map(|found| found.map(bend)))
+        ready(block_on(self.1.hashes(tile)).map(|found| found.map(bend)))
     }
 }

@@ -6,7 +6,7 @@ mod sim;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use sim::{Bug, Kind, NOT_PLAYED, SAGAS, Tally, find, run, sagas, told};
+use sim::{FaultKind, PlantedBug, SAGAS, SimulationTally, UNPLAYED_WRITES, find_bug, run_sagas, simulate_schedules, simulate_seed};
 
 /// A schedule makes and drops thousands of small things, a quarter of its time with the system's allocator.
 #[global_allocator]
@@ -15,9 +15,9 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 const USAGE: &str = "usage: simulate [--seed N [--bug NAME]] [--from N] [--schedules N] [--threads N] [--bugs N] [--detect N] [--sagas]";
 
 /// So many violations are shown.
-const SHOWN_MAX: usize = 30;
+const SHOWN_VIOLATIONS_MAX: usize = 30;
 /// So many schedules must have reached everything.
-const REACHING_MIN: u64 = 2_000;
+const FULL_COVERAGE_SCHEDULES_MIN: u64 = 2_000;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -26,31 +26,31 @@ fn main() -> ExitCode {
         arguments.get(at + 1)?.parse::<u64>().ok()
     };
     let name = arguments.iter().position(|argument| argument == "--bug").and_then(|at| arguments.get(at + 1));
-    let bug = name.and_then(|name| Bug::ALL.into_iter().find(|bug| format!("{bug:?}") == *name));
+    let bug = name.and_then(|name| PlantedBug::ALL.into_iter().find(|bug| format!("{bug:?}") == *name));
     if arguments.iter().any(|argument| argument == "--help") || name.is_some() != bug.is_some() {
         println!("{USAGE}");
         return ExitCode::from(u8::from(name.is_some()));
     }
     if arguments.iter().any(|argument| argument == "--sagas") {
-        return every_saga();
+        return check_sagas();
     }
     if let Some(schedules) = number("--detect") {
-        detect(schedules);
+        count_detections(schedules);
         return ExitCode::SUCCESS;
     }
     match (number("--seed"), number("--bugs")) {
-        (Some(seed), _) => replay(seed, bug),
-        (_, Some(schedules)) => bugs(schedules),
+        (Some(seed), _) => replay_seed(seed, bug),
+        (_, Some(schedules)) => find_planted_bugs(schedules),
         _ => {
             let cores = std::thread::available_parallelism().map_or(1, usize::from);
             let threads = number("--threads").and_then(|count| usize::try_from(count).ok()).unwrap_or(cores);
-            many(number("--from").unwrap_or(0), number("--schedules").unwrap_or(100_000), threads, bug)
+            check_schedules(number("--from").unwrap_or(0), number("--schedules").unwrap_or(100_000), threads, bug)
         }
     }
 }
 
-fn replay(seed: u64, bug: Option<Bug>) -> ExitCode {
-    let told = told(seed, bug, true);
+fn replay_seed(seed: u64, bug: Option<PlantedBug>) -> ExitCode {
+    let told = simulate_seed(seed, bug, true);
     for line in &told.lines {
         println!("{line}");
     }
@@ -64,26 +64,26 @@ fn replay(seed: u64, bug: Option<Bug>) -> ExitCode {
     }
 }
 
-fn every_saga() -> ExitCode {
-    let told = sagas();
-    for what in told.wrong.iter().take(SHOWN_MAX) {
+fn check_sagas() -> ExitCode {
+    let told = run_sagas();
+    for what in told.wrong.iter().take(SHOWN_VIOLATIONS_MAX) {
         println!("{what}");
     }
     for (saga, words) in &told.played {
         let words: Vec<String> = words.iter().map(|(word, count)| format!("{word} {count}")).collect();
         println!("{saga:<18} {}", words.join(", "));
     }
-    for (write, reason) in NOT_PLAYED {
+    for (write, reason) in UNPLAYED_WRITES {
         println!("no saga of {write}: {reason}");
     }
     println!("{} stories of {} sagas, {} changes sent, {} wrong", told.stories, SAGAS.len(), told.sends, told.wrong.len());
     if told.wrong.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn bugs(schedules: u64) -> ExitCode {
+fn find_planted_bugs(schedules: u64) -> ExitCode {
     let mut missed = 0;
-    for bug in Bug::ALL {
-        match find(bug, schedules) {
+    for bug in PlantedBug::ALL {
+        match find_bug(bug, schedules) {
             Some((seed, violation)) => {
                 println!("{:<20} found by seed {seed:>6}  {}: {}", format!("{bug:?}"), violation.rule, violation.text)
             }
@@ -97,42 +97,42 @@ fn bugs(schedules: u64) -> ExitCode {
 }
 
 /// How many of so many schedules find each planted bug: for whoever changes what is drawn.
-fn detect(schedules: u64) {
+fn count_detections(schedules: u64) {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let found = Bug::ALL.map(|bug| {
-        let tally = run(0, schedules, threads, Some(bug));
-        let found = tally.violations.values().filter(|violation| bug.rules().contains(&violation.rule)).count();
+    let found = PlantedBug::ALL.map(|bug| {
+        let tally = simulate_schedules(0, schedules, threads, Some(bug));
+        let found = tally.violations.values().filter(|violation| bug.violated_rules().contains(&violation.rule)).count();
         println!("{found:>8}  {bug:?}");
         found
     });
     println!("{:>8}  in all, {schedules} schedules each", found.iter().sum::<usize>());
 }
 
-fn many(first: u64, schedules: u64, threads: usize, bug: Option<Bug>) -> ExitCode {
+fn check_schedules(first: u64, schedules: u64, threads: usize, bug: Option<PlantedBug>) -> ExitCode {
     let began = Instant::now();
-    let tally = run(first, schedules, threads, bug);
+    let tally = simulate_schedules(first, schedules, threads, bug);
     let secs = began.elapsed().as_secs_f64();
-    show(&tally);
+    print_tally(&tally);
     let rate = tally.schedules as f64 / secs;
     println!("{} schedules from seed {first} on in {secs:.1} s on {threads} cores", tally.schedules);
     println!("{:.0} schedules per second and core", rate / threads as f64);
     println!("{} requests, {} changes sent, hash {:016x}", tally.requests, tally.sends, tally.hash);
-    println!("{} of {} kinds of fault fired", tally.struck.len(), Kind::ALL.len());
-    let missing = tally.missing();
+    println!("{} of {} kinds of fault fired", tally.struck.len(), FaultKind::ALL.len());
+    let missing = tally.missing_events();
     for what in &missing {
         println!("never happened: {what}");
     }
     println!("{} violations", tally.violations.len());
-    for (seed, violation) in tally.violations.iter().take(SHOWN_MAX) {
+    for (seed, violation) in tally.violations.iter().take(SHOWN_VIOLATIONS_MAX) {
         println!("seed {seed}: {} {}; its story: cargo xtask simulate --seed {seed}", violation.rule, violation.text);
     }
     // So few schedules cannot reach everything.
-    let is_good = tally.violations.is_empty() && (missing.is_empty() || schedules < REACHING_MIN);
+    let is_good = tally.violations.is_empty() && (missing.is_empty() || schedules < FULL_COVERAGE_SCHEDULES_MIN);
     if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// How often each fault fired and each state was reached.
-fn show(tally: &Tally) {
+fn print_tally(tally: &SimulationTally) {
     for (kind, count) in &tally.struck {
         println!("{count:>8}  fault {kind:?}");
     }

@@ -9,8 +9,8 @@ use clap_complete::Shell;
 use converger_core::guest::Vmid;
 
 pub(crate) use evidence::{
-    Backtesting, Diff, Exporting, FromExport, Ledger, LedgerPlace, LedgerSource, Proving, Pruning, Rekeying, Reproducing, Resyncing,
-    ShowingEntry, Tailing, Verifying,
+    BacktestArgs, DiffArgs, ExportArgs, LedgerArgs, LedgerCommand, LedgerCopyArgs, LedgerSourceArgs, ProveArgs, PruneArgs, Rekeying,
+    ReproduceArgs, ResyncArgs, ShowEntryArgs, TailArgs, VerifyArgs,
 };
 
 const ABOUT: &str = "\
@@ -43,11 +43,11 @@ CLICOLOR_FORCE is set, or where a terminal reads.";
 #[command(name = "converger", version, about = ABOUT, after_help = EXAMPLES, arg_required_else_help = true)]
 pub(crate) struct Cli {
     #[command(subcommand)]
-    pub(crate) command: Command,
+    pub(crate) command: CliCommand,
 }
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum CliCommand {
     /// Show what would be done, what is right and what is refused; write nothing
     #[command(after_help = "\
 Examples:
@@ -58,7 +58,7 @@ Examples:
   ssh pve1 cat current.json | converger audit desired.yaml --replay -
 
 Exit codes: 0 converged, 3 something is refused, 4 changes pending.")]
-    Audit(Reading),
+    Audit(PlanArgs),
     /// The same as audit, and write the plan to a file
     #[command(after_help = "\
 Examples:
@@ -73,7 +73,7 @@ The digest in plan.json is the SHA-256 of its body in canonical JSON (RFC 8785).
 Exit codes: 0 converged, 3 something is refused, 4 changes pending.")]
     Plan {
         #[command(flatten)]
-        reading: Reading,
+        arguments: PlanArgs,
         /// The file to write [default: plan.json, or none with --json]
         #[arg(long, value_name = "FILE")]
         out: Option<PathBuf>,
@@ -89,7 +89,7 @@ Examples:
 What is outside of the declared list is dropped and only counted.")]
     Observe {
         #[command(flatten)]
-        source: Source,
+        source: DesiredArgs,
         /// The file to write [default: current.json, or none with --json]
         #[arg(long, value_name = "FILE")]
         out: Option<PathBuf>,
@@ -117,7 +117,7 @@ leaves at once. One apply at a time drives an environment. A plan from a recorde
 carried out.
 
 Exit codes: 0 done, 1 something failed or was not begun, 3 refused (also what --partial leaves out), 5 an operation on a guest in scope is held.")]
-    Apply(Apply),
+    Apply(ApplyArgs),
     /// Show what was done and what is under way, and say what became of what is held
     #[command(
         subcommand,
@@ -129,7 +129,7 @@ Examples:
 
 Exit codes: 0 done, 5 the list has operations that are held."
     )]
-    Ops(Ops),
+    Ops(OpsCommand),
     /// Rename an environment, with all that the state directory keeps of it
     #[command(
         subcommand,
@@ -149,12 +149,12 @@ Examples:
 
 It is kept in the state directory and binds whoever uses that: by default each user has their own. `[store]` in \
 converger.toml names one for all; `[freeze]` there binds whoever uses that file.")]
-    Freeze(Freezing),
+    Freeze(FreezeArgs),
     /// End a freeze
     #[command(after_help = "\
 Examples:
   converger thaw lab")]
-    Thaw(Place),
+    Thaw(EnvironmentArgs),
     /// Leave a guest alone until it is released
     #[command(after_help = "\
 Examples:
@@ -163,12 +163,12 @@ Examples:
 
 It is kept in the state directory and binds whoever uses that: by default each user has their own. The tag \
 `converger-hold` on the guest itself binds everybody.")]
-    Hold(Holding),
+    Hold(HoldArgs),
     /// End a hold
     #[command(after_help = "\
 Examples:
   converger release lab 101")]
-    Release(Releasing),
+    Release(ReleaseArgs),
     /// Show the whole story on a lab in this process: audit, refusal, plan, apply, kill -9, recovery, convergence
     #[command(after_help = "\
 Examples:
@@ -178,7 +178,7 @@ It runs this program on a lab of its own, which listens on the loopback, and sho
 needs no configuration and leaves nothing behind.
 
 Exit codes: 0 everything ran exactly once, 1 it did not, or the demo was ended.")]
-    Demo(Demo),
+    Demo(DemoArgs),
     /// Serve a Proxmox VE look-alike on this machine, to try things on
     #[command(after_help = "\
 Examples:
@@ -190,7 +190,7 @@ Examples:
 
 It listens on the loopback only and ends with Ctrl-C. The certificate is its own. docs/lab.md says how a world is \
 written, and what can go wrong in it.")]
-    Lab(Lab),
+    Lab(LabArgs),
     /// Say whether environments can be reached and read, what is missing, and how to grant it
     #[command(after_help = "\
 Examples:
@@ -200,7 +200,7 @@ Examples:
   converger doctor --json | jq .summary  a line of JSON for each environment
 
 It reads and changes nothing. Exit codes: 0 nothing failed, 1 something does not work.")]
-    Doctor(Doctor),
+    Doctor(DoctorArgs),
     /// Declare existing guests as they are: write a desired.yaml that plans nothing
     #[command(after_help = "\
 Examples:
@@ -213,7 +213,7 @@ this program's to hold is left out with a reason. A file that is there is never 
 guest that cannot be seen, and nothing is written.
 
 Exit codes: 0 written, 3 something is refused.")]
-    Init(Adoption),
+    Init(InitArgs),
     /// Write the birth marks of declared guests into the declared state
     #[command(after_help = "\
 Examples:
@@ -227,7 +227,7 @@ A container without a network card has the name of its volume alone, which anoth
 Comments and layout of the file are kept. A pin that does not hold is replaced only with --repin.
 
 Exit codes: 0 done, 3 something is refused, 4 something would be written (--check).")]
-    Pin(Pinning),
+    Pin(PinArgs),
     /// Look at the ledger: every decision as it was recorded, and what strangers need to check it
     #[command(
         subcommand,
@@ -239,7 +239,7 @@ Examples:
   converger ledger prove 6afaf0b3-43690ad2-4 --out receipt.txt
   converger ledger prune --before 90d              lets old readings go"
     )]
-    Ledger(Ledger),
+    Ledger(LedgerCommand),
     /// Say whether the record is whole, and where it is not: offline, and without trusting who kept it
     #[command(after_help = "\
 Examples:
@@ -250,7 +250,7 @@ Examples:
   converger verify /srv/ledger --since checkpoint.old --key KEY
 
 Exit codes: 0 whole, 6 broken.")]
-    Verify(Verifying),
+    Verify(VerifyArgs),
     /// Make a recorded decision again, out of what was recorded for it, and compare it byte for byte
     #[command(after_help = "\
 Examples:
@@ -261,14 +261,14 @@ Examples:
 
 Exit codes: 0 the same, 1 another planner made it or what it rests on was let go, 6 it is another decision, or the record \
 is broken.")]
-    Reproduce(Reproducing),
+    Reproduce(ReproduceArgs),
     /// Show what two recorded plans do differently, guest by guest
     #[command(after_help = "\
 Examples:
   converger diff 6afaf0b3-43690ad2 6afaf1c0-8d2e1f00
 
 Exit codes: 0 the same steps, 4 others.")]
-    Diff(Diff),
+    Diff(DiffArgs),
     /// Weigh every recorded decision under other protection rules and limits, and list what would have changed
     #[command(after_help = "\
 Examples:
@@ -276,7 +276,7 @@ Examples:
 
 Exit codes: 0 nothing would have changed, 1 something cannot be weighed (whatever else changed), 4 something would have changed, \
 6 the record is broken.")]
-    Backtest(Backtesting),
+    Backtest(BacktestArgs),
     /// Explain a refusal code, or list them all; or a plan, an operation or a refusal that was recorded
     #[command(after_help = "\
 Examples:
@@ -292,7 +292,7 @@ Examples:
         /// A code, `fields`, `steps`, the digest or run of a recorded plan, an operation, or the entry of a refusal
         topic: Option<String>,
         #[command(flatten)]
-        source: LedgerSource,
+        source: LedgerSourceArgs,
         /// Print it as JSON
         #[arg(long)]
         json: bool,
@@ -320,7 +320,7 @@ Examples:
     Schema {
         /// The format
         #[arg(value_enum)]
-        format: Format,
+        format: SchemaFormat,
     },
     /// Print a completion script for a shell
     #[command(after_help = "\
@@ -336,16 +336,16 @@ Examples:
 
 /// What is planned on.
 #[derive(Args, Debug)]
-pub(crate) struct Source {
+pub(crate) struct DesiredArgs {
     /// The declared state: desired.yaml, or the same as .json
     pub(crate) desired: PathBuf,
     #[command(flatten)]
-    pub(crate) look: Look,
+    pub(crate) observation: ObservationArgs,
 }
 
 /// Where a reading comes from.
 #[derive(Args, Debug)]
-pub(crate) struct Look {
+pub(crate) struct ObservationArgs {
     /// A recorded observation (current.json) instead of the environment itself, or - for standard input
     #[arg(long, value_name = "FILE")]
     pub(crate) replay: Option<PathBuf>,
@@ -356,19 +356,19 @@ pub(crate) struct Look {
 
 /// Which of the declared guests are meant.
 #[derive(Args, Debug)]
-pub(crate) struct Choice {
+pub(crate) struct GuestFilterArgs {
     /// Only these guests: ids, joined by commas
-    #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = vmid)]
+    #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = parse_vmid)]
     pub(crate) only: Vec<Vmid>,
 }
 
 /// What is planned on and held to.
 #[derive(Args, Debug)]
-pub(crate) struct Reading {
+pub(crate) struct PlanArgs {
     #[command(flatten)]
-    pub(crate) source: Source,
+    pub(crate) source: DesiredArgs,
     #[command(flatten)]
-    pub(crate) choice: Choice,
+    pub(crate) filter: GuestFilterArgs,
     /// Print the plan as JSON on standard output
     #[arg(long)]
     pub(crate) json: bool,
@@ -387,11 +387,11 @@ pub(crate) struct Overwrite {
 
 /// How the story is told.
 #[derive(Args, Debug)]
-pub(crate) struct Demo {}
+pub(crate) struct DemoArgs {}
 
 /// A world, and how it is served.
 #[derive(Args, Debug)]
-pub(crate) struct Lab {
+pub(crate) struct LabArgs {
     /// What there is, as YAML; left out, a world is made from the seed
     pub(crate) world: Option<PathBuf>,
     /// Where chance comes from
@@ -434,15 +434,15 @@ pub(crate) struct Lab {
 
 /// Which guests are adopted, and where to.
 #[derive(Args, Debug)]
-pub(crate) struct Adoption {
+pub(crate) struct InitArgs {
     /// The guests: ids, joined by commas
-    #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = vmid, required = true)]
+    #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = parse_vmid, required = true)]
     pub(crate) vmid: Vec<Vmid>,
     /// The environment that they are in [default: the only one of converger.toml]
     #[arg(long, value_name = "NAME")]
     pub(crate) environment: Option<String>,
     #[command(flatten)]
-    pub(crate) look: Look,
+    pub(crate) observation: ObservationArgs,
     /// The file to write, which must not be there without --overwrite [default: desired.yaml, or none with --json]
     #[arg(long, value_name = "FILE", conflicts_with = "dry_run")]
     pub(crate) out: Option<PathBuf>,
@@ -458,14 +458,14 @@ pub(crate) struct Adoption {
 
 /// Which guests are pinned, and how.
 #[derive(Args, Debug)]
-pub(crate) struct Pinning {
+pub(crate) struct PinArgs {
     #[command(flatten)]
-    pub(crate) source: Source,
+    pub(crate) source: DesiredArgs,
     /// Only these guests: ids, joined by commas [default: all that are declared]
-    #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = vmid)]
+    #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = parse_vmid)]
     pub(crate) vmid: Vec<Vmid>,
     /// Replace the pin of these guests where it does not hold; others only where --vmid names them
-    #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = vmid)]
+    #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = parse_vmid)]
     pub(crate) repin: Vec<Vmid>,
     /// Show what would be written and write nothing
     #[arg(long, visible_alias = "dry-run")]
@@ -475,14 +475,14 @@ pub(crate) struct Pinning {
     pub(crate) json: bool,
 }
 
-fn vmid(text: &str) -> Result<Vmid, String> {
+fn parse_vmid(text: &str) -> Result<Vmid, String> {
     let number = text.parse().ok().and_then(Vmid::new);
     number.ok_or_else(|| format!("an id of a guest is a number between {} and {}", Vmid::MIN, Vmid::MAX))
 }
 
 /// An environment, and where it is written.
 #[derive(Args, Debug)]
-pub(crate) struct Place {
+pub(crate) struct EnvironmentArgs {
     /// The environment
     pub(crate) environment: String,
     /// Environments, limits and the state directory [default: converger.toml where it exists]
@@ -492,9 +492,9 @@ pub(crate) struct Place {
 
 /// Why an environment is frozen.
 #[derive(Args, Debug)]
-pub(crate) struct Freezing {
+pub(crate) struct FreezeArgs {
     #[command(flatten)]
-    pub(crate) place: Place,
+    pub(crate) target: EnvironmentArgs,
     /// Why, for those who ask
     #[arg(long)]
     pub(crate) reason: String,
@@ -505,11 +505,11 @@ pub(crate) struct Freezing {
 
 /// A guest that is held.
 #[derive(Args, Debug)]
-pub(crate) struct Holding {
+pub(crate) struct HoldArgs {
     #[command(flatten)]
-    pub(crate) place: Place,
+    pub(crate) target: EnvironmentArgs,
     /// The guest's id
-    #[arg(value_parser = vmid)]
+    #[arg(value_parser = parse_vmid)]
     pub(crate) vmid: Vmid,
     /// Why, for those who ask
     #[arg(long)]
@@ -552,33 +552,33 @@ pub(crate) struct Renaming {
 
 /// A guest that is released.
 #[derive(Args, Debug)]
-pub(crate) struct Releasing {
+pub(crate) struct ReleaseArgs {
     #[command(flatten)]
-    pub(crate) place: Place,
+    pub(crate) target: EnvironmentArgs,
     /// The guest's id
-    #[arg(value_parser = vmid)]
+    #[arg(value_parser = parse_vmid)]
     pub(crate) vmid: Vmid,
 }
 
 /// What is asked of the journal.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Ops {
+pub(crate) enum OpsCommand {
     /// List operations, newest first
-    List(Listing),
+    List(OpsListArgs),
     /// Show one with all that is known of it
-    Show(Showing),
+    Show(OpsShowArgs),
     /// Say what became of one that is held
     #[command(after_help = "\
 Examples:
   converger ops resolve lab 7f3a-2 --as done --reason \"the guest runs\"")]
-    Resolve(Resolving),
+    Resolve(OpsResolveArgs),
 }
 
 /// Which operations are listed.
 #[derive(Args, Debug)]
-pub(crate) struct Listing {
+pub(crate) struct OpsListArgs {
     #[command(flatten)]
-    pub(crate) place: Place,
+    pub(crate) target: EnvironmentArgs,
     /// Only those that are held
     #[arg(long)]
     pub(crate) held: bool,
@@ -586,7 +586,7 @@ pub(crate) struct Listing {
     #[arg(long, conflicts_with = "held")]
     pub(crate) open: bool,
     /// Only those of this guest
-    #[arg(long, value_parser = vmid)]
+    #[arg(long, value_parser = parse_vmid)]
     pub(crate) vmid: Option<Vmid>,
     /// Only those of this run
     #[arg(long, value_name = "ID")]
@@ -604,9 +604,9 @@ pub(crate) struct Listing {
 
 /// Which operation is shown.
 #[derive(Args, Debug)]
-pub(crate) struct Showing {
+pub(crate) struct OpsShowArgs {
     #[command(flatten)]
-    pub(crate) place: Place,
+    pub(crate) target: EnvironmentArgs,
     /// Its id
     pub(crate) id: String,
     /// Print it as JSON
@@ -616,9 +616,9 @@ pub(crate) struct Showing {
 
 /// What became of an operation.
 #[derive(Args, Debug)]
-pub(crate) struct Resolving {
+pub(crate) struct OpsResolveArgs {
     #[command(flatten)]
-    pub(crate) place: Place,
+    pub(crate) target: EnvironmentArgs,
     /// Its id
     pub(crate) id: String,
     /// What became of it
@@ -631,7 +631,7 @@ pub(crate) struct Resolving {
 
 /// What is examined.
 #[derive(Args, Debug)]
-pub(crate) struct Doctor {
+pub(crate) struct DoctorArgs {
     /// A declared state: only its guests are looked at, and only what its fields can need
     pub(crate) desired: Option<PathBuf>,
     /// One environment [default: that of the declared state, or all]
@@ -647,11 +647,11 @@ pub(crate) struct Doctor {
 
 /// What is carried out, and how.
 #[derive(Args, Debug)]
-pub(crate) struct Apply {
+pub(crate) struct ApplyArgs {
     #[command(flatten)]
-    pub(crate) source: Source,
+    pub(crate) source: DesiredArgs,
     #[command(flatten)]
-    pub(crate) choice: Choice,
+    pub(crate) filter: GuestFilterArgs,
     /// Leave out guests that are refused, and carry out the rest
     #[arg(long)]
     pub(crate) partial: bool,
@@ -679,7 +679,7 @@ pub(crate) struct Apply {
 
 /// A file format.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
-pub(crate) enum Format {
+pub(crate) enum SchemaFormat {
     /// desired.yaml and desired.json
     Desired,
     /// current.json
@@ -720,14 +720,14 @@ mod tests {
 
     use super::*;
 
-    fn pages(command: &clap::Command) -> Vec<(String, String)> {
+    fn help_pages(command: &clap::Command) -> Vec<(String, String)> {
         let own = command.get_after_help().map(|text| (command.get_name().to_owned(), text.to_string()));
-        own.into_iter().chain(command.get_subcommands().flat_map(pages)).collect()
+        own.into_iter().chain(command.get_subcommands().flat_map(help_pages)).collect()
     }
 
     #[test]
-    fn help_is_wrapped_once_and_by_the_terminal() {
-        let pages = pages(&Cli::command());
+    fn help_text_has_no_manual_line_breaks() {
+        let pages = help_pages(&Cli::command());
         assert!(pages.len() > 15, "{} pages", pages.len());
         for (command, text) in pages {
             let lines: Vec<&str> = text.lines().collect();
@@ -741,7 +741,7 @@ mod tests {
     }
 
     #[test]
-    fn the_clock_of_a_lab_moves_by_a_day_at_most() {
+    fn lab_clock_step_is_at_most_a_day() {
         let parsed = |step: &str| Cli::try_parse_from(["converger", "lab", "--clock", step]).is_ok();
         assert!(parsed("0") && parsed("1000") && parsed("86400000"));
         assert!(!parsed("86400001") && !parsed("18446744073709551615"), "a clock that runs over is none");

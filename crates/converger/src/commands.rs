@@ -8,13 +8,13 @@ mod demo;
 mod display;
 mod doctor;
 mod explain;
+mod holds;
 mod identity;
 mod init;
 mod inputs;
 mod lab;
 mod ledger;
 mod ops;
-mod people;
 mod pin;
 mod schema;
 mod signals;
@@ -29,8 +29,8 @@ use clap::CommandFactory;
 use clap::error::ErrorKind;
 use converger_core::artifact;
 use converger_core::audit;
-use converger_core::evidence::Wrong;
-use converger_core::failure::Code;
+use converger_core::evidence::LedgerFault;
+use converger_core::failure::FailureCode;
 use converger_core::observe::Scoped;
 use converger_core::refusal::Refusal;
 use converger_core::safety::Judged;
@@ -38,14 +38,15 @@ use converger_core::status;
 use converger_runtime::{Planned, state_dir, witness};
 use tokio::runtime::{Builder, Runtime};
 
-use crate::cli::{Cli, Command, Reading, Source};
-use crate::exit::End;
+use crate::cli::{Cli, CliCommand, DesiredArgs, PlanArgs};
+use crate::exit_status::ExitStatus;
 use crate::files::{OwnFile, Replaces};
-use crate::{config, files, output, render, screen};
+use crate::{config, files, line_wrap, output, render};
 
 /// Runs a command to its end.
-pub(crate) fn run(command: Command) -> End {
-    let ended = timely(SystemTime::now()).and_then(|()| runtime()).and_then(|runtime| runtime.block_on(carried_out(command)));
+pub(crate) fn run(command: CliCommand) -> ExitStatus {
+    let ended =
+        check_system_clock(SystemTime::now()).and_then(|()| runtime()).and_then(|runtime| runtime.block_on(dispatch_command(command)));
     ended.unwrap_or_else(|stop| stop.report())
 }
 
@@ -55,11 +56,11 @@ const RUNTIME_FILES: usize = 8;
 /// The one async runtime of the process. Only the watchdog for signals has another.
 ///
 /// Whether its files can be opened is tried beforehand: tokio panics where the last of them cannot.
-fn runtime() -> Result<Runtime, Stop> {
+fn runtime() -> Result<Runtime, CommandError> {
     let limited = |error: io::Error| {
         let message =
             format!("input and output cannot be set up ({error}); look at the limits of this process, such as that of open files");
-        inputs::limited(files::plain(&message), Code::ProcessLimited.entry().remedy.trim_end_matches('.'))
+        inputs::limited(files::escape_hidden(&message), FailureCode::ProcessLimited.entry().remedy.trim_end_matches('.'))
     };
     let tried = (0..RUNTIME_FILES).map(|_| File::open("/dev/null")).collect::<io::Result<Vec<File>>>().map_err(limited)?;
     drop(tried);
@@ -67,162 +68,165 @@ fn runtime() -> Result<Runtime, Stop> {
 }
 
 /// Certificates, readings and the journal are told by a clock that counts from 1970; one that stands before it would end in a panic.
-fn timely(now: SystemTime) -> Result<(), Stop> {
+fn check_system_clock(now: SystemTime) -> Result<(), CommandError> {
     now.duration_since(SystemTime::UNIX_EPOCH).map(drop).map_err(|_| {
-        Stop::failed("the clock of this machine stands before 1970, so that neither certificates nor ages can be told")
-            .help("set the clock (`timedatectl`), then try again")
+        CommandError::failure("the clock of this machine stands before 1970, so that neither certificates nor ages can be told")
+            .with_help("set the clock (`timedatectl`), then try again")
     })
 }
 
-async fn carried_out(command: Command) -> Result<End, Stop> {
+async fn dispatch_command(command: CliCommand) -> Result<ExitStatus, CommandError> {
     match command {
-        Command::Audit(reading) => audit_command(&reading).await,
-        Command::Plan { reading, out, overwrite } => plan_command(&reading, out, overwrite.overwrite).await,
-        Command::Observe { source, out, overwrite, json } => observe_command(&source, out, overwrite.overwrite, json).await,
-        Command::Apply(arguments) => apply::apply(&arguments).await,
-        Command::Ops(which) => ops::ops(&which).await,
-        Command::Environment(command) => identity::environment(&command).await,
-        Command::Freeze(freezing) => people::freeze(&freezing).await,
-        Command::Thaw(place) => people::thaw(&place).await,
-        Command::Hold(holding) => people::hold(&holding).await,
-        Command::Release(holding) => people::release(&holding).await,
-        Command::Demo(arguments) => demo::demo(&arguments).await,
-        Command::Lab(lab) => lab::lab(&lab).await,
-        Command::Doctor(visit) => doctor::visit(&visit).await,
-        Command::Init(adoption) => init::init(&adoption).await,
-        Command::Pin(pinning) => pin::pin(&pinning).await,
-        Command::Ledger(which) => ledger::ledger(&which).await,
-        Command::Verify(arguments) => verify::verify(&arguments),
-        Command::Reproduce(arguments) => decisions::reproduce_command(&arguments),
-        Command::Diff(arguments) => decisions::diff(&arguments),
-        Command::Backtest(arguments) => decisions::backtest(&arguments),
-        Command::Explain { topic, source, json } => explain::explain(topic.as_deref(), &decisions::Place::of(&source), json),
-        Command::Contract { json, verbose } => explain::contract(json, verbose),
-        Command::Schema { format } => schema::schema(format),
-        Command::Completions { shell } => completions(shell),
+        CliCommand::Audit(reading) => run_audit(&reading).await,
+        CliCommand::Plan { arguments: reading, out, overwrite } => run_plan(&reading, out, overwrite.overwrite).await,
+        CliCommand::Observe { source, out, overwrite, json } => run_observe(&source, out, overwrite.overwrite, json).await,
+        CliCommand::Apply(arguments) => apply::apply(&arguments).await,
+        CliCommand::Ops(which) => ops::run_ops(&which).await,
+        CliCommand::Environment(command) => identity::environment(&command).await,
+        CliCommand::Freeze(freezing) => holds::freeze(&freezing).await,
+        CliCommand::Thaw(place) => holds::thaw(&place).await,
+        CliCommand::Hold(holding) => holds::hold(&holding).await,
+        CliCommand::Release(holding) => holds::release(&holding).await,
+        CliCommand::Demo(arguments) => demo::run_demo(&arguments).await,
+        CliCommand::Lab(lab) => lab::run_lab(&lab).await,
+        CliCommand::Doctor(visit) => doctor::run_doctor(&visit).await,
+        CliCommand::Init(adoption) => init::init(&adoption).await,
+        CliCommand::Pin(pinning) => pin::pin(&pinning).await,
+        CliCommand::Ledger(which) => ledger::run_ledger(&which).await,
+        CliCommand::Verify(arguments) => verify::verify(&arguments),
+        CliCommand::Reproduce(arguments) => decisions::run_reproduce(&arguments),
+        CliCommand::Diff(arguments) => decisions::run_diff(&arguments),
+        CliCommand::Backtest(arguments) => decisions::run_backtest(&arguments),
+        CliCommand::Explain { topic, source, json } => {
+            explain::explain(topic.as_deref(), &decisions::DecisionLocation::from_source(&source), json)
+        }
+        CliCommand::Contract { json, verbose } => explain::check_contract(json, verbose),
+        CliCommand::Schema { format } => schema::print_schema(format),
+        CliCommand::Completions { shell } => print_completions(shell),
     }
 }
 
 /// What is said where no command runs: help and version to whoever asked for them, and what is wrong with the arguments.
-pub(crate) fn unparsed(error: &clap::Error) -> End {
+pub(crate) fn report_usage_error(error: &clap::Error) -> ExitStatus {
     let text = error.render().ansi().to_string();
     if !error.use_stderr() {
-        return shown(write!(anstream::stdout(), "{text}"), End::Done).unwrap_or_else(Stop::report);
+        return finish_output(write!(anstream::stdout(), "{text}"), ExitStatus::Done).unwrap_or_else(CommandError::report);
     }
     // The same form as every other error, so that the code can be looked up.
-    let coded = format!("error[{}]:", Code::UsageWrong.word());
+    let coded = format!("error[{}]:", FailureCode::UsageWrong.word());
     let text = if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand { text } else { text.replacen("error:", &coded, 1) };
     let _ = write!(anstream::stderr(), "{text}");
-    End::Input
+    ExitStatus::Input
 }
 
 /// Why a command ends before its work is done: the sentence for people, and how the program ends.
-pub(crate) struct Stop {
-    end: End,
-    message: Message,
+pub(crate) struct CommandError {
+    status: ExitStatus,
+    message: ErrorMessage,
     help: Option<String>,
     /// The word of a failure or a refusal, under which `explain` has more.
     code: Option<&'static str>,
     /// What it is called, where it is neither an error nor a refusal.
-    word: Option<&'static str>,
+    label: Option<&'static str>,
     /// The entry of the ledger that it was found at.
-    index: Option<u64>,
+    entry_index: Option<u64>,
 }
 
 /// What is said when a command stops.
-pub(crate) enum Message {
+pub(crate) enum ErrorMessage {
     /// One sentence.
     Sentence(String),
     /// Text that was laid out already, such as faults with their lines.
-    Laid(String),
+    Preformatted(String),
 }
 
-impl Stop {
+impl CommandError {
     /// What was asked for cannot be meant, unless a code says more.
-    pub(crate) fn input(message: impl Into<String>) -> Self {
-        Self::new(End::Input, Message::Sentence(message.into())).code(Code::UsageWrong)
+    pub(crate) fn input_error(message: impl Into<String>) -> Self {
+        Self::new(ExitStatus::Input, ErrorMessage::Sentence(message.into())).with_code(FailureCode::UsageWrong)
     }
 
     /// A decision that no plan has: with its evidence and what to do.
-    pub(crate) fn refused(refusal: &Refusal) -> Self {
+    pub(crate) fn refusal_error(refusal: &Refusal) -> Self {
         let entry = refusal.code().entry();
-        Self { code: Some(entry.word), ..Self::new(End::Refused, Message::Sentence(render::evident(refusal))) }.help(refusal.remedy())
+        Self { code: Some(entry.word), ..Self::new(ExitStatus::Refused, ErrorMessage::Sentence(render::describe_refusal(refusal))) }
+            .with_help(refusal.remedy())
     }
 
     /// A decision of something that has no codes; the sentence says what and why.
-    pub(crate) fn decided(message: impl Into<String>) -> Self {
-        Self::new(End::Refused, Message::Sentence(message.into()))
+    pub(crate) fn uncoded_refusal_error(message: impl Into<String>) -> Self {
+        Self::new(ExitStatus::Refused, ErrorMessage::Sentence(message.into()))
     }
 
     /// A person was asked and did not say yes. No rule refused anything; for scripts it ends as what was not approved.
-    pub(crate) fn declined(message: impl Into<String>) -> Self {
-        Self { word: Some("not carried out"), ..Self::decided(message) }
+    pub(crate) fn declined_error(message: impl Into<String>) -> Self {
+        Self { label: Some("not carried out"), ..Self::uncoded_refusal_error(message) }
     }
 
-    pub(crate) fn faults(laid: String) -> Self {
-        Self::new(End::Input, Message::Laid(laid)).code(Code::InputInvalid)
+    pub(crate) fn diagnostics_error(laid: String) -> Self {
+        Self::new(ExitStatus::Input, ErrorMessage::Preformatted(laid)).with_code(FailureCode::InputInvalid)
     }
 
-    pub(crate) fn failed(message: impl Into<String>) -> Self {
-        Self::new(End::Failed, Message::Sentence(message.into()))
+    pub(crate) fn failure(message: impl Into<String>) -> Self {
+        Self::new(ExitStatus::Failed, ErrorMessage::Sentence(message.into()))
     }
 
     /// The evidence is broken: exit status 6, whatever else is wrong.
-    pub(crate) fn broken(code: Code, message: impl Into<String>) -> Self {
-        Self::evidence_broken(message).help(code.entry().remedy).code(code)
+    pub(crate) fn evidence_error(code: FailureCode, message: impl Into<String>) -> Self {
+        Self::evidence_broken(message).with_help(code.entry().remedy).with_code(code)
     }
 
     /// The same without a code.
     fn evidence_broken(message: impl Into<String>) -> Self {
-        Self::new(End::Broken, Message::Sentence(message.into()))
+        Self::new(ExitStatus::Broken, ErrorMessage::Sentence(message.into()))
     }
 
-    fn new(end: End, message: Message) -> Self {
-        Self { end, message, help: None, code: None, word: None, index: None }
+    fn new(end: ExitStatus, message: ErrorMessage) -> Self {
+        Self { status: end, message, help: None, code: None, label: None, entry_index: None }
     }
 
     /// The same with the code of the failure, under which `explain` has more. How that ends one table says, whatever was meant here.
-    pub(crate) fn code(mut self, code: impl Into<Option<Code>>) -> Self {
+    pub(crate) fn with_code(mut self, code: impl Into<Option<FailureCode>>) -> Self {
         if let Some(code) = code.into() {
-            self.end = End::of_exit(status::of_failure(code).exit);
+            self.status = ExitStatus::from_exit_number(status::failure_status(code).exit);
             self.code = Some(code.word());
         }
         self
     }
 
-    pub(crate) fn help(mut self, help: impl Into<String>) -> Self {
+    pub(crate) fn with_help(mut self, help: impl Into<String>) -> Self {
         self.help = Some(help.into());
         self
     }
 
     /// The same where something else is held, which outweighs a refusal.
-    pub(crate) fn beside(mut self, other: End) -> Self {
-        if self.end == End::Refused && other == End::Held {
-            self.end = End::Held;
+    pub(crate) fn or_held(mut self, other: ExitStatus) -> Self {
+        if self.status == ExitStatus::Refused && other == ExitStatus::Held {
+            self.status = ExitStatus::Held;
         }
         self
     }
 
     /// The same where something else stopped it before, which is told now: the worse of both ends decides.
-    pub(crate) fn after(mut self, first: Self) -> Self {
-        self.end = self.end.or_worse(first.report());
+    pub(crate) fn report_earlier(mut self, first: Self) -> Self {
+        self.status = self.status.worse_of(first.report());
         self
     }
 
     /// The same, found at this entry of the ledger.
-    pub(crate) fn at(mut self, index: impl Into<Option<u64>>) -> Self {
-        self.index = index.into();
+    pub(crate) fn at_entry(mut self, index: impl Into<Option<u64>>) -> Self {
+        self.entry_index = index.into();
         self
     }
 
     /// The entry of the ledger that it was found at.
-    pub(crate) fn index(&self) -> Option<u64> {
-        self.index
+    pub(crate) fn entry_index(&self) -> Option<u64> {
+        self.entry_index
     }
 
     /// Whether evidence is broken.
     pub(crate) fn is_broken(&self) -> bool {
-        self.end == End::Broken
+        self.status == ExitStatus::Broken
     }
 
     /// The word of its code.
@@ -236,185 +240,187 @@ impl Stop {
     }
 
     /// What is said, without what to do about it.
-    pub(crate) fn sentence(&self) -> String {
+    pub(crate) fn message_text(&self) -> String {
         match &self.message {
-            Message::Sentence(text) | Message::Laid(text) => text.clone(),
+            ErrorMessage::Sentence(text) | ErrorMessage::Preformatted(text) => text.clone(),
         }
     }
 
-    fn report(self) -> End {
+    fn report(self) -> ExitStatus {
         // Standard error may be gone too; there is nobody left to tell then.
-        let word = self.word.unwrap_or(if matches!(self.end, End::Refused | End::Held) { "refused" } else { "error" });
-        let said = render::stop(word, &self.message, self.code, self.help.as_deref());
-        let _ = write!(anstream::stderr(), "{}", screen::err(&said));
-        self.end
+        let word = self.label.unwrap_or(if matches!(self.status, ExitStatus::Refused | ExitStatus::Held) { "refused" } else { "error" });
+        let said = render::render_error(word, &self.message, self.code, self.help.as_deref());
+        let _ = write!(anstream::stderr(), "{}", line_wrap::wrap_for_stderr(&said));
+        self.status
     }
 }
 
-impl From<Wrong> for Stop {
-    fn from(Wrong { code, index, what }: Wrong) -> Self {
-        Self::broken(code, what).at(index)
+impl From<LedgerFault> for CommandError {
+    fn from(LedgerFault { code, index, what }: LedgerFault) -> Self {
+        Self::evidence_error(code, what).at_entry(index)
     }
 }
 
 /// A reader that went away (`| head`) is not a failure of ours: the end stays what the work came to.
-fn shown(written: io::Result<()>, end: End) -> Result<End, Stop> {
+fn finish_output(written: io::Result<()>, end: ExitStatus) -> Result<ExitStatus, CommandError> {
     match written.and_then(|()| io::stdout().flush()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(unshown(&error)),
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(output_error(&error)),
         _ => Ok(end),
     }
 }
 
 /// What was to be said did not arrive.
-fn unshown(error: &io::Error) -> Stop {
-    Stop::failed(format!("cannot write to standard output: {error}"))
-        .code(Code::OutputUnwritable)
-        .help("whoever reads it has only a part, or nothing; look at where the output goes, and at the room there")
+fn output_error(error: &io::Error) -> CommandError {
+    CommandError::failure(format!("cannot write to standard output: {error}"))
+        .with_code(FailureCode::OutputUnwritable)
+        .with_help("whoever reads it has only a part, or nothing; look at where the output goes, and at the room there")
 }
 
-async fn audit_command(reading: &Reading) -> Result<End, Stop> {
-    let outcome = inputs::plan(&reading.source, &reading.choice).await?;
-    show(&outcome, reading)
+async fn run_audit(reading: &PlanArgs) -> Result<ExitStatus, CommandError> {
+    let outcome = inputs::plan(&reading.source, &reading.filter).await?;
+    show_plan(&outcome, reading)
 }
 
-async fn plan_command(reading: &Reading, out: Option<PathBuf>, overwrite: bool) -> Result<End, Stop> {
+async fn run_plan(reading: &PlanArgs, out: Option<PathBuf>, overwrite: bool) -> Result<ExitStatus, CommandError> {
     let replaces = Replaces::own(OwnFile::PLAN, overwrite);
     let out = out.or_else(|| (!reading.json).then(|| "plan.json".into()));
     if let Some(path) = &out {
-        not_an_input(path, &reading.source, None)?;
+        check_output_is_no_input(path, &reading.source, None)?;
         may_replace(path, replaces)?;
     }
-    let outcome = inputs::plan(&reading.source, &reading.choice).await?;
+    let outcome = inputs::plan(&reading.source, &reading.filter).await?;
     if let Some(path) = &out {
         let digest = files::replace(path, replaces, |file| artifact::write_plan(file, &outcome.judged, outcome.provenance))
-            .map_err(|error| unwritten(path, &error))?;
-        let _ = writeln!(anstream::stderr(), "{}", render::wrote(path, Some(&digest.to_string())));
+            .map_err(|error| write_error(path, &error))?;
+        let _ = writeln!(anstream::stderr(), "{}", render::render_written_file(path, Some(&digest.to_string())));
     }
-    show(&outcome, reading)
+    show_plan(&outcome, reading)
 }
 
-async fn observe_command(source: &Source, out: Option<PathBuf>, overwrite: bool, json: bool) -> Result<End, Stop> {
+async fn run_observe(source: &DesiredArgs, out: Option<PathBuf>, overwrite: bool, json: bool) -> Result<ExitStatus, CommandError> {
     let replaces = Replaces::own(OwnFile::OBSERVATION, overwrite);
     let out = match out {
         None if json => None,
         None if overwrite => Some("current.json".into()),
-        None => Some(new_file("current.json")?),
+        None => Some(new_output_path("current.json")?),
         named => named,
     };
     if let Some(path) = &out {
-        not_an_input(path, source, None)?;
+        check_output_is_no_input(path, source, None)?;
         may_replace(path, replaces)?;
     }
     let desired = inputs::read_desired(&source.desired)?;
-    let config = inputs::load_config(source.look.config.as_deref(), desired.environment())?;
-    let observation = inputs::observe(&source.look, config, desired.environment(), &desired.scope()).await?.observation;
+    let config = inputs::load_config(source.observation.config.as_deref(), desired.environment())?;
+    let observation = inputs::observe(&source.observation, config, desired.environment(), &desired.scope()).await?.observation;
     if let Some(path) = &out {
-        files::replace(path, replaces, |file| artifact::write_observation(file, &observation)).map_err(|error| unwritten(path, &error))?;
-        let _ = writeln!(anstream::stderr(), "{}", render::wrote(path, None));
+        files::replace(path, replaces, |file| artifact::write_observation(file, &observation))
+            .map_err(|error| write_error(path, &error))?;
+        let _ = writeln!(anstream::stderr(), "{}", render::render_written_file(path, None));
     }
-    let written = if json { observation_json(&observation) } else { observation_text(&observation, desired.guests().len()) };
-    shown(written, End::Done)
+    let written = if json { print_observation_json(&observation) } else { print_observation_text(&observation, desired.guests().len()) };
+    finish_output(written, ExitStatus::Done)
 }
 
-fn observation_json(observation: &Scoped) -> io::Result<()> {
-    output::json(|out| artifact::write_observation(out, observation))
+fn print_observation_json(observation: &Scoped) -> io::Result<()> {
+    output::print_json(|out| artifact::write_observation(out, observation))
 }
 
-fn observation_text(observation: &Scoped, scope: usize) -> io::Result<()> {
-    write!(anstream::stdout(), "{}", render::observation(observation, scope))
+fn print_observation_text(observation: &Scoped, scope: usize) -> io::Result<()> {
+    write!(anstream::stdout(), "{}", render::render_observation(observation, scope))
 }
 
-fn show(outcome: &Planned, reading: &Reading) -> Result<End, Stop> {
-    show_outcome(outcome, reading.json, reading.all)
+fn show_plan(outcome: &Planned, reading: &PlanArgs) -> Result<ExitStatus, CommandError> {
+    show_plan_outcome(outcome, reading.json, reading.all)
 }
 
-fn show_outcome(outcome: &Planned, json: bool, all: bool) -> Result<End, Stop> {
-    let end = audit::conclude(&outcome.judged).into();
+fn show_plan_outcome(outcome: &Planned, json: bool, all: bool) -> Result<ExitStatus, CommandError> {
+    let end = audit::conclude_audit(&outcome.judged).into();
     let written = if json {
-        output::json(|out| artifact::write_plan(out, &outcome.judged, outcome.provenance).map(|_| ()))
+        output::print_json(|out| artifact::write_plan(out, &outcome.judged, outcome.provenance).map(|_| ()))
     } else {
-        report(&outcome.judged, &outcome.origin, all)
+        print_report(&outcome.judged, &outcome.origin, all)
     };
-    shown(written, end)
+    finish_output(written, end)
 }
 
-fn report(judged: &Judged, origin: &str, all: bool) -> io::Result<()> {
+fn print_report(judged: &Judged, origin: &str, all: bool) -> io::Result<()> {
     let mut out = io::BufWriter::new(anstream::stdout().lock());
-    out.write_all(screen::out(&render::report_text(judged, origin, all)?).as_bytes())?;
+    out.write_all(line_wrap::wrap_for_stdout(&render::render_report(judged, origin, all)?).as_bytes())?;
     out.flush()
 }
 
 /// A recording is evidence: one that is there is replaced only by whoever names it.
-fn new_file(name: &str) -> Result<PathBuf, Stop> {
+fn new_output_path(name: &str) -> Result<PathBuf, CommandError> {
     let path = PathBuf::from(name);
     if path.symlink_metadata().is_ok() {
-        let stop = Stop::input(format!("{name} is there already")).code(Code::FileTaken);
-        return Err(stop.help(format!("name another file with --out, or `--out {name}` to replace a recording")));
+        let stop = CommandError::input_error(format!("{name} is there already")).with_code(FailureCode::FileTaken);
+        return Err(stop.with_help(format!("name another file with --out, or `--out {name}` to replace a recording")));
     }
     Ok(path)
 }
 
 /// Writing over what is read would destroy it, and so would writing over what is kept.
-fn not_an_input(out: &Path, source: &Source, saved: Option<&PathBuf>) -> Result<(), Stop> {
-    let inputs = [Some(&source.desired), source.look.replay.as_ref(), saved];
-    match inputs.into_iter().flatten().find(|input| files::are_one(out, input)) {
-        Some(input) => Err(taken(input, "it is read")),
-        None => not_kept(out, source.look.config.as_deref()),
+fn check_output_is_no_input(out: &Path, source: &DesiredArgs, saved: Option<&PathBuf>) -> Result<(), CommandError> {
+    let inputs = [Some(&source.desired), source.observation.replay.as_ref(), saved];
+    match inputs.into_iter().flatten().find(|input| files::are_same_file(out, input)) {
+        Some(input) => Err(output_taken_error(input, "it is read")),
+        None => check_output_is_no_state(out, source.observation.config.as_deref()),
     }
 }
 
 /// Neither the state nor the configuration is written over.
-fn not_kept(out: &Path, config: Option<&Path>) -> Result<(), Stop> {
-    let leads_to = config::leads_to(config);
-    if let Some(input) = config::path(config).iter().chain(&leads_to.files).find(|input| files::are_one(out, input)) {
-        return Err(taken(input, "the configuration is there, or leads there"));
+fn check_output_is_no_state(out: &Path, config: Option<&Path>) -> Result<(), CommandError> {
+    let leads_to = config::referenced_paths(config);
+    if let Some(input) = config::find_config_path(config).iter().chain(&leads_to.files).find(|input| files::are_same_file(out, input)) {
+        return Err(output_taken_error(input, "the configuration is there, or leads there"));
     }
-    if let Some(witness) = leads_to.witness.filter(|witness| witness::keeps(witness, out)) {
-        return Err(taken(&witness, "the witness of the ledger is kept there"));
+    if let Some(witness) = leads_to.witness.filter(|witness| witness::is_witness_file(witness, out)) {
+        return Err(output_taken_error(&witness, "the witness of the ledger is kept there"));
     }
     match state_dir::locate_directory(leads_to.state.as_deref()) {
-        Ok(directory) if converger_store::keeps(&directory, out) => Err(taken(out, "the state is kept there")),
+        Ok(directory) if converger_store::is_state_file(&directory, out) => Err(output_taken_error(out, "the state is kept there")),
         _ => Ok(()),
     }
 }
 
-fn taken(path: &Path, why: &str) -> Stop {
-    let stop = Stop::input(format!("{} would be written over, but {why}", files::shown(path))).code(Code::FileTaken);
-    stop.help("name another file with --out")
+fn output_taken_error(path: &Path, why: &str) -> CommandError {
+    let stop = CommandError::input_error(format!("{} would be written over, but {why}", files::display_path(path)))
+        .with_code(FailureCode::FileTaken);
+    stop.with_help("name another file with --out")
 }
 
 /// A file of another kind in the place of an output is refused before any work is done.
-fn may_replace(path: &Path, replaces: Replaces<'_>) -> Result<(), Stop> {
-    match files::is_replaceable(path, replaces) {
-        Err(error) if files::is_taken(&error) => Err(unwritten(path, &error)),
+fn may_replace(path: &Path, replaces: Replaces<'_>) -> Result<(), CommandError> {
+    match files::check_replaceable(path, replaces) {
+        Err(error) if files::is_taken(&error) => Err(write_error(path, &error)),
         // Whatever else is wrong is told when the file is written.
         _ => Ok(()),
     }
 }
 
-fn unwritten(path: &Path, error: &io::Error) -> Stop {
+fn write_error(path: &Path, error: &io::Error) -> CommandError {
     if files::is_taken(error) {
-        return Stop::input(format!("{} is not replaced: {error}", files::shown(path)))
-            .code(Code::FileTaken)
-            .help("name another file, or add `--overwrite` to replace this one");
+        return CommandError::input_error(format!("{} is not replaced: {error}", files::display_path(path)))
+            .with_code(FailureCode::FileTaken)
+            .with_help("name another file, or add `--overwrite` to replace this one");
     }
-    Stop::failed(format!("cannot write {}: {error}", files::shown(path)))
-        .code(Code::FileUnwritable)
-        .help(format!("{}an older file there is still whole", limit(error)))
+    CommandError::failure(format!("cannot write {}: {error}", files::display_path(path)))
+        .with_code(FailureCode::FileUnwritable)
+        .with_help(format!("{}an older file there is still whole", file_limit_hint(error)))
 }
 
 /// What keeps files from growing may be a limit of the process, which `ls` and `df` do not show.
-fn limit(error: &io::Error) -> &'static str {
+fn file_limit_hint(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::FileTooLarge => "look at the limit of this process (`ulimit -f`); nothing was changed, and ",
         _ => "nothing was changed; ",
     }
 }
 
-fn completions(shell: clap_complete::Shell) -> Result<End, Stop> {
+fn print_completions(shell: clap_complete::Shell) -> Result<ExitStatus, CommandError> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "converger", &mut script);
-    shown(io::stdout().write_all(&script), End::Done)
+    finish_output(io::stdout().write_all(&script), ExitStatus::Done)
 }
 
 #[cfg(test)]
@@ -422,9 +428,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_clock_before_1970_is_told_and_nothing_is_begun() {
+    fn reports_a_clock_before_1970_and_runs_nothing() {
         let before = SystemTime::UNIX_EPOCH - std::time::Duration::from_secs(1);
-        assert_eq!(timely(before).map_err(|stop| stop.end), Err(End::Failed));
-        assert!(timely(SystemTime::UNIX_EPOCH).is_ok());
+        assert_eq!(check_system_clock(before).map_err(|stop| stop.status), Err(ExitStatus::Failed));
+        assert!(check_system_clock(SystemTime::UNIX_EPOCH).is_ok());
     }
 }

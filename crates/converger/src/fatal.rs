@@ -3,25 +3,29 @@
 use std::io::{self, Write as _};
 use std::time::Duration;
 
-use converger_core::failure::Code;
+use converger_core::failure::FailureCode;
 use converger_runtime::state_dir::OnFatal;
-use converger_store::Fatal;
+use converger_store::FatalCause;
 
-use crate::exit::End;
+use crate::exit_status::ExitStatus;
 use crate::progress;
 
 /// Ends the process without tidying up: anything written from here on could be taken for true.
 pub(crate) fn end_process() -> OnFatal {
     Box::new(|fatal| {
-        progress::settle(Duration::from_millis(300));
-        let code = Code::JournalUnwritable.word();
+        progress::wait_for_pending_lines(Duration::from_millis(300));
+        let code = FailureCode::JournalUnwritable.word();
         let (what, help) = match fatal {
-            Fatal::Doubt(cause) => (format!("the disk of the state is in doubt ({cause})"), "look at the disk and make room on it"),
-            Fatal::Gone(cause) => (format!("what is written would be lost ({cause})"), "put the state back as it was, where it was"),
+            FatalCause::DurabilityUnknown(cause) => {
+                (format!("the disk of the state is in doubt ({cause})"), "look at the disk and make room on it")
+            }
+            FatalCause::FileReplaced(cause) => {
+                (format!("what is written would be lost ({cause})"), "put the state back as it was, where it was")
+            }
         };
         // Standard error may be gone too; that must not keep the process alive.
         let _ = writeln!(io::stderr(), "error[{code}]: {what}; the program ends now");
         let _ = writeln!(io::stderr(), "help: {help}; the next apply finds out what became of what was under way");
-        std::process::exit(i32::from(End::Failed.number()));
+        std::process::exit(i32::from(ExitStatus::Failed.exit_number()));
     })
 }

@@ -1,15 +1,15 @@
 //! The program: arguments in, one command run, an exit code out. Everything else stands in its own room.
 
-mod canvas;
 mod cli;
 mod commands;
-mod diagnose;
-mod exit;
+mod diagnostics;
+mod draw_target;
+mod exit_status;
 mod fatal;
+mod line_wrap;
 mod output;
 mod progress;
 mod render;
-mod screen;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -22,9 +22,9 @@ fn main() -> ExitCode {
     ignore_file_size_signal();
     let end = match cli::Cli::try_parse() {
         Ok(arguments) => commands::run(arguments.command),
-        Err(unparsed) => commands::unparsed(&unparsed),
+        Err(unparsed) => commands::report_usage_error(&unparsed),
     };
-    end.code()
+    end.exit_code()
 }
 
 /// Makes a file that grows beyond what this process may write an error with a message. The signal that comes with it would otherwise end the

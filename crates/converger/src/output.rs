@@ -5,48 +5,48 @@
 
 use std::io::{self, IsTerminal as _, StdoutLock, Write};
 
-use converger_core::document::is_hidden;
+use converger_core::document::is_invisible;
 
 /// Where JSON goes.
-pub(crate) enum Out {
+pub(crate) enum JsonOutput {
     /// To whoever reads it, as it comes.
-    Plain(StdoutLock<'static>),
+    Stream(StdoutLock<'static>),
     /// To a terminal, once it is whole: a character may come in two parts.
-    Screen(Vec<u8>),
+    Terminal(Vec<u8>),
 }
 
-impl Write for Out {
+impl Write for JsonOutput {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
-            Self::Plain(out) => out.write(bytes),
-            Self::Screen(kept) => kept.write(bytes),
+            Self::Stream(out) => out.write(bytes),
+            Self::Terminal(kept) => kept.write(bytes),
         }
     }
 
     fn flush(&mut self) -> io::Result<()> {
         match self {
-            Self::Plain(out) => out.flush(),
-            Self::Screen(_) => Ok(()),
+            Self::Stream(out) => out.flush(),
+            Self::Terminal(_) => Ok(()),
         }
     }
 }
 
 /// Prints JSON. Lines may be several.
-pub(crate) fn json(write: impl FnOnce(&mut Out) -> io::Result<()>) -> io::Result<()> {
+pub(crate) fn print_json(write: impl FnOnce(&mut JsonOutput) -> io::Result<()>) -> io::Result<()> {
     let out = io::stdout().lock();
-    let mut out = if out.is_terminal() { Out::Screen(Vec::new()) } else { Out::Plain(out) };
+    let mut out = if out.is_terminal() { JsonOutput::Terminal(Vec::new()) } else { JsonOutput::Stream(out) };
     write(&mut out)?;
     match out {
-        Out::Plain(mut out) => out.flush(),
-        Out::Screen(kept) => io::stdout().write_all(visible(&String::from_utf8_lossy(&kept)).as_bytes()),
+        JsonOutput::Stream(mut out) => out.flush(),
+        JsonOutput::Terminal(kept) => io::stdout().write_all(escape_hidden(&String::from_utf8_lossy(&kept)).as_bytes()),
     }
 }
 
 /// The same JSON, in which nothing acts on a terminal or is overlooked. Outside of strings there is nothing of the kind but line breaks.
-fn visible(json: &str) -> String {
+fn escape_hidden(json: &str) -> String {
     let mut text = String::with_capacity(json.len());
     for character in json.chars() {
-        if is_hidden(character) && character != '\n' {
+        if is_invisible(character) && character != '\n' {
             let mut units = [0; 2];
             character.encode_utf16(&mut units).iter().for_each(|unit| text.push_str(&format!("\\u{unit:04x}")));
         } else {
@@ -61,10 +61,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn on_a_terminal_nothing_acts_and_the_value_is_the_same() {
+    fn escaped_json_is_inert_on_a_terminal_and_has_the_same_value() {
         let value = serde_json::json!({ "a\u{9b}2J": "x\u{202e}y\u{2066}\u{7f}\u{e0041}\u{feff}", "plain": "ä\t€😀" });
-        let shown = visible(&format!("{value}\n"));
-        assert!(!shown.chars().any(|character| is_hidden(character) && character != '\n'), "{shown:?}");
+        let shown = escape_hidden(&format!("{value}\n"));
+        assert!(!shown.chars().any(|character| is_invisible(character) && character != '\n'), "{shown:?}");
         assert!(
             shown.contains("\\u009b2J") && shown.contains("\\u202e") && shown.contains("\\udb40\\udc41") && shown.contains("ä\\t€😀"),
             "{shown}"

@@ -5,93 +5,93 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 
-use crate::{canvas, screen};
+use crate::{draw_target, line_wrap};
 
 /// A spinner that turns until it is ended or dropped.
 pub(crate) struct Spinner(ProgressBar);
 
 /// Whether lines on standard error can be drawn over.
-pub(crate) fn is_screen() -> bool {
-    screen::is_screen(&std::io::stderr())
+pub(crate) fn stderr_is_screen() -> bool {
+    line_wrap::is_screen(&std::io::stderr())
 }
 
 /// Lines that were said and are not shown yet.
-static UNSHOWN: (Mutex<u64>, Condvar) = (Mutex::new(0), Condvar::new());
+static PENDING_LINES: (Mutex<u64>, Condvar) = (Mutex::new(0), Condvar::new());
 
 /// A line was said that somebody else will show.
-pub(crate) fn said() {
-    *UNSHOWN.0.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+pub(crate) fn add_pending_line() {
+    *PENDING_LINES.0.lock().unwrap_or_else(PoisonError::into_inner) += 1;
 }
 
 /// It is shown.
-pub(crate) fn shown() {
-    let mut count = UNSHOWN.0.lock().unwrap_or_else(PoisonError::into_inner);
+pub(crate) fn remove_pending_line() {
+    let mut count = PENDING_LINES.0.lock().unwrap_or_else(PoisonError::into_inner);
     *count = count.saturating_sub(1);
-    UNSHOWN.1.notify_all();
+    PENDING_LINES.1.notify_all();
 }
 
 /// Lets what was said be shown before the program ends at once, unless the terminal takes no lines.
-pub(crate) fn settle(patience: Duration) {
-    let count = UNSHOWN.0.lock().unwrap_or_else(PoisonError::into_inner);
-    drop(UNSHOWN.1.wait_timeout_while(count, patience, |count| *count > 0));
+pub(crate) fn wait_for_pending_lines(patience: Duration) {
+    let count = PENDING_LINES.0.lock().unwrap_or_else(PoisonError::into_inner);
+    drop(PENDING_LINES.1.wait_timeout_while(count, patience, |count| *count > 0));
 }
 
 /// Who shows a line above what turns.
-type Voice = Box<dyn Fn(&'static str) -> bool + Send>;
+type LinePrinter = Box<dyn Fn(&'static str) -> bool + Send>;
 
-static VOICE: Mutex<Option<Voice>> = Mutex::new(None);
+static LINE_PRINTER: Mutex<Option<LinePrinter>> = Mutex::new(None);
 
 /// From now on lines are shown by somebody who draws on the screen, or by nobody any more.
-pub(crate) fn give_voice(voice: Option<Voice>) {
-    *VOICE.lock().unwrap_or_else(PoisonError::into_inner) = voice;
+pub(crate) fn set_line_printer(voice: Option<LinePrinter>) {
+    *LINE_PRINTER.lock().unwrap_or_else(PoisonError::into_inner) = voice;
 }
 
 /// Has a line shown by whoever draws on the screen; false where nobody does: what is written beside them they would draw over.
-pub(crate) fn spoken(line: &'static str) -> bool {
-    VOICE.lock().unwrap_or_else(PoisonError::into_inner).as_ref().is_some_and(|voice| voice(line))
+pub(crate) fn print_above_spinner(line: &'static str) -> bool {
+    LINE_PRINTER.lock().unwrap_or_else(PoisonError::into_inner).as_ref().is_some_and(|voice| voice(line))
 }
 
 /// While it is kept, nobody says anything beside a question.
-pub(crate) struct Hush(());
+pub(crate) struct QuietGuard(());
 
 /// Keeps quiet until it is dropped.
-pub(crate) fn hush() -> Hush {
-    give_voice(Some(Box::new(|_| true)));
-    Hush(())
+pub(crate) fn silence_notices() -> QuietGuard {
+    set_line_printer(Some(Box::new(|_| true)));
+    QuietGuard(())
 }
 
-impl Drop for Hush {
+impl Drop for QuietGuard {
     fn drop(&mut self) {
-        give_voice(None);
+        set_line_printer(None);
     }
 }
 
 /// Shows that something is under way.
-pub(crate) fn spinner(what: &str) -> Spinner {
-    patient_spinner(what, String::new())
+pub(crate) fn start_spinner(what: &str) -> Spinner {
+    start_spinner_with_hint(what, String::new())
 }
 
 /// How long nothing more is said about what is waited for.
-const PATIENCE: Duration = Duration::from_secs(2);
+const HINT_DELAY: Duration = Duration::from_secs(2);
 
 /// The same, which says after a while what else there is to know.
-pub(crate) fn patient_spinner(what: &str, later: String) -> Spinner {
-    let bar = ProgressBar::with_draw_target(None, canvas::target());
+pub(crate) fn start_spinner_with_hint(what: &str, later: String) -> Spinner {
+    let bar = ProgressBar::with_draw_target(None, draw_target::stderr_draw_target());
     let style =
         ProgressStyle::with_template("{spinner:.cyan} {msg}{later} {elapsed:.dim}").unwrap_or_else(|_| ProgressStyle::default_spinner());
     let later = move |state: &ProgressState, line: &mut dyn std::fmt::Write| {
-        if state.elapsed() >= PATIENCE {
+        if state.elapsed() >= HINT_DELAY {
             let _ = line.write_str(&later);
         }
     };
     bar.set_style(style.with_key("later", later));
     bar.set_message(what.to_owned());
     // It turns by a thread of its own, which nobody needs who sees nothing. What is said meanwhile stands above it.
-    if is_screen() {
-        canvas::turns(true);
+    if stderr_is_screen() {
+        draw_target::set_spinner_active(true);
         bar.enable_steady_tick(Duration::from_millis(120));
         let above = bar.clone();
-        give_voice(Some(Box::new(move |line| {
+        set_line_printer(Some(Box::new(move |line| {
             above.println(line);
             true
         })));
@@ -101,20 +101,20 @@ pub(crate) fn patient_spinner(what: &str, later: String) -> Spinner {
 
 impl Spinner {
     /// Says what is under way now.
-    pub(crate) fn say(&self, what: &str) {
+    pub(crate) fn set_message(&self, what: &str) {
         self.0.set_message(what.to_owned());
     }
 
     /// Takes it away, so that what comes next has the line for itself.
-    pub(crate) fn end(self) {
+    pub(crate) fn clear(self) {
         drop(self);
     }
 }
 
 impl Drop for Spinner {
     fn drop(&mut self) {
-        give_voice(None);
-        canvas::turns(false);
+        set_line_printer(None);
+        draw_target::set_spinner_active(false);
         self.0.finish_and_clear();
     }
 }

@@ -1,4 +1,4 @@
-//! `init` and `pin` as a shell sees them: what is written, what is never written over, and what is left when something is in the way.
+//! `run_init` and `run_pin` as a shell sees them: what is written, what is never written over, and what is left when something is in the way.
 //!
 //! What never enters: which marks and values are written. Those are tests of the core and stories under `scenarios/`.
 
@@ -37,7 +37,7 @@ const CURRENT: &str = r#"{"schema":"converger.observation/1","environment":"lab"
 {"vmid":100,"kind":"lxc","name":"dns","node":"pve1","status":"running","lock":null,"ha":null,"template":false,"protection":false,"tags":["edge"],"pending":[],"config":{"memory":512},"identity":{"rootfs":"local:100/disk.raw","mac":"BC:24:11:00:00:01"}},
 {"vmid":101,"kind":"qemu","name":"web-1","node":"pve1","status":"stopped","lock":null,"ha":null,"template":false,"protection":false,"tags":[],"pending":[],"config":{"cores":2},"identity":{"uuid":"1c0d6f6e-5a0e-4a55-9d3c-000000000065"}}]}"#;
 
-fn room() -> TempDir {
+fn work_directory() -> TempDir {
     let room = tempfile::tempdir().expect("a directory");
     fs::write(room.path().join("desired.yaml"), DESIRED).expect("written");
     fs::write(room.path().join("current.json"), CURRENT).expect("written");
@@ -45,8 +45,8 @@ fn room() -> TempDir {
 }
 
 /// A directory without a declared state.
-fn bare_room() -> TempDir {
-    let room = room();
+fn work_directory_without_desired() -> TempDir {
+    let room = work_directory();
     fs::remove_file(room.path().join("desired.yaml")).expect("removed");
     room
 }
@@ -61,11 +61,11 @@ fn run(room: &TempDir, arguments: &[&str]) -> Output {
     program(room, arguments).output().expect("the program runs")
 }
 
-fn pin(room: &TempDir, arguments: &[&str]) -> Output {
+fn run_pin(room: &TempDir, arguments: &[&str]) -> Output {
     run(room, &[&["pin", "desired.yaml", "--replay", "current.json"], arguments].concat())
 }
 
-fn init(room: &TempDir, arguments: &[&str]) -> Output {
+fn run_init(room: &TempDir, arguments: &[&str]) -> Output {
     run(room, &[&["init", "--vmid", "100,101", "--environment", "lab", "--replay", "current.json"], arguments].concat())
 }
 
@@ -77,7 +77,7 @@ fn read(room: &TempDir, file: &str) -> String {
     fs::read_to_string(room.path().join(file)).expect("read")
 }
 
-fn files(directory: &Path) -> Vec<String> {
+fn file_names(directory: &Path) -> Vec<String> {
     let entries = fs::read_dir(directory).expect("listed").map(|entry| entry.expect("an entry").file_name());
     let mut names: Vec<String> = entries.map(|name| name.to_string_lossy().into_owned()).collect();
     names.sort();
@@ -96,36 +96,36 @@ fn check_end(output: &Output, code: i32, parts: &[&str]) {
 
 #[test]
 fn pin_writes_marks_once_and_keeps_the_rest() {
-    let room = room();
-    let output = pin(&room, &[]);
+    let room = work_directory();
+    let output = run_pin(&room, &[]);
     check_end(
         &output,
         0,
         &["wrote desired.yaml", "2 pinned, 0 pinned already", "it never had ctime", "next: converger audit desired.yaml"],
     );
     assert_eq!(read(&room, "desired.yaml"), PINNED);
-    assert_eq!(files(room.path()), ["current.json", "desired.yaml"], "nothing is left beside it");
-    let again = pin(&room, &[]);
+    assert_eq!(file_names(room.path()), ["current.json", "desired.yaml"], "nothing is left beside it");
+    let again = run_pin(&room, &[]);
     check_end(&again, 0, &["0 pinned, 2 pinned already"]);
     assert_eq!((text(&again.stderr).as_str(), read(&room, "desired.yaml").as_str()), ("", PINNED), "there is nothing to write");
     check_end(&run(&room, &["audit", "desired.yaml", "--replay", "current.json"]), 0, &["Converged"]);
 }
 
 #[test]
-fn pin_check_writes_nothing_and_says_whether_it_would() {
-    let room = room();
+fn pin_check_writes_nothing_and_reports_pending_changes() {
+    let room = work_directory();
     for flag in ["--check", "--dry-run"] {
-        check_end(&pin(&room, &[flag]), 4, &["would be pinned", "2 to pin", "without --check"]);
+        check_end(&run_pin(&room, &[flag]), 4, &["would be pinned", "2 to pin", "without --check"]);
         assert_eq!(read(&room, "desired.yaml"), DESIRED);
     }
     fs::write(room.path().join("desired.yaml"), PINNED).expect("written");
-    check_end(&pin(&room, &["--check"]), 0, &["0 to pin, 2 pinned already", "next: converger audit"]);
+    check_end(&run_pin(&room, &["--check"]), 0, &["0 to pin, 2 pinned already", "next: converger audit"]);
 }
 
 #[test]
-fn pin_looks_only_at_guests_that_are_named() {
-    let room = room();
-    check_end(&pin(&room, &["--vmid", "101"]), 0, &["1 guest looked at", "1 pinned"]);
+fn pin_reads_only_named_guests() {
+    let room = work_directory();
+    check_end(&run_pin(&room, &["--vmid", "101"]), 0, &["1 guest looked at", "1 pinned"]);
     assert!(read(&room, "desired.yaml").contains("identity: { uuid") && !read(&room, "desired.yaml").contains("rootfs"));
     for (arguments, part) in [
         (&["--vmid", "102"][..], "guest 102 is not declared in desired.yaml"),
@@ -133,38 +133,38 @@ fn pin_looks_only_at_guests_that_are_named() {
         (&["--vmid", "99"], "an id of a guest is a number between 100 and 999999999"),
         (&["--vmid", "web"], "an id of a guest is a number between 100 and 999999999"),
     ] {
-        check_end(&pin(&room, arguments), 2, &[part]);
+        check_end(&run_pin(&room, arguments), 2, &[part]);
     }
 }
 
 #[test]
-fn a_pin_that_does_not_hold_is_replaced_only_with_repin() {
-    let room = room();
+fn replaces_a_mismatched_pin_only_with_repin() {
+    let room = work_directory();
     let old = PINNED.replace("1c0d6f6e", "00000000");
     fs::write(room.path().join("desired.yaml"), &old).expect("written");
-    check_end(&pin(&room, &[]), 3, &["identity-mismatch", "1 refused", "--repin 101   (only if these are the guests that are meant)"]);
+    check_end(&run_pin(&room, &[]), 3, &["identity-mismatch", "1 refused", "--repin 101   (only if these are the guests that are meant)"]);
     assert_eq!(read(&room, "desired.yaml"), old);
-    check_end(&pin(&room, &["--repin", "101"]), 0, &["1 guest looked at", "pin replaced", "uuid: pinned 00000000"]);
+    check_end(&run_pin(&room, &["--repin", "101"]), 0, &["1 guest looked at", "pin replaced", "uuid: pinned 00000000"]);
     assert_eq!(read(&room, "desired.yaml"), PINNED);
 }
 
 #[test]
-fn one_guest_that_is_refused_does_not_keep_others_from_being_pinned() {
-    let room = room();
+fn pins_other_guests_when_one_is_refused() {
+    let room = work_directory();
     fs::write(room.path().join("current.json"), CURRENT.replace("\"status\":\"stopped\"", "\"status\":\"unknown\"")).expect("written");
-    check_end(&pin(&room, &[]), 3, &["wrote desired.yaml", "guest-unknown", "1 pinned, 0 pinned already, 0 without marks, 1 refused"]);
+    check_end(&run_pin(&room, &[]), 3, &["wrote desired.yaml", "guest-unknown", "1 pinned, 0 pinned already, 0 without marks, 1 refused"]);
     assert!(read(&room, "desired.yaml").contains("rootfs"));
-    let report: serde_json::Value = serde_json::from_str(&text(&pin(&room, &["--json"]).stdout)).expect("JSON");
+    let report: serde_json::Value = serde_json::from_str(&text(&run_pin(&room, &["--json"]).stdout)).expect("JSON");
     assert_eq!((&report["guests"][0]["outcome"], &report["guests"][1]["outcome"]), (&"unchanged".into(), &"refused".into()));
 }
 
 #[test]
-fn a_layout_that_cannot_be_pinned_is_shown_and_left() {
-    let room = room();
+fn shows_and_keeps_a_layout_that_cannot_be_pinned() {
+    let room = work_directory();
     let odd = "version: 1\nenvironment: lab\nguests:\n- vmid: 101\n  kind: qemu\n  identity:\n    uuid: |-\n      x\n";
     fs::write(room.path().join("desired.yaml"), odd).expect("written");
     check_end(
-        &pin(&room, &["--repin", "101"]),
+        &run_pin(&room, &["--repin", "101"]),
         2,
         &["desired.yaml:4:9", "cannot be written into a layout like this", "write them by hand: identity: {"],
     );
@@ -173,14 +173,14 @@ fn a_layout_that_cannot_be_pinned_is_shown_and_left() {
 
 #[cfg(unix)]
 #[test]
-fn pin_keeps_links_and_permissions_and_leaves_what_is_read_only() {
+fn pin_keeps_links_and_permissions_and_skips_read_only_files() {
     use std::os::unix::fs::{PermissionsExt, symlink};
-    let room = room();
+    let room = work_directory();
     let path = room.path().join("desired.yaml");
     let mode = |bits: u32| fs::set_permissions(&path, fs::Permissions::from_mode(bits)).expect("set");
     mode(0o440);
-    check_end(&pin(&room, &[]), 1, &["desired.yaml is read-only", "chmod u+w desired.yaml", "--check"]);
-    check_end(&pin(&room, &["--check"]), 4, &[]);
+    check_end(&run_pin(&room, &[]), 1, &["desired.yaml is read-only", "chmod u+w desired.yaml", "--check"]);
+    check_end(&run_pin(&room, &["--check"]), 4, &[]);
     assert_eq!(read(&room, "desired.yaml"), DESIRED);
     mode(0o640);
     symlink("desired.yaml", room.path().join("link.yaml")).expect("linked");
@@ -192,7 +192,7 @@ fn pin_keeps_links_and_permissions_and_leaves_what_is_read_only() {
 }
 
 /// Runs a command that reads its recording from standard input, and does something when it has read everything else.
-fn run_and_meanwhile(room: &TempDir, arguments: &[&str], meanwhile: impl FnOnce()) -> Output {
+fn run_with_concurrent_change(room: &TempDir, arguments: &[&str], meanwhile: impl FnOnce()) -> Output {
     let mut child = program(room, arguments).stdin(Stdio::piped()).spawn().expect("the program runs");
     let mut writer = child.stdin.take().expect("piped");
     // More than a pipe holds: once it is through, the program reads, and it reads this last of all.
@@ -204,73 +204,73 @@ fn run_and_meanwhile(room: &TempDir, arguments: &[&str], meanwhile: impl FnOnce(
 }
 
 #[test]
-fn pin_does_not_write_over_what_somebody_else_wrote_meanwhile() {
-    let room = room();
+fn pin_does_not_overwrite_a_concurrent_change() {
+    let room = work_directory();
     let theirs = format!("{DESIRED}# and theirs\n");
-    let output = run_and_meanwhile(&room, &["pin", "desired.yaml", "--replay", "-"], || {
+    let output = run_with_concurrent_change(&room, &["pin", "desired.yaml", "--replay", "-"], || {
         fs::write(room.path().join("desired.yaml"), &theirs).expect("written");
     });
     check_end(&output, 1, &["cannot write desired.yaml: somebody changed it since it was read", "run the command again"]);
     assert_eq!(read(&room, "desired.yaml"), theirs);
-    assert_eq!(files(room.path()), ["current.json", "desired.yaml"]);
+    assert_eq!(file_names(room.path()), ["current.json", "desired.yaml"]);
 }
 
 #[test]
 fn init_writes_a_state_that_plans_nothing() {
-    let room = bare_room();
-    let output = init(&room, &[]);
+    let room = work_directory_without_desired();
+    let output = run_init(&room, &[]);
     check_end(
         &output,
         0,
         &["wrote desired.yaml", "2 guests adopted", "it never had ctime", "next: converger audit desired.yaml --replay current.json"],
     );
-    assert_eq!(files(room.path()), ["current.json", "desired.yaml"]);
+    assert_eq!(file_names(room.path()), ["current.json", "desired.yaml"]);
     check_end(&run(&room, &["audit", "desired.yaml", "--replay", "current.json"]), 0, &["Converged: 2 converged"]);
-    check_end(&pin(&room, &["--check"]), 0, &["0 to pin"]);
-    let printed = init(&room, &["--dry-run"]);
+    check_end(&run_pin(&room, &["--check"]), 0, &["0 to pin"]);
+    let printed = run_init(&room, &["--dry-run"]);
     assert_eq!((text(&printed.stdout), text(&printed.stderr).as_str()), (read(&room, "desired.yaml"), ""));
-    let report: serde_json::Value = serde_json::from_str(&text(&init(&room, &["--json"]).stdout)).expect("JSON");
+    let report: serde_json::Value = serde_json::from_str(&text(&run_init(&room, &["--json"]).stdout)).expect("JSON");
     assert_eq!(report["text"].as_str(), Some(read(&room, "desired.yaml").as_str()));
 }
 
 #[test]
-fn init_never_writes_over_a_file() {
-    let room = room();
+fn init_never_overwrites_a_file() {
+    let room = work_directory();
     fs::create_dir(room.path().join("directory.yaml")).expect("made");
     for out in [&[][..], &["--out", "desired.yaml"], &["--out", "directory.yaml"], &["--out", "./desired.yaml"]] {
-        check_end(&init(&room, out), 2, &["is there already, and is not written over", "--out", "--dry-run"]);
+        check_end(&run_init(&room, out), 2, &["is there already, and is not written over", "--out", "--dry-run"]);
     }
     assert_eq!(read(&room, "desired.yaml"), DESIRED);
-    assert_eq!(files(room.path()), ["current.json", "desired.yaml", "directory.yaml"]);
+    assert_eq!(file_names(room.path()), ["current.json", "desired.yaml", "directory.yaml"]);
 }
 
 #[cfg(unix)]
 #[test]
 fn init_follows_no_link_and_loses_no_race() {
-    let room = bare_room();
+    let room = work_directory_without_desired();
     std::os::unix::fs::symlink("nowhere.yaml", room.path().join("link.yaml")).expect("linked");
-    check_end(&init(&room, &["--out", "link.yaml"]), 2, &["link.yaml is there already"]);
-    let output = run_and_meanwhile(&room, &["init", "--vmid", "100", "--environment", "lab", "--replay", "-"], || {
+    check_end(&run_init(&room, &["--out", "link.yaml"]), 2, &["link.yaml is there already"]);
+    let output = run_with_concurrent_change(&room, &["init", "--vmid", "100", "--environment", "lab", "--replay", "-"], || {
         fs::write(room.path().join("desired.yaml"), "theirs").expect("written");
     });
     check_end(&output, 2, &["desired.yaml is there already, and is not written over"]);
     assert_eq!(read(&room, "desired.yaml"), "theirs");
-    assert_eq!(files(room.path()), ["current.json", "desired.yaml", "link.yaml"]);
+    assert_eq!(file_names(room.path()), ["current.json", "desired.yaml", "link.yaml"]);
 }
 
 #[test]
-fn init_writes_nothing_where_one_guest_cannot_be_adopted() {
-    let room = bare_room();
+fn init_writes_nothing_if_one_guest_cannot_be_adopted() {
+    let room = work_directory_without_desired();
     let arguments = ["init", "--vmid", "100,105", "--environment", "lab", "--replay", "current.json"];
     check_end(&run(&room, &arguments), 3, &["nothing is written", "! 105 refused", "guest-missing", "without these guests"]);
     let report: serde_json::Value = serde_json::from_str(&text(&run(&room, &[&arguments[..], &["--json"]].concat()).stdout)).expect("JSON");
     assert!(report["text"].is_null() && report["guests"][0]["refusals"][0]["code"] == "guest-missing", "{report}");
-    assert_eq!(files(room.path()), ["current.json"]);
+    assert_eq!(file_names(room.path()), ["current.json"]);
 }
 
 #[test]
-fn init_says_what_it_needs() {
-    let room = bare_room();
+fn init_names_missing_arguments() {
+    let room = work_directory_without_desired();
     for (arguments, part) in [
         (&["init", "--environment", "lab", "--replay", "current.json"][..], "--vmid <IDS>"),
         (&["init", "--vmid", "100", "--replay", "current.json"], "--environment <NAME>"),
@@ -283,15 +283,15 @@ fn init_says_what_it_needs() {
     ] {
         check_end(&run(&room, arguments), 2, &[part]);
     }
-    check_end(&init(&room, &["--out", "no/such/room.yaml"]), 1, &["cannot write no/such/room.yaml"]);
-    assert_eq!(files(room.path()), ["current.json"]);
+    check_end(&run_init(&room, &["--out", "no/such/room.yaml"]), 1, &["cannot write no/such/room.yaml"]);
+    assert_eq!(file_names(room.path()), ["current.json"]);
 }
 
 /// A file of another program may be one line: looking for its end once per guest would take minutes. The limit is of processor
 /// seconds, and more than ten times what is needed.
 #[cfg(target_os = "linux")]
 #[test]
-fn pin_takes_one_long_line_without_reading_it_again_and_again() {
+fn pin_handles_one_long_line_in_linear_time() {
     let room = tempfile::tempdir().expect("a directory");
     let list = |each: fn(u32) -> String| (100..20_100).map(each).collect::<Vec<String>>().join(",");
     let declared = list(|vmid| format!(r#"{{"vmid":{vmid},"kind":"qemu","name":"web"}}"#));

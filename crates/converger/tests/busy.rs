@@ -6,13 +6,13 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use converger_core::guest::EnvironmentName;
-use converger_store::{EnvironmentLock, Settings, SqliteStore};
+use converger_store::{EnvironmentLock, SqliteStore, StoreSettings};
 use tempfile::TempDir;
 
 const DESIRED: &str = "version: 1\nenvironment: lab\nguests:\n  - { vmid: 100, kind: lxc, name: dns, state: running }\n";
 
 /// A room whose environment is at an address where nobody listens: whoever comes that far fails, and is not refused.
-fn room() -> TempDir {
+fn work_directory() -> TempDir {
     let room = tempfile::tempdir().expect("a directory");
     let state = room.path().join("state");
     fs::create_dir(&state).expect("made");
@@ -25,39 +25,39 @@ fn room() -> TempDir {
     fs::write(room.path().join("converger.toml"), config).expect("written");
     fs::write(room.path().join("desired.yaml"), DESIRED).expect("written");
     // Whoever drives an environment has opened the store before: a lock without one would be what a lost store leaves behind.
-    drop(SqliteStore::open(&state, Settings::new(|_| {})).expect("opened"));
+    drop(SqliteStore::open(&state, StoreSettings::new(|_| {})).expect("opened"));
     room
 }
 
-fn apply(room: &Path) -> Output {
+fn run_apply(room: &Path) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_converger"));
     command.args(["apply", "desired.yaml"]).current_dir(room).env_clear().env("SECRET", "s3cret").stdin(Stdio::null());
     command.output().expect("the program runs")
 }
 
 #[test]
-fn an_environment_that_somebody_drives_is_refused_with_their_name() {
-    let room = room();
+fn locked_environment_is_refused_with_the_holder() {
+    let room = work_directory();
     let lab = EnvironmentName::new("lab").expect("a name");
-    let lock = EnvironmentLock::take(&room.path().join("state"), &lab, "ann@desk", 1).expect("free");
-    let output = apply(room.path());
+    let lock = EnvironmentLock::acquire(&room.path().join("state"), &lab, "ann@desk", 1).expect("free");
+    let output = run_apply(room.path());
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!((output.status.code(), output.stdout.len()), (Some(3), 0), "{said}");
     for part in ["environment-busy", "ann@desk", &std::process::id().to_string()] {
         assert!(said.contains(part), "`{part}` is not in:\n{said}");
     }
     drop(lock);
-    let output = apply(room.path());
+    let output = run_apply(room.path());
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "it is free, and nobody listens at the address: {said}");
     assert!(!said.contains("environment-busy"), "{said}");
 }
 
 #[test]
-fn another_environment_of_the_same_state_is_free() {
-    let room = room();
+fn other_environment_of_the_same_state_is_not_locked() {
+    let room = work_directory();
     let other = EnvironmentName::new("other").expect("a name");
-    let _lock = EnvironmentLock::take(&room.path().join("state"), &other, "ann@desk", 1).expect("free");
-    let output = apply(room.path());
+    let _lock = EnvironmentLock::acquire(&room.path().join("state"), &other, "ann@desk", 1).expect("free");
+    let output = run_apply(room.path());
     assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stderr));
 }

@@ -33,7 +33,7 @@ const SUBCOMMANDS: [&str; 17] = [
 ];
 
 /// One container named `dns`, with this status.
-fn current(status: &str) -> String {
+fn observation_json(status: &str) -> String {
     format!(
         r#"{{"schema":"converger.observation/1","environment":"lab","complete":true,"quorate":true,
         "nodes":[{{"name":"pve1","online":true}}],
@@ -43,10 +43,10 @@ fn current(status: &str) -> String {
 }
 
 /// A directory with a declared state and a recording in which one guest is to be started.
-fn room() -> TempDir {
+fn work_directory() -> TempDir {
     let room = tempfile::tempdir().expect("a directory");
     fs::write(room.path().join("desired.yaml"), DESIRED).expect("written");
-    fs::write(room.path().join("current.json"), current("stopped")).expect("written");
+    fs::write(room.path().join("current.json"), observation_json("stopped")).expect("written");
     room
 }
 
@@ -69,7 +69,7 @@ fn stderr(output: &Output) -> String {
 }
 
 /// It ends with this code and says this on standard error, and nothing on standard output.
-fn check_stop(output: &Output, code: i32, parts: &[&str]) {
+fn check_error(output: &Output, code: i32, parts: &[&str]) {
     let said = stderr(output);
     assert_eq!(output.status.code(), Some(code), "{said}");
     for part in parts {
@@ -80,7 +80,7 @@ fn check_stop(output: &Output, code: i32, parts: &[&str]) {
 }
 
 /// The names of the files in a directory.
-fn files(directory: &Path) -> Vec<String> {
+fn file_names(directory: &Path) -> Vec<String> {
     let entries = fs::read_dir(directory).expect("listed").map(|entry| entry.expect("an entry").file_name());
     let mut names: Vec<String> = entries.map(|name| name.to_string_lossy().into_owned()).collect();
     names.sort();
@@ -88,10 +88,10 @@ fn files(directory: &Path) -> Vec<String> {
 }
 
 #[test]
-fn each_end_has_its_exit_code() {
-    let room = room();
+fn each_result_has_its_exit_code() {
+    let room = work_directory();
     for (status, code) in [("running", 0), ("stopped", 4), ("unknown", 3)] {
-        fs::write(room.path().join("current.json"), current(status)).expect("written");
+        fs::write(room.path().join("current.json"), observation_json(status)).expect("written");
         for command in ["audit", "plan"] {
             let output = run(&room, &[command, "desired.yaml", "--replay", "current.json"]);
             assert_eq!(output.status.code(), Some(code), "{command} of a {status} guest: {}", stderr(&output));
@@ -102,30 +102,30 @@ fn each_end_has_its_exit_code() {
 }
 
 #[test]
-fn bad_usage_is_two_and_says_how_it_is_meant() {
-    let room = room();
-    check_stop(&run(&room, &["audit", "desired.yaml"]), 2, &["converger.toml", "--replay"]);
-    check_stop(&run(&room, &["adit", "desired.yaml"]), 2, &["audit"]);
-    check_stop(&run(&room, &["audit", "desired.yaml", "--replay", "current.json", "--json", "--all"]), 2, &["--all", "--json"]);
-    check_stop(&run(&room, &[]), 2, &["Usage:", "Examples:"]);
+fn bad_usage_exits_with_2_and_a_hint() {
+    let room = work_directory();
+    check_error(&run(&room, &["audit", "desired.yaml"]), 2, &["converger.toml", "--replay"]);
+    check_error(&run(&room, &["adit", "desired.yaml"]), 2, &["audit"]);
+    check_error(&run(&room, &["audit", "desired.yaml", "--replay", "current.json", "--json", "--all"]), 2, &["--all", "--json"]);
+    check_error(&run(&room, &[]), 2, &["Usage:", "Examples:"]);
 }
 
 #[test]
-fn what_cannot_be_read_is_named_with_a_way_out() {
-    let room = room();
+fn unreadable_input_is_named_with_a_remedy() {
+    let room = work_directory();
     fs::create_dir(room.path().join("directory")).expect("made");
     let audit = |desired: &str, replay: &str| run(&room, &["audit", desired, "--replay", replay]);
-    check_stop(&audit("nowhere.yaml", "current.json"), 2, &["cannot read nowhere.yaml", "help:"]);
-    check_stop(&audit("desired.yaml", "nowhere.json"), 2, &["cannot read nowhere.json", "help:"]);
-    check_stop(&audit("directory", "current.json"), 2, &["cannot read directory"]);
-    check_stop(&audit("desired.yaml", "directory"), 2, &["cannot read directory"]);
+    check_error(&audit("nowhere.yaml", "current.json"), 2, &["cannot read nowhere.yaml", "help:"]);
+    check_error(&audit("desired.yaml", "nowhere.json"), 2, &["cannot read nowhere.json", "help:"]);
+    check_error(&audit("directory", "current.json"), 2, &["cannot read directory"]);
+    check_error(&audit("desired.yaml", "directory"), 2, &["cannot read directory"]);
 }
 
 #[cfg(unix)]
 #[test]
-fn what_may_not_be_read_is_named_with_a_way_out() {
+fn forbidden_input_is_named_with_a_remedy() {
     use std::os::unix::fs::PermissionsExt;
-    let room = room();
+    let room = work_directory();
     let path = room.path().join("desired.yaml");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o000)).expect("taken away");
     let output = run(&room, &["audit", "desired.yaml", "--replay", "current.json"]);
@@ -133,21 +133,21 @@ fn what_may_not_be_read_is_named_with_a_way_out() {
     if fs::read(&path).is_ok() {
         assert_eq!(output.status.code(), Some(4), "{}", stderr(&output));
     } else {
-        check_stop(&output, 2, &["cannot read desired.yaml", "ls -l"]);
+        check_error(&output, 2, &["cannot read desired.yaml", "ls -l"]);
     }
 }
 
 #[test]
-fn a_recording_on_standard_input_is_read_like_a_file() {
-    let room = room();
+fn reads_a_recording_from_standard_input() {
+    let room = work_directory();
     let named = run(&room, &["audit", "desired.yaml", "--replay", "current.json", "--json"]);
-    let piped = with_input(program(&room, &["audit", "desired.yaml", "--replay", "-", "--json"]), current("stopped").as_bytes());
+    let piped = with_input(program(&room, &["audit", "desired.yaml", "--replay", "-", "--json"]), observation_json("stopped").as_bytes());
     assert_eq!(piped.status.code(), Some(4), "{}", stderr(&piped));
     assert_eq!(stdout(&piped), stdout(&named));
-    let half = with_input(program(&room, &["audit", "desired.yaml", "--replay", "-"]), &current("stopped").as_bytes()[..100]);
-    check_stop(&half, 2, &["standard input:", "the text ends here"]);
+    let half = with_input(program(&room, &["audit", "desired.yaml", "--replay", "-"]), &observation_json("stopped").as_bytes()[..100]);
+    check_error(&half, 2, &["standard input:", "the text ends here"]);
     let nothing = run(&room, &["audit", "desired.yaml", "--replay", "-"]);
-    check_stop(&nothing, 2, &["standard input"]);
+    check_error(&nothing, 2, &["standard input"]);
 }
 
 fn with_input(mut command: Command, input: &[u8]) -> Output {
@@ -157,8 +157,8 @@ fn with_input(mut command: Command, input: &[u8]) -> Output {
 }
 
 #[test]
-fn plan_writes_the_artifact_that_json_prints_and_names_its_digest() {
-    let room = room();
+fn plan_writes_what_json_prints_and_names_its_digest() {
+    let room = work_directory();
     fs::write(room.path().join("plan.json"), r#"{"schema":"converger.plan/1","summary":"an older plan, longer than nothing"}"#)
         .expect("written");
     let written = run(&room, &["plan", "desired.yaml", "--replay", "current.json"]);
@@ -170,86 +170,86 @@ fn plan_writes_the_artifact_that_json_prints_and_names_its_digest() {
     assert_eq!(stderr(&written), format!("wrote plan.json ({digest})\n"));
     assert_eq!(stderr(&printed), "");
     assert!(stdout(&written).contains("100 lxc dns"), "{}", stdout(&written));
-    assert_eq!(files(room.path()), ["current.json", "desired.yaml", "plan.json"], "nothing is left beside it");
+    assert_eq!(file_names(room.path()), ["current.json", "desired.yaml", "plan.json"], "nothing is left beside it");
 }
 
 #[test]
-fn plan_writes_where_it_is_told_also_beside_json() {
-    let room = room();
+fn plan_writes_the_out_file_with_json_too() {
+    let room = work_directory();
     let output = run(&room, &["plan", "desired.yaml", "--replay", "current.json", "--json", "--out", "lab.json"]);
     assert_eq!(output.status.code(), Some(4));
     assert_eq!(fs::read_to_string(room.path().join("lab.json")).expect("written"), stdout(&output));
-    assert_eq!(files(room.path()), ["current.json", "desired.yaml", "lab.json"]);
+    assert_eq!(file_names(room.path()), ["current.json", "desired.yaml", "lab.json"]);
 }
 
 #[test]
-fn observe_writes_a_reading_that_reads_back_as_itself() {
-    let room = room();
+fn observation_file_round_trips() {
+    let room = work_directory();
     let written = run(&room, &["observe", "desired.yaml", "--replay", "current.json", "--out", "scoped.json"]);
     assert_eq!((written.status.code(), stderr(&written).as_str()), (Some(0), "wrote scoped.json\n"));
     assert!(stdout(&written).contains("lab"), "{}", stdout(&written));
     let again = run(&room, &["observe", "desired.yaml", "--replay", "scoped.json", "--json"]);
     assert_eq!(fs::read_to_string(room.path().join("scoped.json")).expect("written"), stdout(&again));
-    assert_eq!(files(room.path()), ["current.json", "desired.yaml", "scoped.json"]);
+    assert_eq!(file_names(room.path()), ["current.json", "desired.yaml", "scoped.json"]);
 }
 
 #[test]
-fn a_file_that_cannot_be_written_is_a_failure_and_leaves_nothing() {
-    let room = room();
+fn unwritable_output_fails_and_leaves_nothing() {
+    let room = work_directory();
     fs::create_dir(room.path().join("directory")).expect("made");
     for command in ["plan", "observe"] {
         for out in ["no/such/directory.json", "directory"] {
             let output = run(&room, &[command, "desired.yaml", "--replay", "current.json", "--out", out]);
-            check_stop(&output, 1, &[&format!("cannot write {out}"), "help:"]);
+            check_error(&output, 1, &[&format!("cannot write {out}"), "help:"]);
         }
     }
-    assert_eq!(files(room.path()), ["current.json", "desired.yaml", "directory"]);
-    assert_eq!(files(&room.path().join("directory")), Vec::<String>::new());
+    assert_eq!(file_names(room.path()), ["current.json", "desired.yaml", "directory"]);
+    assert_eq!(file_names(&room.path().join("directory")), Vec::<String>::new());
 }
 
 #[test]
-fn what_is_read_is_never_written_over() {
-    let room = room();
+fn inputs_are_never_overwritten() {
+    let room = work_directory();
     let kept = [fs::read(room.path().join("desired.yaml")).expect("read"), fs::read(room.path().join("current.json")).expect("read")];
     let absolute = room.path().join("current.json");
     for command in ["plan", "observe"] {
         for out in ["desired.yaml", "current.json", "./desired.yaml", absolute.to_str().expect("UTF-8")] {
             let output = run(&room, &[command, "desired.yaml", "--replay", "current.json", "--out", out]);
-            check_stop(&output, 2, &["would be written over", "--out"]);
+            check_error(&output, 2, &["would be written over", "--out"]);
         }
     }
     // Where nothing is said `observe` writes current.json, and a recording that is there is not replaced unasked.
-    check_stop(&run(&room, &["observe", "desired.yaml", "--replay", "current.json"]), 2, &["current.json is there already", "--out"]);
+    check_error(&run(&room, &["observe", "desired.yaml", "--replay", "current.json"]), 2, &["current.json is there already", "--out"]);
     let now = [fs::read(room.path().join("desired.yaml")).expect("read"), fs::read(room.path().join("current.json")).expect("read")];
     assert_eq!(now, kept);
 }
 
 #[cfg(unix)]
 #[test]
-fn what_is_read_is_never_written_over_through_a_link() {
-    let room = room();
+fn inputs_are_never_overwritten_through_a_link() {
+    let room = work_directory();
     std::os::unix::fs::symlink("desired.yaml", room.path().join("link.json")).expect("linked");
     let output = run(&room, &["plan", "desired.yaml", "--replay", "current.json", "--out", "link.json"]);
-    check_stop(&output, 2, &["would be written over"]);
+    check_error(&output, 2, &["would be written over"]);
     assert_eq!(fs::read_to_string(room.path().join("desired.yaml")).expect("read"), DESIRED);
 }
 
 #[test]
-fn an_output_is_not_written_where_the_input_is_not_accepted() {
-    let room = room();
+fn invalid_input_writes_no_output() {
+    let room = work_directory();
     let older = r#"{"schema":"converger.plan/1"}"#;
     fs::write(room.path().join("plan.json"), older).expect("written");
     fs::write(room.path().join("current.json"), "{").expect("written");
-    check_stop(&run(&room, &["plan", "desired.yaml", "--replay", "current.json"]), 2, &["current.json:1"]);
-    check_stop(&run(&room, &["observe", "desired.yaml", "--replay", "current.json", "--out", "new.json"]), 2, &["current.json:1"]);
+    check_error(&run(&room, &["plan", "desired.yaml", "--replay", "current.json"]), 2, &["current.json:1"]);
+    check_error(&run(&room, &["observe", "desired.yaml", "--replay", "current.json", "--out", "new.json"]), 2, &["current.json:1"]);
     assert_eq!(fs::read_to_string(room.path().join("plan.json")).expect("read"), older);
-    assert_eq!(files(room.path()), ["current.json", "desired.yaml", "plan.json"]);
+    assert_eq!(file_names(room.path()), ["current.json", "desired.yaml", "plan.json"]);
 }
 
 /// The reader is gone before the program has anything to say, because it waits for its input until then.
 #[test]
-fn a_reader_that_goes_away_is_not_a_failure() {
-    let room = room();
+fn closed_pipe_is_not_a_failure() {
+    let room = work_directory();
     for (arguments, code) in [
         (&["audit", "desired.yaml", "--replay", "-"][..], 4),
         (&["audit", "desired.yaml", "--replay", "-", "--json"][..], 4),
@@ -259,7 +259,7 @@ fn a_reader_that_goes_away_is_not_a_failure() {
         let mut command = program(&room, arguments);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program runs");
         drop(child.stdout.take());
-        child.stdin.take().expect("piped").write_all(current("stopped").as_bytes()).expect("it reads");
+        child.stdin.take().expect("piped").write_all(observation_json("stopped").as_bytes()).expect("it reads");
         let ended = child.wait().expect("it ends");
         let mut said = String::new();
         child.stderr.take().expect("piped").read_to_string(&mut said).expect("UTF-8");
@@ -269,8 +269,8 @@ fn a_reader_that_goes_away_is_not_a_failure() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn a_full_disk_under_standard_output_is_a_failure_and_said() {
-    let room = room();
+fn full_disk_under_standard_output_is_reported() {
+    let room = work_directory();
     for arguments in [
         &["audit", "desired.yaml", "--replay", "current.json"][..],
         &["audit", "desired.yaml", "--replay", "current.json", "--json"][..],
@@ -288,13 +288,13 @@ fn a_full_disk_under_standard_output_is_a_failure_and_said() {
     ] {
         let full = fs::File::options().write(true).open("/dev/full").expect("Linux has it");
         let output = program(&room, arguments).stdout(full).stderr(Stdio::piped()).spawn().expect("the program runs").wait_with_output();
-        check_stop(&output.expect("it ends"), 1, &["error[output-unwritable]: cannot write to standard output", "No space left"]);
+        check_error(&output.expect("it ends"), 1, &["error[output-unwritable]: cannot write to standard output", "No space left"]);
     }
 }
 
 #[test]
-fn every_subcommand_teaches_by_example() {
-    let room = room();
+fn every_subcommand_has_examples() {
+    let room = work_directory();
     let overview = stdout(&run(&room, &["--help"]));
     assert!(overview.contains("Examples:") && overview.contains("Exit codes:"), "{overview}");
     let named = overview.lines().filter_map(|line| line.strip_prefix("  ")?.split_whitespace().next());
@@ -314,27 +314,27 @@ fn every_subcommand_teaches_by_example() {
 }
 
 #[test]
-fn completions_are_scripts_that_know_the_subcommands() {
-    let room = room();
+fn completions_list_the_subcommands() {
+    let room = work_directory();
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let output = run(&room, &["completions", shell]);
         let script = stdout(&output);
         assert_eq!(output.status.code(), Some(0), "{shell}");
         assert!(SUBCOMMANDS.iter().all(|subcommand| script.contains(subcommand)), "{shell}: {script}");
     }
-    check_stop(&run(&room, &["completions", "cmd"]), 2, &["bash", "zsh", "fish"]);
+    check_error(&run(&room, &["completions", "cmd"]), 2, &["bash", "zsh", "fish"]);
 }
 
 #[test]
-fn the_version_is_one_line() {
-    let output = run(&room(), &["--version"]);
+fn version_is_one_line() {
+    let output = run(&work_directory(), &["--version"]);
     assert_eq!(output.status.code(), Some(0));
     assert_eq!(stdout(&output), concat!("converger ", env!("CARGO_PKG_VERSION"), "\n"));
 }
 
 #[test]
-fn colours_are_for_those_who_ask_and_json_has_none() {
-    let room = room();
+fn colours_follow_the_environment_and_json_has_none() {
+    let room = work_directory();
     let has_escape = |arguments: &[&str], variables: &[(&str, &str)]| {
         let output = program(&room, arguments).envs(variables.iter().copied()).output().expect("the program runs");
         output.stdout.contains(&0x1b) || output.stderr.contains(&0x1b)
@@ -354,7 +354,7 @@ fn colours_are_for_those_who_ask_and_json_has_none() {
 
 /// Runs with so much memory and no more, so that input which swells is found out without a clock.
 #[cfg(target_os = "linux")]
-fn run_in(room: &TempDir, mebibytes: usize, arguments: &[&str]) -> Output {
+fn run_with_memory_limit(room: &TempDir, mebibytes: usize, arguments: &[&str]) -> Output {
     let limited = format!("ulimit -v {} && exec \"$0\" \"$@\"", mebibytes * 1024);
     let mut command = Command::new("/bin/sh");
     command.args(["-c", &limited, env!("CARGO_BIN_EXE_converger")]).args(arguments);
@@ -363,87 +363,88 @@ fn run_in(room: &TempDir, mebibytes: usize, arguments: &[&str]) -> Output {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn ten_megabytes_of_nested_aliases_are_refused_within_bounded_memory() {
+fn refuses_ten_megabytes_of_nested_aliases_in_bounded_memory() {
     const LINES: usize = 120_000;
-    let room = room();
+    let room = work_directory();
     let aliases = |line: usize| format!("a{line}: &a{line} [{}]\n", vec![format!("*a{}", line - 1); 9].join(", "));
     let text: String = ["version: 1\nenvironment: lab\na0: &a0 [x]\n".to_owned()].into_iter().chain((1..LINES).map(aliases)).collect();
     assert!(text.len() > 10_000_000);
     fs::write(room.path().join("desired.yaml"), text).expect("written");
-    let output = run_in(&room, 256, &["audit", "desired.yaml", "--replay", "current.json"]);
-    check_stop(&output, 2, &["aliases (`*name`) are not accepted", "100 faults in desired.yaml; there may be more"]);
+    let output = run_with_memory_limit(&room, 256, &["audit", "desired.yaml", "--replay", "current.json"]);
+    check_error(&output, 2, &["aliases (`*name`) are not accepted", "100 faults in desired.yaml; there may be more"]);
 }
 
 #[cfg(target_os = "linux")]
 #[test]
-fn a_hundred_thousand_brackets_are_refused_within_bounded_memory() {
-    let room = room();
+fn refuses_a_hundred_thousand_brackets_in_bounded_memory() {
+    let room = work_directory();
     let brackets = "[".repeat(100_000);
     for (desired, replay) in [("deep.yaml", "current.json"), ("deep.json", "current.json"), ("desired.yaml", "deep.json")] {
         fs::write(room.path().join("deep.yaml"), &brackets).expect("written");
         fs::write(room.path().join("deep.json"), &brackets).expect("written");
-        let output = run_in(&room, 256, &["audit", desired, "--replay", replay]);
-        check_stop(&output, 2, &["1 fault in deep."]);
+        let output = run_with_memory_limit(&room, 256, &["audit", desired, "--replay", replay]);
+        check_error(&output, 2, &["1 fault in deep."]);
     }
     let steps: String = (0..3_000).map(|depth| format!("{}k{depth}:\n", " ".repeat(depth))).collect();
     fs::write(room.path().join("deep.yaml"), steps).expect("written");
-    check_stop(&run_in(&room, 256, &["audit", "deep.yaml", "--replay", "current.json"]), 2, &["in deep.yaml"]);
+    check_error(&run_with_memory_limit(&room, 256, &["audit", "deep.yaml", "--replay", "current.json"]), 2, &["in deep.yaml"]);
 }
 
 /// A configuration that is there and cannot be read may hold a freeze or protection: nothing is taken in its place.
 #[cfg(unix)]
 #[test]
-fn a_configuration_that_leads_nowhere_is_not_taken_for_absent() {
-    let room = room();
+fn dangling_config_link_is_an_error() {
+    let room = work_directory();
     std::os::unix::fs::symlink("gone.toml", room.path().join("converger.toml")).expect("linked");
     let output = run(&room, &["audit", "desired.yaml", "--replay", "current.json"]);
-    check_stop(&output, 2, &["cannot read converger.toml"]);
+    check_error(&output, 2, &["cannot read converger.toml"]);
 }
 
 #[test]
-fn the_configuration_is_never_written_over() {
-    let room = room();
+fn configuration_is_never_overwritten() {
+    let room = work_directory();
     let limits = "[limits]\nguests = 5\n";
     for (config, arguments) in [("converger.toml", &[][..]), ("own.toml", &["--config", "own.toml"][..])] {
         fs::write(room.path().join(config), limits).expect("written");
         let command = [&["plan", "desired.yaml", "--replay", "current.json", "--out", config][..], arguments].concat();
         let output = run(&room, &command);
         assert_eq!(fs::read_to_string(room.path().join(config)).expect("read"), limits);
-        check_stop(&output, 2, &["would be written over"]);
+        check_error(&output, 2, &["would be written over"]);
     }
 }
 
 /// As root, `--out /dev/null` would put a file in the place of the device.
 #[cfg(unix)]
 #[test]
-fn what_is_not_a_file_is_never_replaced_by_one() {
+fn pipe_or_device_is_never_replaced_by_a_file() {
     use std::os::unix::fs::FileTypeExt;
-    let room = room();
+    let room = work_directory();
     let made = Command::new("mkfifo").arg(room.path().join("pipe")).status().expect("mkfifo runs");
     assert!(made.success());
     let output = run(&room, &["plan", "desired.yaml", "--replay", "current.json", "--out", "pipe"]);
     assert!(fs::metadata(room.path().join("pipe")).expect("it is there").file_type().is_fifo());
-    check_stop(&output, 1, &["cannot write pipe"]);
+    check_error(&output, 1, &["cannot write pipe"]);
 }
 
 /// Nobody may ever write to a pipe, and a device has no end.
 #[cfg(unix)]
 #[test]
-fn a_recording_is_a_file_and_nothing_that_is_waited_for() {
-    let room = room();
+fn refuses_a_pipe_or_device_as_recording() {
+    let room = work_directory();
     assert!(Command::new("mkfifo").arg(room.path().join("pipe")).status().expect("mkfifo runs").success());
     for place in ["pipe", "/dev/zero"] {
         for command in ["audit", "plan"] {
             let output = run(&room, &[command, "desired.yaml", "--replay", place]);
-            check_stop(&output, 2, &[&format!("cannot read {place}: it is a pipe, a socket or a device, and not a regular file")]);
+            check_error(&output, 2, &[&format!("cannot read {place}: it is a pipe, a socket or a device, and not a regular file")]);
         }
     }
-    let piped = with_input(program(&room, &["audit", "desired.yaml", "--replay", "/dev/stdin", "--json"]), current("stopped").as_bytes());
+    let piped =
+        with_input(program(&room, &["audit", "desired.yaml", "--replay", "/dev/stdin", "--json"]), observation_json("stopped").as_bytes());
     assert_eq!(piped.status.code(), Some(4), "{}", stderr(&piped));
 }
 
 /// A converger.toml that leads to an environment on another machine, with the secret in a credential of systemd.
-fn with_credential(room: &TempDir, secret: &str) {
+fn write_credential_config(room: &TempDir, secret: &str) {
     let config = "[environments.lab]\nurl = \"https://pve1.invalid:8006\"\ntoken = \"svc@pve!main\"\nsecret = { credential = \"pve\" }\n";
     fs::write(room.path().join("converger.toml"), config).expect("written");
     fs::create_dir(room.path().join("credentials")).expect("made");
@@ -451,33 +452,33 @@ fn with_credential(room: &TempDir, secret: &str) {
 }
 
 #[test]
-fn a_credential_is_never_written_over() {
-    let room = room();
-    with_credential(&room, "f3b1c8de-0000-4000-8000-123456789abc\n");
+fn credential_is_never_overwritten() {
+    let room = work_directory();
+    write_credential_config(&room, "f3b1c8de-0000-4000-8000-123456789abc\n");
     for command in ["plan", "observe"] {
         let mut program = program(&room, &[command, "desired.yaml", "--replay", "current.json", "--out", "credentials/pve"]);
         let output = program.env("CREDENTIALS_DIRECTORY", room.path().join("credentials")).output().expect("the program runs");
-        check_stop(&output, 2, &["would be written over", "credentials/pve"]);
+        check_error(&output, 2, &["would be written over", "credentials/pve"]);
     }
     let kept = fs::read_to_string(room.path().join("credentials/pve")).expect("read");
     assert_eq!(kept, "f3b1c8de-0000-4000-8000-123456789abc\n");
 }
 
 #[test]
-fn a_secret_that_could_not_be_kept_out_of_messages_is_not_used() {
-    let room = room();
-    with_credential(&room, "hunter2\n");
+fn refuses_a_secret_too_short_to_redact() {
+    let room = work_directory();
+    write_credential_config(&room, "hunter2\n");
     for command in ["audit", "plan"] {
         let mut program = program(&room, &[command, "desired.yaml"]);
         let output = program.env("CREDENTIALS_DIRECTORY", room.path().join("credentials")).output().expect("the program runs");
-        check_stop(&output, 2, &["the systemd credential `pve` holds a secret of less than 12 characters", "those of Proxmox have 36"]);
+        check_error(&output, 2, &["the systemd credential `pve` holds a secret of less than 12 characters", "those of Proxmox have 36"]);
         assert!(!stderr(&output).contains("hunter2"), "{}", stderr(&output));
     }
 }
 
 #[test]
-fn each_command_offers_only_what_it_has() {
-    let room = room();
+fn help_suggests_only_options_of_the_command() {
+    let room = work_directory();
     let commands: [&[&str]; 5] = [
         &["hold", "lab", "100", "--reason", "x"],
         &["release", "lab", "100"],
@@ -488,18 +489,18 @@ fn each_command_offers_only_what_it_has() {
     fs::write(room.path().join("converger.toml"), "[limits]\nguests = 5\n").expect("written");
     for command in commands {
         let output = run(&room, command);
-        check_stop(&output, 2, &["[environments.lab]"]);
+        check_error(&output, 2, &["[environments.lab]"]);
         assert!(!stderr(&output).contains("--replay"), "{command:?}: {}", stderr(&output));
     }
-    check_stop(&run(&room, &["audit", "desired.yaml"]), 2, &["[environments.lab]", "--replay"]);
+    check_error(&run(&room, &["audit", "desired.yaml"]), 2, &["[environments.lab]", "--replay"]);
 }
 
 /// Canonical JSON is one line: a fault in the recording of a large fleet must not take minutes to be shown. The limit is
 /// of processor seconds, and a hundred times what a hundred short snippets take.
 #[cfg(target_os = "linux")]
 #[test]
-fn faults_in_one_long_line_are_shown_without_reading_it_again_and_again() {
-    let room = room();
+fn reports_faults_in_one_long_line_in_linear_time() {
+    let room = work_directory();
     let guests = r#"{"vmid":1},"#.repeat(1_000_000);
     fs::write(room.path().join("desired.json"), format!(r#"{{"version":1,"environment":"lab","guests":[{guests}{{}}]}}"#))
         .expect("written");
@@ -507,23 +508,24 @@ fn faults_in_one_long_line_are_shown_without_reading_it_again_and_again() {
     let mut command = Command::new("/bin/sh");
     command.args(["-c", limited, env!("CARGO_BIN_EXE_converger"), "audit", "desired.json", "--replay", "current.json"]);
     let output = command.current_dir(room.path()).env_clear().stdin(Stdio::null()).output().expect("a shell runs");
-    check_stop(&output, 2, &["100 faults in desired.json; there may be more"]);
+    check_error(&output, 2, &["100 faults in desired.json; there may be more"]);
 }
 
 /// The bound in the help is the one that the engine counts with.
 #[test]
 fn the_help_of_apply_says_how_long_a_guest_is_kept_back_at_most() {
-    let help = stdout(&run(&room(), &["apply", "--help"]));
+    let help = stdout(&run(&work_directory(), &["apply", "--help"]));
     let words = help.split_whitespace().collect::<Vec<_>>().join(" ");
     let patience = converger_engine::operation::Patience::default();
-    let bound = format!("for {} seconds at most (longer by as much as `timeout` is above 60 seconds)", patience.late_ms.div_ceil(1000));
+    let bound =
+        format!("for {} seconds at most (longer by as much as `timeout` is above 60 seconds)", patience.late_arrival_ms.div_ceil(1000));
     assert!(words.contains(&bound), "{bound}: {help}");
-    assert_eq!(patience.with_answers_of(61_000).late_ms, patience.late_ms + 1_000);
+    assert_eq!(patience.with_response_timeout(61_000).late_arrival_ms, patience.late_arrival_ms + 1_000);
 }
 
 #[test]
 fn contract_names_tests_only_where_they_are_asked_for() {
-    let room = room();
+    let room = work_directory();
     let told = |arguments: &[&str]| stdout(&run(&room, arguments));
     let (summary, verbose) = (told(&["contract"]), told(&["contract", "--verbose"]));
     assert!(summary.lines().count() < 40 && summary.contains("--verbose names the tests"), "{summary}");

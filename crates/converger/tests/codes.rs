@@ -16,7 +16,7 @@ const CURRENT: &str = r#"{"schema":"converger.observation/1","environment":"lab"
     "guests":[{"vmid":100,"kind":"lxc","name":"dns","node":"pve1","status":"stopped","lock":null,"ha":null,
     "template":false,"protection":false,"tags":[],"pending":[]}]}"#;
 
-fn room() -> TempDir {
+fn work_directory() -> TempDir {
     let room = tempfile::tempdir().expect("a directory");
     for (name, text) in [
         ("desired.yaml", DESIRED),
@@ -40,24 +40,24 @@ fn program(room: &TempDir, arguments: &[&str]) -> Command {
 }
 
 /// The same under a shell, which has done something before.
-fn after(room: &TempDir, before: &str, arguments: &[&str]) -> Output {
+fn run_after(room: &TempDir, before: &str, arguments: &[&str]) -> Output {
     let mut command = Command::new("/bin/sh");
     command.args(["-c", &format!("{before}; exec \"$0\" \"$@\""), env!("CARGO_BIN_EXE_converger")]).args(arguments);
     command.current_dir(room.path()).env_clear().stdin(Stdio::null()).output().expect("a shell runs")
 }
 
 /// It ended with this error, whose code is one of the table, and says what to do.
-fn check(output: &Output, ended: i32, code: &str, arguments: &[&str]) -> String {
+fn check_coded_error(output: &Output, ended: i32, code: &str, arguments: &[&str]) -> String {
     let said = String::from_utf8(output.stderr.clone()).expect("UTF-8");
     assert_eq!(output.status.code(), Some(ended), "{arguments:?}: {said}");
     assert!(said.contains(&format!("error[{code}]: ")) && !said.contains("error: "), "{arguments:?}: {said}");
-    assert!(failure::Code::find(code).is_some() || refusal::Code::find(code).is_some(), "{code}");
+    assert!(failure::FailureCode::from_word(code).is_some() || refusal::RefusalCode::from_word(code).is_some(), "{code}");
     said
 }
 
 #[test]
-fn every_error_of_reading_has_a_code_and_says_what_to_do() {
-    let room = room();
+fn every_read_error_has_a_code_and_a_remedy() {
+    let room = work_directory();
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = taken.local_addr().expect("an address").port().to_string();
     let cases: [(&str, i32, &[&str]); 27] = [
@@ -91,7 +91,7 @@ fn every_error_of_reading_has_a_code_and_says_what_to_do() {
     ];
     for (code, ended, arguments) in cases {
         let output = program(&room, arguments).output().expect("the program runs");
-        let said = check(&output, ended, code, arguments);
+        let said = check_coded_error(&output, ended, code, arguments);
         // A fault of a text stands with its place, and what is wrong with arguments beside how they are.
         assert!(said.contains("help: ") || code == "input-invalid" || said.contains("--help"), "{arguments:?}: {said}");
         assert!(output.stdout.is_empty() && !said.contains("hunter2"), "{arguments:?}: {said}");
@@ -99,8 +99,8 @@ fn every_error_of_reading_has_a_code_and_says_what_to_do() {
 }
 
 #[test]
-fn help_and_json_that_do_not_arrive_are_failures() {
-    let room = room();
+fn undelivered_help_and_json_are_failures() {
+    let room = work_directory();
     for arguments in [
         &["--help"][..],
         &["help"],
@@ -111,7 +111,7 @@ fn help_and_json_that_do_not_arrive_are_failures() {
     ] {
         let full = fs::File::options().write(true).open("/dev/full").expect("Linux has it");
         let output = program(&room, arguments).stdout(full).stderr(Stdio::piped()).spawn().expect("the program runs").wait_with_output();
-        let said = check(&output.expect("it ends"), 1, "output-unwritable", arguments);
+        let said = check_coded_error(&output.expect("it ends"), 1, "output-unwritable", arguments);
         assert!(said.contains("No space left") && said.contains("help: "), "{said}");
         let there = program(&room, arguments).output().expect("the program runs");
         assert!(!there.stdout.is_empty() && there.stderr.is_empty(), "{arguments:?}");
@@ -119,25 +119,25 @@ fn help_and_json_that_do_not_arrive_are_failures() {
 }
 
 #[test]
-fn a_limit_on_files_is_an_error_with_words_and_nothing_is_left_behind() {
-    let room = room();
+fn file_size_limit_is_reported_and_leaves_nothing() {
+    let room = work_directory();
     let names = || fs::read_dir(room.path()).expect("listed").count();
     let before = names();
     for arguments in [
         &["plan", "desired.yaml", "--replay", "current.json"][..],
         &["observe", "desired.yaml", "--replay", "current.json", "--out", "new.json"],
     ] {
-        let said = check(&after(&room, "ulimit -f 0", arguments), 1, "file-unwritable", arguments);
+        let said = check_coded_error(&run_after(&room, "ulimit -f 0", arguments), 1, "file-unwritable", arguments);
         assert!(said.contains("File too large") && said.contains("ulimit -f"), "{said}");
         assert_eq!(names(), before, "{arguments:?} leaves something behind");
     }
-    let output = after(&room, "ulimit -f 0; exec > out.json", &["audit", "desired.yaml", "--replay", "current.json", "--json"]);
-    check(&output, 1, "output-unwritable", &["audit --json > out.json"]);
+    let output = run_after(&room, "ulimit -f 0; exec > out.json", &["audit", "desired.yaml", "--replay", "current.json", "--json"]);
+    check_coded_error(&output, 1, "output-unwritable", &["audit --json > out.json"]);
 }
 
 #[test]
-fn who_wants_no_colours_gets_none_whatever_else_is_set() {
-    let room = room();
+fn no_color_wins_over_every_other_setting() {
+    let room = work_directory();
     let has_escape = |arguments: &[&str], variables: &[(&str, &str)]| {
         let output = program(&room, arguments).envs(variables.iter().copied()).output().expect("the program runs");
         output.stdout.contains(&0x1b) || output.stderr.contains(&0x1b)

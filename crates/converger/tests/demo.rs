@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-fn demo(temporary: &Path) -> Command {
+fn demo_command(temporary: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_converger"));
     // No home, no configuration: a machine with nothing but the program.
     command.arg("demo").env_clear().env("TMPDIR", temporary).current_dir(temporary).stdin(Stdio::null());
@@ -19,9 +19,9 @@ fn is_empty(directory: &Path) -> bool {
 }
 
 #[test]
-fn the_demo_proves_that_nothing_ran_twice_and_leaves_nothing_behind() {
+fn demo_proves_that_nothing_ran_twice_and_cleans_up() {
     let temporary = tempfile::tempdir().expect("a directory");
-    let output = demo(temporary.path()).output().expect("it runs");
+    let output = demo_command(temporary.path()).output().expect("it runs");
     let said = String::from_utf8(output.stdout).expect("text");
     assert_eq!(output.status.code(), Some(0), "{said}\n{}", String::from_utf8_lossy(&output.stderr));
     let acts = ["refused", "protected-guest", "killed", "under way", "What was left of an earlier run", "Converged: 4 converged"];
@@ -36,9 +36,9 @@ fn the_demo_proves_that_nothing_ran_twice_and_leaves_nothing_behind() {
 }
 
 #[test]
-fn ctrl_c_ends_the_demo_and_leaves_nothing_behind_either() {
+fn ctrl_c_ends_the_demo_and_cleans_up() {
     let temporary = tempfile::tempdir().expect("a directory");
-    let mut child = demo(temporary.path()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it runs");
+    let mut child = demo_command(temporary.path()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it runs");
     let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
     let first = lines.next().expect("a line").expect("text");
     assert!(first.starts_with("A lab was started") && !is_empty(temporary.path()), "{first}");

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-fn example(file: &str) -> PathBuf {
+fn example_path(file: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/lab").join(file)
 }
 
@@ -13,9 +13,9 @@ fn run(command: &str, arguments: &[&str]) -> (Output, Vec<String>) {
     let room = tempfile::tempdir().expect("a directory");
     let output = Command::new(env!("CARGO_BIN_EXE_converger"))
         .arg(command)
-        .arg(example("desired.yaml"))
+        .arg(example_path("desired.yaml"))
         .arg("--replay")
-        .arg(example("current.json"))
+        .arg(example_path("current.json"))
         .args(arguments)
         .current_dir(room.path())
         .env_clear()
@@ -45,7 +45,7 @@ fn g5_audit_writes_nothing_at_all() {
 }
 
 #[test]
-fn g5_plan_and_observe_write_the_one_file_that_they_name() {
+fn g5_plan_and_observe_write_only_the_named_file() {
     assert_eq!(run("plan", &[]).1, ["plan.json"]);
     assert_eq!(run("plan", &["--out", "a.json"]).1, ["a.json"]);
     assert_eq!(run("plan", &["--json"]).1, Vec::<String>::new());
@@ -64,7 +64,7 @@ fn g7_a_recording_is_never_applied() {
 }
 
 #[test]
-fn g10_everything_that_is_refused_is_said_with_its_code_and_remedy() {
+fn g10_every_refusal_is_reported_with_code_and_remedy() {
     let (output, _) = run("audit", &[]);
     let report = text(&output.stdout);
     for code in ["protected-guest", "guest-unknown"] {

@@ -31,9 +31,9 @@ fn run(room: &TempDir, arguments: &[&str]) -> Output {
 }
 
 /// A lab that answers, and what it said; it ends with the test.
-struct Lab(Child, Vec<String>);
+struct LabProcess(Child, Vec<String>);
 
-impl Lab {
+impl LabProcess {
     fn start(room: &TempDir, arguments: &[&str]) -> Self {
         fs::write(room.path().join("world.yaml"), WORLD).expect("written");
         let mut child = converger(room, &[&["lab", "world.yaml", "--port", "0", "--clock", "1000", "--quiet"], arguments].concat())
@@ -47,14 +47,14 @@ impl Lab {
     }
 
     /// Ends it as a terminal or a service manager does.
-    fn end(mut self, signal: &str) -> ExitStatus {
+    fn stop(mut self, signal: &str) -> ExitStatus {
         let sent = Command::new("sh").args(["-c", &format!("kill -{signal} {}", self.0.id())]).status().expect("a shell");
         assert!(sent.success());
         self.0.wait().expect("it ends")
     }
 }
 
-impl Drop for Lab {
+impl Drop for LabProcess {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -66,9 +66,9 @@ fn read_json(path: &Path) -> Value {
 }
 
 #[test]
-fn what_is_left_behind_leads_here_and_every_request_is_written_down() {
+fn written_config_reaches_the_lab_and_every_request_is_recorded() {
     let room = TempDir::new().expect("a directory");
-    let _lab = Lab::start(&room, &["--into", "here", "--record", "requests.jsonl"]);
+    let _lab = LabProcess::start(&room, &["--into", "here", "--record", "requests.jsonl"]);
     fs::write(room.path().join("desired.yaml"), DESIRED).expect("written");
     let audit = run(&room, &["audit", "desired.yaml", "--config", "here/converger.toml"]);
     assert_eq!(audit.status.code(), Some(0), "{}", String::from_utf8_lossy(&audit.stderr));
@@ -81,9 +81,9 @@ fn what_is_left_behind_leads_here_and_every_request_is_written_down() {
 }
 
 #[test]
-fn the_card_names_the_release_that_was_asked_for_and_tells_no_secret() {
+fn card_names_the_release_and_no_secret() {
     let room = TempDir::new().expect("a directory");
-    let _lab = Lab::start(&room, &["--into", "here", "--flavour", "7"]);
+    let _lab = LabProcess::start(&room, &["--into", "here", "--flavour", "7"]);
     let card = read_json(&room.path().join("here/lab.json"));
     assert_eq!(card["flavour"], 7, "the command line wins over the file");
     assert_eq!(card["nodes"][0]["node"], "pve1");
@@ -95,7 +95,7 @@ fn the_card_names_the_release_that_was_asked_for_and_tells_no_secret() {
 }
 
 /// It ends with this code before it serves anything, and says why and what to do.
-fn check_stop(room: &TempDir, arguments: &[&str], code: i32, parts: &[&str]) {
+fn check_error(room: &TempDir, arguments: &[&str], code: i32, parts: &[&str]) {
     let output = run(room, &[&["lab"], arguments].concat());
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(code), "{said}");
@@ -106,7 +106,7 @@ fn check_stop(room: &TempDir, arguments: &[&str], code: i32, parts: &[&str]) {
 }
 
 /// What the program says where it may have so many files open.
-fn with_files(room: &TempDir, files: u32, arguments: &[&str]) -> (Option<i32>, String) {
+fn run_with_file_limit(room: &TempDir, files: u32, arguments: &[&str]) -> (Option<i32>, String) {
     let line = format!("ulimit -n {files}; exec \"$@\"");
     let mut shell = Command::new("sh");
     shell.args(["-c", &line, "sh", env!("CARGO_BIN_EXE_converger")]).args(arguments).current_dir(room.path()).stdin(Stdio::null());
@@ -117,7 +117,7 @@ fn with_files(room: &TempDir, files: u32, arguments: &[&str]) -> (Option<i32>, S
 
 /// A process that may open no more files cannot listen, ask or wait. Each command says so under a code, with what to do about it.
 #[test]
-fn a_process_that_may_open_no_more_files_says_so_under_a_code() {
+fn file_descriptor_limit_is_reported_with_a_code() {
     let room = TempDir::new().expect("a directory");
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = taken.local_addr().expect("an address").port().to_string();
@@ -127,7 +127,7 @@ fn a_process_that_may_open_no_more_files_says_so_under_a_code() {
     fs::write(room.path().join("converger.toml"), toml).expect("written");
     fs::write(room.path().join("secret"), "s3cret-of-the-probe\n").expect("written");
     for arguments in [&["lab", "world.yaml", "--quiet", "--port", &port][..], &["doctor"], &["freeze", "lab", "--reason", "x"]] {
-        let said: Vec<(Option<i32>, String)> = (5..20).map(|files| with_files(&room, files, arguments)).collect();
+        let said: Vec<(Option<i32>, String)> = (5..20).map(|files| run_with_file_limit(&room, files, arguments)).collect();
         let panicked = said.iter().find(|(_, said)| said.contains("panicked"));
         assert_eq!(panicked, None, "{arguments:?}");
         let is_told = |said: &str| {
@@ -139,21 +139,21 @@ fn a_process_that_may_open_no_more_files_says_so_under_a_code() {
 }
 
 #[test]
-fn it_ends_when_it_is_asked_to_and_its_card_with_it() {
+fn signal_ends_the_lab_and_removes_its_card() {
     let room = TempDir::new().expect("a directory");
     for signal in ["INT", "TERM"] {
-        let lab = Lab::start(&room, &["--into", "here"]);
+        let lab = LabProcess::start(&room, &["--into", "here"]);
         assert!(lab.1.iter().any(|line| line == "  token        root@pam!probe=s3cret-of-the-probe"), "{:?}", lab.1);
         assert!(room.path().join("here/lab.json").exists());
-        assert_eq!(lab.end(signal).code(), Some(0), "{signal}");
+        assert_eq!(lab.stop(signal).code(), Some(0), "{signal}");
         assert!(!room.path().join("here/lab.json").exists(), "nobody is to look for it");
     }
 }
 
 #[test]
-fn names_can_be_checked_with_the_authority_that_is_left() {
+fn written_authority_verifies_host_names() {
     let room = TempDir::new().expect("a directory");
-    let _lab = Lab::start(&room, &["--into", "here"]);
+    let _lab = LabProcess::start(&room, &["--into", "here"]);
     fs::write(room.path().join("desired.yaml"), DESIRED).expect("written");
     let port = read_json(&room.path().join("here/lab.json"))["nodes"][0]["port"].clone();
     for host in ["localhost", "127.0.0.1"] {
@@ -166,12 +166,12 @@ fn names_can_be_checked_with_the_authority_that_is_left() {
 }
 
 #[test]
-fn a_second_start_keeps_the_certificate_and_what_somebody_edited() {
+fn second_start_keeps_the_certificate_and_edited_files() {
     let room = TempDir::new().expect("a directory");
     let config = room.path().join("here/converger.toml");
     let read = || fs::read_to_string(&config).expect("left behind");
     let start = || {
-        let lab = Lab::start(&room, &["--into", "here"]);
+        let lab = LabProcess::start(&room, &["--into", "here"]);
         let card = read_json(&room.path().join("here/lab.json"));
         assert!(read().contains(&format!("https://127.0.0.1:{}", card["nodes"][0]["port"])), "it leads to the new port");
         drop(lab);
@@ -180,47 +180,47 @@ fn a_second_start_keeps_the_certificate_and_what_somebody_edited() {
     assert_eq!(start(), start());
     let edited = format!("{}\n[limits]\nstops = 0\n", read());
     fs::write(&config, &edited).expect("written");
-    let lab = Lab::start(&room, &["--into", "here"]);
+    let lab = LabProcess::start(&room, &["--into", "here"]);
     let kept = "  kept         here/converger.toml, because it was edited; remove it to have a new one";
     assert!(lab.1.iter().any(|line| line == kept), "{:?}", lab.1);
     assert_eq!(read(), edited);
 }
 
 #[test]
-fn what_a_lab_did_not_leave_is_never_written_over() {
+fn foreign_files_are_never_overwritten() {
     let room = TempDir::new().expect("a directory");
     for name in ["converger.toml", "secret", "ca.pem", "lab.json"] {
         let into = format!("with-{name}");
         let directory = room.path().join(&into);
         fs::create_dir(&directory).expect("made");
         fs::write(directory.join(name), "mine").expect("written");
-        check_stop(&room, &["--port", "0", "--into", &into], 2, &[&format!("{into}/{name} is there and was not left by a lab"), "help:"]);
+        check_error(&room, &["--port", "0", "--into", &into], 2, &[&format!("{into}/{name} is there and was not left by a lab"), "help:"]);
         assert_eq!(fs::read_to_string(directory.join(name)).expect("there"), "mine");
         assert_eq!(fs::read_dir(&directory).expect("listed").count(), 1, "nothing beside it");
     }
-    drop(Lab::start(&room, &["--into", "here"]));
+    drop(LabProcess::start(&room, &["--into", "here"]));
     fs::write(room.path().join("here/converger.toml"), "# mine\n[limits]\n").expect("written");
-    check_stop(&room, &["--port", "0", "--into", "here"], 2, &["here/converger.toml is there and was not left by a lab"]);
+    check_error(&room, &["--port", "0", "--into", "here"], 2, &["here/converger.toml is there and was not left by a lab"]);
     fs::remove_file(room.path().join("here/converger.toml")).expect("removed");
     fs::write(room.path().join("here/lab.pem"), "mine").expect("written");
-    check_stop(&room, &["--port", "0", "--into", "here"], 2, &["here/lab.pem: there must be two certificates", "remove it"]);
+    check_error(&room, &["--port", "0", "--into", "here"], 2, &["here/lab.pem: there must be two certificates", "remove it"]);
     assert_eq!(fs::read_to_string(room.path().join("here/lab.pem")).expect("there"), "mine");
 }
 
 #[test]
 fn one_directory_serves_one_lab_at_a_time() {
     let room = TempDir::new().expect("a directory");
-    let _lab = Lab::start(&room, &["--into", "here"]);
-    check_stop(&room, &["--port", "0", "--into", "here"], 1, &["another lab runs from here", "help:"]);
+    let _lab = LabProcess::start(&room, &["--into", "here"]);
+    check_error(&room, &["--port", "0", "--into", "here"], 1, &["another lab runs from here", "help:"]);
     assert!(room.path().join("here/lab.json").exists(), "that of the first is still there");
 }
 
 #[test]
-fn what_is_no_world_is_shown_with_its_line() {
+fn invalid_world_is_reported_with_its_line() {
     let room = TempDir::new().expect("a directory");
     let check = |world: &str, part: &str| {
         fs::write(room.path().join("wrong.yaml"), world).expect("written");
-        check_stop(&room, &["wrong.yaml", "--port", "0"], 2, &["wrong.yaml is no world: ", part, "help: docs/lab.md"]);
+        check_error(&room, &["wrong.yaml", "--port", "0"], 2, &["wrong.yaml is no world: ", part, "help: docs/lab.md"]);
     };
     check("nodes: { a: {} }\ngests: []\n", "line 2, column 1: unknown field `gests`, expected one of flavour, ");
     check("nodes: { a: {} }\nnodes: { b: {} }\n", "line 2, column 1: duplicate mapping key: nodes\n");
@@ -228,21 +228,21 @@ fn what_is_no_world_is_shown_with_its_line() {
     check("nodes: { a: {} }\nguests: [{ vmid: 100, kind: qemu, node: b }]\n", "guest 100 is on node `b`, which does not exist");
     check("nodes: { a: {} }\nfaults: { moments: [{ at_ms: 1, act: { node-down: b } }] }\n", "moment 1 of the faults is about node `b`");
     check("\"\\e[31m\": 1\n", "unknown field `\\u{1b}[31m`");
-    check_stop(&room, &["nowhere.yaml"], 2, &["cannot read nowhere.yaml", "help:"]);
+    check_error(&room, &["nowhere.yaml"], 2, &["cannot read nowhere.yaml", "help:"]);
 }
 
 #[test]
-fn ports_that_cannot_be_had_are_named_with_a_way_out() {
+fn unavailable_port_is_named_with_a_remedy() {
     let room = TempDir::new().expect("a directory");
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = taken.local_addr().expect("an address");
     let parts = [&format!("cannot listen on {address}"), "`--port 0` takes any that are free"];
-    check_stop(&room, &["--nodes", "1", "--port", &address.port().to_string()], 1, &parts);
-    check_stop(&room, &["--nodes", "2", "--port", "65535"], 2, &["2 nodes need as many ports", "--port 0"]);
+    check_error(&room, &["--nodes", "1", "--port", &address.port().to_string()], 1, &parts);
+    check_error(&room, &["--nodes", "2", "--port", "65535"], 2, &["2 nodes need as many ports", "--port 0"]);
 }
 
 #[test]
-fn a_record_that_cannot_be_written_is_said_before_anything_is_served() {
+fn unwritable_record_is_reported_before_serving() {
     let room = TempDir::new().expect("a directory");
-    check_stop(&room, &["--port", "0", "--record", "no/such/place.jsonl"], 1, &["cannot write no/such/place.jsonl"]);
+    check_error(&room, &["--port", "0", "--record", "no/such/place.jsonl"], 1, &["cannot write no/such/place.jsonl"]);
 }

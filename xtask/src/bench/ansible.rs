@@ -9,52 +9,52 @@ use std::path::Path;
 
 use serde_json::json;
 
-use super::build::Programs;
-use super::child::{self, Cost};
-use super::report::Bound::AtMost;
-use super::report::{Report, Target};
-use crate::lab::{self, Lab, Time};
-use crate::shell::{self, Failure, Outcome};
+use super::build::BenchPrograms;
+use super::child::{self, ProcessCost};
+use super::report::TargetBound::AtMost;
+use super::report::{BenchReport, BenchTarget};
+use crate::lab::{self, LabChild, LabTime};
+use crate::shell::{self, TaskError, TaskResult};
 use crate::{ansible, python};
 
-const ROOM: &str = "target/bench-ansible/lab";
+const WORK_DIRECTORY: &str = "target/bench-ansible/lab";
 /// How often each is run. Ansible takes most of a minute for one.
 const TURNS: u32 = 3;
 const GUESTS: usize = 100;
 /// Every fourth is a container.
-const CONTAINERS: usize = 4;
-const FIRST: usize = 1_000;
+const CONTAINER_EVERY: usize = 4;
+const FIRST_VMID: usize = 1_000;
 
-pub(super) fn noop(programs: &Programs, report: &mut Report) -> Outcome {
-    python::ready()?;
-    let room = Path::new(ROOM);
-    write(room)?;
-    let world = format!("{ROOM}/world.yaml");
-    let lab = Lab::start(shell::command(&programs.converger, &[]), &[&world], room, Time::Asked)?;
+pub(super) fn measure_noop(programs: &BenchPrograms, report: &mut BenchReport) -> TaskResult {
+    python::ensure_venv()?;
+    let room = Path::new(WORK_DIRECTORY);
+    write_world(room)?;
+    let world = format!("{WORK_DIRECTORY}/world.yaml");
+    let lab = LabChild::start(shell::new_command(&programs.converger, &[]), &[&world], room, LabTime::PerRequest)?;
     // In turns and equally often: of each the least CPU time counts, and the requests of all its turns.
-    let (mut theirs, mut ours) = ((Cost::NONE, 0.0), (Cost::NONE, 0.0));
+    let (mut theirs, mut ours) = ((ProcessCost::NONE, 0.0), (ProcessCost::NONE, 0.0));
     for _ in 0..TURNS {
-        theirs = sum(theirs, counted(&lab, || by_ansible(room))?);
-        ours = sum(ours, counted(&lab, || by_us(programs))?);
+        theirs = add_turn(theirs, measure_with_requests(&lab, || run_ansible(room))?);
+        ours = add_turn(ours, measure_with_requests(&lab, || run_converger(programs))?);
     }
-    lab::all_understood(&lab.requests()?)?;
-    let each = |(cost, requests): (Cost, f64)| (cost, requests / f64::from(TURNS));
+    lab::check_all_handled(&lab.requests()?)?;
+    let each = |(cost, requests): (ProcessCost, f64)| (cost, requests / f64::from(TURNS));
     let ((theirs, their_requests), (ours, our_requests)) = (each(theirs), each(ours));
     let (cpu, requests) = (theirs.cpu_ms / ours.cpu_ms, their_requests / our_requests);
-    report.measured(
+    report.add_measurement(
         "ansible-noop",
         json!({
-            "guests": GUESTS, "ansible": { "cost": theirs.json(), "requests": their_requests },
-            "converger": { "cost": ours.json(), "requests": our_requests }, "ratio": { "cpu": cpu, "requests": requests }
+            "guests": GUESTS, "ansible": { "cost": theirs.to_json(), "requests": their_requests },
+            "converger": { "cost": ours.to_json(), "requests": our_requests }, "ratio": { "cpu": cpu, "requests": requests }
         }),
     );
-    report.target(Target {
+    report.add_target(BenchTarget {
         name: "ansible-cpu",
         value: 100.0 / cpu,
         bound: AtMost(1.0),
         unit: "% of Ansible's CPU time, a no-op over 100 guests",
     });
-    report.target(Target {
+    report.add_target(BenchTarget {
         name: "ansible-requests",
         value: 100.0 / requests,
         bound: AtMost(2.0),
@@ -63,38 +63,38 @@ pub(super) fn noop(programs: &Programs, report: &mut Report) -> Outcome {
     Ok(())
 }
 
-fn sum(all: (Cost, f64), turn: (Cost, f64)) -> (Cost, f64) {
-    (all.0.and(turn.0), all.1 + turn.1)
+fn add_turn(all: (ProcessCost, f64), turn: (ProcessCost, f64)) -> (ProcessCost, f64) {
+    (all.0.best_of(turn.0), all.1 + turn.1)
 }
 
 /// What a work costs, and how many requests the lab saw meanwhile.
-fn counted(lab: &Lab, work: impl FnOnce() -> Result<Cost, Failure>) -> Result<(Cost, f64), Failure> {
+fn measure_with_requests(lab: &LabChild, work: impl FnOnce() -> Result<ProcessCost, TaskError>) -> Result<(ProcessCost, f64), TaskError> {
     let before = lab.requests()?.len();
     let cost = work()?;
     Ok((cost, (lab.requests()?.len() - before) as f64))
 }
 
-fn by_ansible(room: &Path) -> Result<Cost, Failure> {
-    let of = |kind: &str| (0..GUESTS).filter(|index| self::kind(*index) == kind).map(|index| FIRST + index).collect::<Vec<_>>();
-    let command = ansible::playbook("noop.yml", &[room], &json!({ "qemu": of("qemu"), "lxc": of("lxc") }))?;
-    child::cost_of(command, &[0])
+fn run_ansible(room: &Path) -> Result<ProcessCost, TaskError> {
+    let of = |kind: &str| (0..GUESTS).filter(|index| self::guest_kind(*index) == kind).map(|index| FIRST_VMID + index).collect::<Vec<_>>();
+    let command = ansible::playbook_command("noop.yml", &[room], &json!({ "qemu": of("qemu"), "lxc": of("lxc") }))?;
+    child::measure_command(command, &[0])
 }
 
-fn by_us(programs: &Programs) -> Result<Cost, Failure> {
-    child::cost(&programs.converger, &["audit", "desired.yaml", "--config", "converger.toml"], ROOM, &[0])
+fn run_converger(programs: &BenchPrograms) -> Result<ProcessCost, TaskError> {
+    child::measure_program(&programs.converger, &["audit", "desired.yaml", "--config", "converger.toml"], WORK_DIRECTORY, &[0])
 }
 
-fn kind(index: usize) -> &'static str {
-    if index.is_multiple_of(CONTAINERS) { "lxc" } else { "qemu" }
+fn guest_kind(index: usize) -> &'static str {
+    if index.is_multiple_of(CONTAINER_EVERY) { "lxc" } else { "qemu" }
 }
 
 /// The world and what is declared about it: the same guests, all of them running.
-fn write(room: &Path) -> Outcome {
+fn write_world(room: &Path) -> TaskResult {
     let mut world =
         "cluster: bench\nnodes: { pve1: {}, pve2: {} }\ntokens: { 'root@pam!bench': { secret: bench, full: true } }\nguests:\n".to_owned();
     let mut desired = "version: 1\nenvironment: lab\nguests:\n".to_owned();
     for index in 0..GUESTS {
-        let (vmid, kind, node) = (FIRST + index, kind(index), 1 + index % 2);
+        let (vmid, kind, node) = (FIRST_VMID + index, guest_kind(index), 1 + index % 2);
         // Writing to a string cannot fail.
         let _ = writeln!(world, "  - {{ vmid: {vmid}, kind: {kind}, node: pve{node}, name: guest-{vmid}, state: running }}");
         let _ = writeln!(desired, "  - {{ vmid: {vmid}, kind: {kind}, name: guest-{vmid}, state: running }}");
@@ -102,7 +102,7 @@ fn write(room: &Path) -> Outcome {
     let written = fs::create_dir_all(room)
         .and_then(|()| fs::write(room.join("world.yaml"), world))
         .and_then(|()| fs::write(room.join("desired.yaml"), desired));
-    written.map_err(|error| Failure::new(format!("cannot write to `{}`: {error}", room.display())))
+    written.map_err(|error| TaskError::new(format!("cannot write to `{}`: {error}", room.display())))
 }
 
 #[cfg(test)]
@@ -110,9 +110,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_are_asked_about_the_same_guests_of_both_kinds() {
+    fn ansible_and_converger_check_the_same_guests() {
         let room = std::env::temp_dir().join(format!("xtask-noop-{}", std::process::id()));
-        write(&room).unwrap();
+        write_world(&room).unwrap();
         let [world, desired] = ["world.yaml", "desired.yaml"].map(|name| fs::read_to_string(room.join(name)).unwrap());
         fs::remove_dir_all(&room).unwrap();
         let of = |text: &str, kind: &str| text.lines().filter(|line| line.contains(&format!("kind: {kind},"))).count();

@@ -9,101 +9,113 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use super::engine::emptied;
-use crate::shell::{self, Failure};
+use super::engine::recreate_directory;
+use crate::shell::{self, TaskError};
 use crate::tools;
 
 /// Where each program is.
-pub(super) struct Programs {
+pub(super) struct BenchPrograms {
     pub(super) converger: PathBuf,
     pub(super) plan: PathBuf,
     pub(super) allocations: PathBuf,
     pub(super) decode: PathBuf,
     pub(super) fetch: PathBuf,
     pub(super) fleet: PathBuf,
-    pub(super) of_store: OfStore,
+    pub(super) store: StorePrograms,
 }
 
 /// Those of the store.
-pub(super) struct OfStore {
+pub(super) struct StorePrograms {
     pub(super) commits: PathBuf,
     pub(super) evidence: PathBuf,
 }
 
-pub(super) fn programs() -> Result<Programs, Failure> {
-    let program = built(&["build", "--release", "--package", "converger"])?;
+pub(super) fn build_programs() -> Result<BenchPrograms, TaskError> {
+    let program = cargo_build_messages(&["build", "--release", "--package", "converger"])?;
     // Named one by one: `--benches` would build the unit tests of core too.
     let core = ["bench", "--no-run", "--package", "converger-core", "--features", "testing"];
-    let benches = built(&[&core[..], &["--bench", "plan", "--bench", "allocations", "--bench", "decode"]].concat())?;
-    let fetch = built(&["build", "--release", "--package", "converger-adapters", "--example", "fetch"])?;
-    let fleet = built(&["build", "--release", "--package", "converger", "--example", "fleet"])?;
-    Ok(Programs {
-        converger: executable(&program, "converger")?,
-        plan: executable(&benches, "plan")?,
-        allocations: executable(&benches, "allocations")?,
-        decode: executable(&benches, "decode")?,
-        fetch: executable(&fetch, "fetch")?,
-        fleet: executable(&fleet, "fleet")?,
-        of_store: of_store()?,
+    let benches = cargo_build_messages(&[&core[..], &["--bench", "plan", "--bench", "allocations", "--bench", "decode"]].concat())?;
+    let fetch = cargo_build_messages(&["build", "--release", "--package", "converger-adapters", "--example", "fetch"])?;
+    let fleet = cargo_build_messages(&["build", "--release", "--package", "converger", "--example", "fleet"])?;
+    Ok(BenchPrograms {
+        converger: find_executable(&program, "converger")?,
+        plan: find_executable(&benches, "plan")?,
+        allocations: find_executable(&benches, "allocations")?,
+        decode: find_executable(&benches, "decode")?,
+        fetch: find_executable(&fetch, "fetch")?,
+        fleet: find_executable(&fleet, "fleet")?,
+        store: build_store_programs()?,
     })
 }
 
 /// Built apart, because they may be all that is asked for.
-pub(super) fn of_store() -> Result<OfStore, Failure> {
+pub(super) fn build_store_programs() -> Result<StorePrograms, TaskError> {
     let store = ["build", "--release", "--package", "converger-store", "--features", "conformance"];
-    let built = built(&[&store[..], &["--example", "commits", "--example", "evidence"]].concat())?;
-    Ok(OfStore { commits: executable(&built, "commits")?, evidence: executable(&built, "evidence")? })
+    let built = cargo_build_messages(&[&store[..], &["--example", "commits", "--example", "evidence"]].concat())?;
+    Ok(StorePrograms { commits: find_executable(&built, "commits")?, evidence: find_executable(&built, "evidence")? })
 }
 
 /// What is counted is counted in other schedules than those that are measured.
-const COUNTED: [&str; 6] = ["--threads", "1", "--from", "1000000", "--schedules", "1500"];
+const PROFILE_ARGUMENTS: [&str; 6] = ["--threads", "1", "--from", "1000000", "--schedules", "1500"];
 
 /// Where the simulation is built with its counts, apart from everything else.
-const ROOM: &str = "target/counted";
+const PROFILE_DIRECTORY: &str = "target/counted";
 
 /// The simulation, which takes a quarter of an hour on two cores.
-pub(super) fn simulate() -> Result<PathBuf, Failure> {
-    tools::profdata_ready()?;
-    let room = std::path::absolute(ROOM).map_err(|error| Failure::new(format!("no directory `{ROOM}` can be named: {error}")))?;
+pub(super) fn build_simulation() -> Result<PathBuf, TaskError> {
+    tools::ensure_profdata()?;
+    let room = std::path::absolute(PROFILE_DIRECTORY)
+        .map_err(|error| TaskError::new(format!("no directory `{PROFILE_DIRECTORY}` can be named: {error}")))?;
     let (counts, profile) = (room.join("counts"), room.join("simulate.profdata"));
-    emptied(&counts)?;
+    recreate_directory(&counts)?;
     // Linked as a whole as well, although that takes longer: with counts of one that was not, it is a fifth slower.
-    let counting = in_its_profile(&format!("-Cprofile-generate={}", counts.display()))?;
-    shell::capture(&mut shell::command(&counting, &COUNTED))?;
+    let counting = build_simulation_with_flag(&format!("-Cprofile-generate={}", counts.display()))?;
+    shell::capture_stdout(&mut shell::new_command(&counting, &PROFILE_ARGUMENTS))?;
     let names = [&counts, &profile].map(|path| path.display().to_string());
-    shell::run(&mut shell::command(tools::PROFDATA, &["merge", "--output", &names[1], &names[0]]))?;
-    in_its_profile(&format!("-Cprofile-use={}", profile.display()))
+    shell::run_visibly(&mut shell::new_command(tools::PROFDATA, &["merge", "--output", &names[1], &names[0]]))?;
+    build_simulation_with_flag(&format!("-Cprofile-use={}", profile.display()))
 }
 
 /// The simulation, built with one more flag of the compiler. For a target that is named, so that nothing which only runs while it is built has
 /// that flag too.
-fn in_its_profile(flag: &str) -> Result<PathBuf, Failure> {
-    let version = shell::capture(&mut shell::command("rustc", &["-vV"]))?;
+fn build_simulation_with_flag(flag: &str) -> Result<PathBuf, TaskError> {
+    let version = shell::capture_stdout(&mut shell::new_command("rustc", &["-vV"]))?;
     let host = version.lines().find_map(|line| line.strip_prefix("host: "));
-    let host = host.ok_or_else(|| Failure::new(format!("`rustc -vV` names no host: {version}")))?;
-    let arguments =
-        ["build", "--profile", "sim", "--package", "converger", "--example", "simulate", "--target", host, "--target-dir", ROOM];
+    let host = host.ok_or_else(|| TaskError::new(format!("`rustc -vV` names no host: {version}")))?;
+    let arguments = [
+        "build",
+        "--profile",
+        "sim",
+        "--package",
+        "converger",
+        "--example",
+        "simulate",
+        "--target",
+        host,
+        "--target-dir",
+        PROFILE_DIRECTORY,
+    ];
     eprintln!("$ RUSTFLAGS={flag} cargo {}", arguments.join(" "));
-    executable(&messages(shell::cargo(&arguments).env("CARGO_ENCODED_RUSTFLAGS", flag))?, "simulate")
+    find_executable(&cargo_messages(shell::cargo_command(&arguments).env("CARGO_ENCODED_RUSTFLAGS", flag))?, "simulate")
 }
 
 /// What cargo says about what it built, one JSON object on each line.
-fn built(arguments: &[&str]) -> Result<String, Failure> {
+fn cargo_build_messages(arguments: &[&str]) -> Result<String, TaskError> {
     eprintln!("$ cargo {}", arguments.join(" "));
-    messages(&mut shell::cargo(arguments))
+    cargo_messages(&mut shell::cargo_command(arguments))
 }
 
-fn messages(cargo: &mut Command) -> Result<String, Failure> {
-    shell::capture(cargo.args(["--message-format", "json-render-diagnostics"]))
+fn cargo_messages(cargo: &mut Command) -> Result<String, TaskError> {
+    shell::capture_stdout(cargo.args(["--message-format", "json-render-diagnostics"]))
 }
 
-fn executable(messages: &str, name: &str) -> Result<PathBuf, Failure> {
+fn find_executable(messages: &str, name: &str) -> Result<PathBuf, TaskError> {
     let messages = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let mut paths = messages.filter(|message| message["target"]["name"] == name).filter_map(|message| path(&message));
-    paths.next().ok_or_else(|| Failure::new(format!("cargo built no program `{name}`")))
+    let mut paths = messages.filter(|message| message["target"]["name"] == name).filter_map(|message| executable_path(&message));
+    paths.next().ok_or_else(|| TaskError::new(format!("cargo built no program `{name}`")))
 }
 
-fn path(message: &Value) -> Option<PathBuf> {
+fn executable_path(message: &Value) -> Option<PathBuf> {
     message["executable"].as_str().map(PathBuf::from)
 }
 
@@ -112,12 +124,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_program_of_a_name_is_found_among_what_cargo_says() {
+    fn executables_are_found_in_cargo_messages() {
         let messages = r#"{"reason":"compiler-artifact","target":{"name":"plan"},"executable":null}
 not json
 {"reason":"compiler-artifact","target":{"name":"plan"},"executable":"target/release/deps/plan-1"}
 {"reason":"build-finished","success":true}"#;
-        assert_eq!(executable(messages, "plan"), Ok(PathBuf::from("target/release/deps/plan-1")));
-        assert!(executable(messages, "decode").is_err());
+        assert_eq!(find_executable(messages, "plan"), Ok(PathBuf::from("target/release/deps/plan-1")));
+        assert!(find_executable(messages, "decode").is_err());
     }
 }

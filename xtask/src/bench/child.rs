@@ -6,52 +6,52 @@ use std::process::{Command, Stdio};
 use serde_json::{Value, json};
 use wait4::Wait4 as _;
 
-use crate::shell::{self, Failure};
+use crate::shell::{self, TaskError};
 
 /// What a process cost.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Cost {
+pub(super) struct ProcessCost {
     /// User and system time.
     pub(super) cpu_ms: f64,
     /// The most memory that it had at once.
     pub(super) peak_bytes: f64,
 }
 
-impl Cost {
+impl ProcessCost {
     /// Nothing measured yet.
     pub(super) const NONE: Self = Self { cpu_ms: f64::INFINITY, peak_bytes: 0.0 };
 
     /// Of two runs of one work the lesser time, because neighbours only ever add to it, and the higher peak.
-    pub(super) fn and(self, other: Self) -> Self {
+    pub(super) fn best_of(self, other: Self) -> Self {
         Self { cpu_ms: self.cpu_ms.min(other.cpu_ms), peak_bytes: self.peak_bytes.max(other.peak_bytes) }
     }
 
-    pub(super) fn json(self) -> Value {
+    pub(super) fn to_json(self) -> Value {
         json!({ "cpu_ms": self.cpu_ms, "peak_bytes": self.peak_bytes })
     }
 }
 
 /// Run a bench that prints one JSON object, or nothing.
-pub(super) fn output(program: &Path, arguments: &[&str]) -> Result<Value, Failure> {
-    let text = shell::capture(&mut shell::command(program, arguments))?;
+pub(super) fn run_for_json(program: &Path, arguments: &[&str]) -> Result<Value, TaskError> {
+    let text = shell::capture_stdout(&mut shell::new_command(program, arguments))?;
     if text.trim().is_empty() {
         return Ok(Value::Null);
     }
-    serde_json::from_str(&text).map_err(|error| Failure::new(format!("`{}` did not print JSON: {error}", program.display())))
+    serde_json::from_str(&text).map_err(|error| TaskError::new(format!("`{}` did not print JSON: {error}", program.display())))
 }
 
 /// Run a program to its end in a directory, its output thrown away, and see what it cost. It must
 /// end with one of these codes, so that the cost of a failure is never taken for that of the work.
-pub(super) fn cost(program: &Path, arguments: &[&str], directory: &str, codes: &[i32]) -> Result<Cost, Failure> {
-    let mut command = shell::command(program, arguments);
+pub(super) fn measure_program(program: &Path, arguments: &[&str], directory: &str, codes: &[i32]) -> Result<ProcessCost, TaskError> {
+    let mut command = shell::new_command(program, arguments);
     command.current_dir(directory);
-    cost_of(command, codes)
+    measure_command(command, codes)
 }
 
 /// The same for any command; what its own children cost is in it as far as it has waited for them.
-pub(super) fn cost_of(mut command: Command, codes: &[i32]) -> Result<Cost, Failure> {
-    let line = shell::line(&command);
-    let failed = |sentence: String| Failure::new(format!("`{line}` {sentence}"));
+pub(super) fn measure_command(mut command: Command, codes: &[i32]) -> Result<ProcessCost, TaskError> {
+    let line = shell::command_line(&command);
+    let failed = |sentence: String| TaskError::new(format!("`{line}` {sentence}"));
     command.stdout(Stdio::null()).stderr(Stdio::null());
     let child = command.spawn().map_err(|error| failed(format!("could not be started: {error}")))?;
     let used = child.wait4().map_err(|error| failed(format!("could not be waited for: {error}")))?;
@@ -59,33 +59,33 @@ pub(super) fn cost_of(mut command: Command, codes: &[i32]) -> Result<Cost, Failu
         return Err(failed(format!("ended with {}, not with {codes:?}", used.status)));
     }
     let cpu = used.rusage.utime + used.rusage.stime;
-    Ok(Cost { cpu_ms: cpu.as_secs_f64() * 1000.0, peak_bytes: used.rusage.maxrss as f64 })
+    Ok(ProcessCost { cpu_ms: cpu.as_secs_f64() * 1000.0, peak_bytes: used.rusage.maxrss as f64 })
 }
 
 /// The instructions of a whole run, by callgrind.
-pub(super) fn instructions(program: &Path, arguments: &[&str], directory: &str) -> Result<u64, Failure> {
-    callgrind(&[], program, arguments, directory)
+pub(super) fn count_instructions(program: &Path, arguments: &[&str], directory: &str) -> Result<u64, TaskError> {
+    run_callgrind(&[], program, arguments, directory)
 }
 
 /// The instructions that are spent in a function and in what it calls, over all of its calls.
-pub(super) fn instructions_in(program: &Path, arguments: &[&str], directory: &str, function: &str) -> Result<u64, Failure> {
-    callgrind(&[&format!("--toggle-collect=*{function}*")], program, arguments, directory)
+pub(super) fn count_instructions_in(program: &Path, arguments: &[&str], directory: &str, function: &str) -> Result<u64, TaskError> {
+    run_callgrind(&[&format!("--toggle-collect=*{function}*")], program, arguments, directory)
 }
 
-fn callgrind(options: &[&str], program: &Path, arguments: &[&str], directory: &str) -> Result<u64, Failure> {
+fn run_callgrind(options: &[&str], program: &Path, arguments: &[&str], directory: &str) -> Result<u64, TaskError> {
     let program = program.display().to_string();
     let line = [&["--tool=callgrind", "--callgrind-out-file=/dev/null"], options, &[&program], arguments].concat();
-    let mut command = shell::command("valgrind", &line);
+    let mut command = shell::new_command("valgrind", &line);
     let output = command
         .current_dir(directory)
         .output()
-        .map_err(|error| Failure::new(format!("cannot run `valgrind`, which counts instructions and must be installed: {error}")))?;
+        .map_err(|error| TaskError::new(format!("cannot run `valgrind`, which counts instructions and must be installed: {error}")))?;
     let text = String::from_utf8_lossy(&output.stderr);
-    collected(&text).ok_or_else(|| Failure::new(format!("valgrind counted nothing in `{program}`: {text}")))
+    parse_collected(&text).ok_or_else(|| TaskError::new(format!("valgrind counted nothing in `{program}`: {text}")))
 }
 
 /// The number in valgrind's line `==12== Collected : 345`.
-fn collected(text: &str) -> Option<u64> {
+fn parse_collected(text: &str) -> Option<u64> {
     text.lines().find_map(|line| line.split_once("Collected : ")).and_then(|(_, count)| count.trim().parse().ok())
 }
 
@@ -94,9 +94,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_child_is_charged_and_must_end_as_expected() {
+    fn the_cost_of_a_process_is_measured_and_its_exit_code_checked() {
         let sh = Path::new("sh");
-        let cost_of = |script: &str, codes: &[i32]| cost(sh, &["-c", script], ".", codes);
+        let cost_of = |script: &str, codes: &[i32]| measure_program(sh, &["-c", script], ".", codes);
         let used = cost_of("exit 3", &[3]).unwrap();
         assert!(used.cpu_ms > 0.0 && used.peak_bytes > 100_000.0, "{used:?}");
         let failure = cost_of("exit 3", &[0, 4]).unwrap_err();
@@ -104,16 +104,16 @@ mod tests {
     }
 
     #[test]
-    fn of_two_runs_the_lesser_time_and_the_higher_peak_count() {
-        let left = Cost { cpu_ms: 1.0, peak_bytes: 4.0 };
-        let right = Cost { cpu_ms: 2.0, peak_bytes: 5.0 };
-        assert_eq!(left.and(right), Cost { cpu_ms: 1.0, peak_bytes: 5.0 });
-        assert_eq!(Cost::NONE.and(left), left);
+    fn the_best_of_two_runs_has_the_lower_time_and_the_higher_peak() {
+        let left = ProcessCost { cpu_ms: 1.0, peak_bytes: 4.0 };
+        let right = ProcessCost { cpu_ms: 2.0, peak_bytes: 5.0 };
+        assert_eq!(left.best_of(right), ProcessCost { cpu_ms: 1.0, peak_bytes: 5.0 });
+        assert_eq!(ProcessCost::NONE.best_of(left), left);
     }
 
     #[test]
-    fn valgrinds_count_is_read() {
-        assert_eq!(collected("==7== Events    : Ir\n==7== Collected : 12345\n"), Some(12345));
-        assert_eq!(collected("==7== nothing"), None);
+    fn the_instruction_count_of_valgrind_is_parsed() {
+        assert_eq!(parse_collected("==7== Events    : Ir\n==7== Collected : 12345\n"), Some(12345));
+        assert_eq!(parse_collected("==7== nothing"), None);
     }
 }

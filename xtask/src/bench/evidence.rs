@@ -8,49 +8,54 @@ use std::path::Path;
 
 use serde_json::json;
 
-use super::engine::{emptied, synced};
-use super::report::Bound::AtMost;
-use super::report::{Report, Target};
-use super::{child, number};
-use crate::shell::{Failure, Outcome};
+use super::engine::{recreate_directory, run_counting_syncs};
+use super::report::TargetBound::AtMost;
+use super::report::{BenchReport, BenchTarget};
+use super::{child, read_number};
+use crate::shell::{TaskError, TaskResult};
 
 const ENTRIES: &str = "100000";
 const TURNS: &str = "9";
 /// A ledger that is long, and appends to one that is short are compared with it.
-const LONG: &str = "1000000";
+const LONG_LEDGER_ENTRIES: &str = "1000000";
 const GROWTH_TURNS: &str = "50";
 /// Guests of a decision that is made again. The smaller one is told and not judged: there the tables of the program count.
 const GUESTS: [&str; 2] = ["10", "1000"];
 const DECISION_TURNS: &str = "100";
 /// Few enough that the log of the database is not brought over meanwhile.
 const BATCHES: [u32; 2] = [20, 40];
-const ROOM: &str = "target/bench-evidence";
+const WORK_DIRECTORY: &str = "target/bench-evidence";
 
-pub(super) fn all(program: &Path, report: &mut Report) -> Outcome {
-    verify(program, report)?;
-    reproduce(program, report)?;
-    commits(program, report)?;
-    append(program, report)
+pub(super) fn measure_evidence(program: &Path, report: &mut BenchReport) -> TaskResult {
+    measure_verify(program, report)?;
+    measure_reproduce(program, report)?;
+    measure_commits(program, report)?;
+    measure_append(program, report)
 }
 
 /// A ledger checked by its hashes alone, and entry by entry.
-fn verify(program: &Path, report: &mut Report) -> Outcome {
-    let measured = child::output(program, &["walk", ENTRIES, TURNS])?;
-    let walk = number(&measured, "walk_ns")? / number(&measured, "sha_ns")?;
-    report.measured("verify-walk", measured);
-    let measured = child::output(program, &["deep", ENTRIES, TURNS])?;
-    let deep = number(&measured, "deep_ns")? / number(&measured, "typed_ns")?;
-    let entries = number(&measured, "entries_ns")? / number(&measured, "typed_entries_ns")?;
-    report.measured("verify-deep", measured);
-    report.target(Target { name: "verify-walk", value: walk, bound: AtMost(3.0), unit: "x a bare SHA-256 of the same, 100,000 entries" });
-    report.target(Target {
+fn measure_verify(program: &Path, report: &mut BenchReport) -> TaskResult {
+    let measured = child::run_for_json(program, &["walk", ENTRIES, TURNS])?;
+    let walk = read_number(&measured, "walk_ns")? / read_number(&measured, "sha_ns")?;
+    report.add_measurement("verify-walk", measured);
+    let measured = child::run_for_json(program, &["deep", ENTRIES, TURNS])?;
+    let deep = read_number(&measured, "deep_ns")? / read_number(&measured, "typed_ns")?;
+    let entries = read_number(&measured, "entries_ns")? / read_number(&measured, "typed_entries_ns")?;
+    report.add_measurement("verify-deep", measured);
+    report.add_target(BenchTarget {
+        name: "verify-walk",
+        value: walk,
+        bound: AtMost(3.0),
+        unit: "x a bare SHA-256 of the same, 100,000 entries",
+    });
+    report.add_target(BenchTarget {
         name: "verify-deep",
         value: deep,
         bound: AtMost(3.0),
         unit: "x a typed parse with serde_json of the same, 100,000 entries and what is kept beside them",
     });
     // Judged by itself: what is kept beside the entries is hashed and mostly not read, and is so much that it would hide what they cost.
-    report.target(Target {
+    report.add_target(BenchTarget {
         name: "verify-entries",
         value: entries,
         bound: AtMost(3.0),
@@ -60,54 +65,65 @@ fn verify(program: &Path, report: &mut Report) -> Outcome {
 }
 
 /// A decision made again of what was kept.
-fn reproduce(program: &Path, report: &mut Report) -> Outcome {
+fn measure_reproduce(program: &Path, report: &mut BenchReport) -> TaskResult {
     for guests in GUESTS {
-        let measured = child::output(program, &["reproduce", guests, DECISION_TURNS])?;
-        let ratio = number(&measured, "reproduce_ns")? / number(&measured, "bare_ns")?;
-        report.measured(&format!("reproduce-{guests}"), measured);
+        let measured = child::run_for_json(program, &["reproduce", guests, DECISION_TURNS])?;
+        let ratio = read_number(&measured, "reproduce_ns")? / read_number(&measured, "bare_ns")?;
+        report.add_measurement(&format!("reproduce-{guests}"), measured);
         if guests == GUESTS[0] {
-            report.remark(format!("reproduce: {ratio:.2} times hashing and parsing what it rests on, for {guests} guests (not judged)"));
+            report
+                .add_remark(format!("reproduce: {ratio:.2} times hashing and parsing what it rests on, for {guests} guests (not judged)"));
         } else {
             let unit = "x hashing and parsing what it rests on, 1,000 guests";
-            report.target(Target { name: "reproduce", value: ratio, bound: AtMost(5.0), unit });
+            report.add_target(BenchTarget { name: "reproduce", value: ratio, bound: AtMost(5.0), unit });
         }
     }
     Ok(())
 }
 
 /// One entry more in a log of a million against one in a log of a thousand: in memory, and through the store with its journal.
-fn append(program: &Path, report: &mut Report) -> Outcome {
-    emptied(Path::new(ROOM))?;
-    let grown = child::output(program, &["growth", LONG, GROWTH_TURNS])?;
-    let stored = child::output(program, &["append", LONG, ROOM])?;
+fn measure_append(program: &Path, report: &mut BenchReport) -> TaskResult {
+    recreate_directory(Path::new(WORK_DIRECTORY))?;
+    let grown = child::run_for_json(program, &["growth", LONG_LEDGER_ENTRIES, GROWTH_TURNS])?;
+    let stored = child::run_for_json(program, &["append", LONG_LEDGER_ENTRIES, WORK_DIRECTORY])?;
     // It is most of a gigabyte.
-    fs::remove_dir_all(ROOM).map_err(|error| Failure::new(format!("cannot remove `{ROOM}`: {error}")))?;
-    let growth = number(&grown, "late_ns")? / number(&grown, "early_ns")?;
-    let append = number(&stored, "late_ns")? / number(&stored, "early_ns")?;
-    report.measured("append", json!({ "growth": grown, "store": stored }));
-    report.target(Target { name: "append-tree", value: growth, bound: AtMost(1.5), unit: "x the 1,000th append, the 1,000,000th" });
-    report.target(Target { name: "append", value: append, bound: AtMost(1.5), unit: "x the same in the store, with its journal" });
+    fs::remove_dir_all(WORK_DIRECTORY).map_err(|error| TaskError::new(format!("cannot remove `{WORK_DIRECTORY}`: {error}")))?;
+    let growth = read_number(&grown, "late_ns")? / read_number(&grown, "early_ns")?;
+    let append = read_number(&stored, "late_ns")? / read_number(&stored, "early_ns")?;
+    report.add_measurement("append", json!({ "growth": grown, "store": stored }));
+    report.add_target(BenchTarget {
+        name: "append-tree",
+        value: growth,
+        bound: AtMost(1.5),
+        unit: "x the 1,000th append, the 1,000,000th",
+    });
+    report.add_target(BenchTarget { name: "append", value: append, bound: AtMost(1.5), unit: "x the same in the store, with its journal" });
     Ok(())
 }
 
 /// What batches of 64 entries ask the disk for, and what batches without any do.
-fn commits(program: &Path, report: &mut Report) -> Outcome {
-    let (with, without) = (asked(program, "entries")?, asked(program, "blobs")?);
-    let inserts = child::output(program, &["inserts"])?;
-    let ratio = number(&inserts, "ratio")?;
-    report.remark(format!(
+fn measure_commits(program: &Path, report: &mut BenchReport) -> TaskResult {
+    let (with, without) = (measure_batch(program, "entries")?, measure_batch(program, "blobs")?);
+    let inserts = child::run_for_json(program, &["inserts"])?;
+    let ratio = read_number(&inserts, "ratio")?;
+    report.add_remark(format!(
         "ledger: {ratio:.2} of the speed of bare group-committed inserts of its entries, with the journal (aim 0.6; it depends on the disk and is not judged)"
     ));
-    let told = |asked: &Asked| json!({ "transactions": asked.transactions, "syncs": asked.syncs });
-    report.measured("ledger-commits", json!({ "entries": told(&with), "blobs": told(&without), "inserts": inserts }));
-    report.target(Target {
+    let told = |asked: &BatchCost| json!({ "transactions": asked.transactions, "syncs": asked.syncs });
+    report.add_measurement("ledger-commits", json!({ "entries": told(&with), "blobs": told(&without), "inserts": inserts }));
+    report.add_target(BenchTarget {
         name: "ledger-commits",
         value: with.transactions,
         bound: AtMost(1.0),
         unit: "transactions of a batch of 64 entries",
     });
-    report.target(Target { name: "ledger-syncs", value: with.syncs, bound: AtMost(1.0), unit: "fsync or fdatasync of such a batch" });
-    report.target(Target {
+    report.add_target(BenchTarget {
+        name: "ledger-syncs",
+        value: with.syncs,
+        bound: AtMost(1.0),
+        unit: "fsync or fdatasync of such a batch",
+    });
+    report.add_target(BenchTarget {
         name: "ledger-syncs-own",
         value: with.syncs - without.syncs,
         bound: AtMost(0.0),
@@ -117,19 +133,20 @@ fn commits(program: &Path, report: &mut Report) -> Outcome {
 }
 
 /// What one batch asks for.
-struct Asked {
+struct BatchCost {
     transactions: f64,
     syncs: f64,
 }
 
 /// By what more batches ask for more: opening and closing a store is the same for any number of them.
-fn asked(program: &Path, kind: &str) -> Result<Asked, Failure> {
-    let counted = |count: u32| -> Result<(f64, f64), Failure> {
-        emptied(Path::new(ROOM))?;
-        let (said, syncs) = synced(program, &["batches", kind, &count.to_string(), &format!("{ROOM}/state")], ROOM)?;
-        Ok((number(&said, "transactions")?, syncs as f64))
+fn measure_batch(program: &Path, kind: &str) -> Result<BatchCost, TaskError> {
+    let counted = |count: u32| -> Result<(f64, f64), TaskError> {
+        recreate_directory(Path::new(WORK_DIRECTORY))?;
+        let (said, syncs) =
+            run_counting_syncs(program, &["batches", kind, &count.to_string(), &format!("{WORK_DIRECTORY}/state")], WORK_DIRECTORY)?;
+        Ok((read_number(&said, "transactions")?, syncs as f64))
     };
     let ((few, few_syncs), (many, many_syncs)) = (counted(BATCHES[0])?, counted(BATCHES[1])?);
     let more = f64::from(BATCHES[1] - BATCHES[0]);
-    Ok(Asked { transactions: (many - few) / more, syncs: (many_syncs - few_syncs) / more })
+    Ok(BatchCost { transactions: (many - few) / more, syncs: (many_syncs - few_syncs) / more })
 }

@@ -5,39 +5,40 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::build::Programs;
-use super::child::Cost;
-use super::report::Bound::AtMost;
-use super::report::{Report, Target};
+use super::build::BenchPrograms;
+use super::child::ProcessCost;
+use super::report::TargetBound::AtMost;
+use super::report::{BenchReport, BenchTarget};
 use super::{TURNS, child};
-use crate::lab::{Lab, Time};
-use crate::shell::{self, Failure, Outcome};
+use crate::lab::{LabChild, LabTime};
+use crate::shell::{self, TaskError, TaskResult};
 
 /// Audits of two sizes in which nothing differs and no config is managed.
-pub(super) fn audits(programs: &Programs, report: &mut Report) -> Outcome {
+pub(super) fn measure_audits(programs: &BenchPrograms, report: &mut BenchReport) -> TaskResult {
     for guests in [1_000_u32, 10_000] {
-        audit(programs, report, guests)?;
+        measure_audit(programs, report, guests)?;
     }
     Ok(())
 }
 
 /// So many lists are fetched at once: long against the clock that counts, and more than one connection is kept for.
-const LISTS: u32 = 250;
+const LIST_REQUESTS: u32 = 250;
 
 /// What it costs the lab to list 10,000 guests over HTTPS on connections that are kept. The least of a few turns counts.
-pub(super) fn lists(programs: &Programs, report: &mut Report) -> Outcome {
+pub(super) fn measure_lists(programs: &BenchPrograms, report: &mut BenchReport) -> TaskResult {
     let room = Path::new("target/bench-live/lists");
-    let lab = Lab::start(shell::command(&programs.converger, &[]), &["--guests", "10000", "--nodes", "10"], room, Time::Asked)?;
+    let lab =
+        LabChild::start(shell::new_command(&programs.converger, &[]), &["--guests", "10000", "--nodes", "10"], room, LabTime::PerRequest)?;
     let directory = room.display().to_string();
     let mut least_ms = f64::INFINITY;
     let mut listed = Value::Null;
     for _ in 0..TURNS {
         let before_ms = lab.cpu_ms()?;
-        listed = child::output(&programs.fetch, &[&directory, "lists", &LISTS.to_string()])?;
-        least_ms = least_ms.min((lab.cpu_ms()? - before_ms) / f64::from(LISTS));
+        listed = child::run_for_json(&programs.fetch, &[&directory, "lists", &LIST_REQUESTS.to_string()])?;
+        least_ms = least_ms.min((lab.cpu_ms()? - before_ms) / f64::from(LIST_REQUESTS));
     }
-    report.measured("lab-lists", json!({ "cpu_ms": least_ms, "per_second": 1_000.0 / least_ms, "list": listed }));
-    report.target(Target {
+    report.add_measurement("lab-lists", json!({ "cpu_ms": least_ms, "per_second": 1_000.0 / least_ms, "list": listed }));
+    report.add_target(BenchTarget {
         name: "lab-lists",
         value: least_ms,
         bound: AtMost(20.0),
@@ -46,25 +47,26 @@ pub(super) fn lists(programs: &Programs, report: &mut Report) -> Outcome {
     Ok(())
 }
 
-fn audit(programs: &Programs, report: &mut Report, guests: u32) -> Outcome {
+fn measure_audit(programs: &BenchPrograms, report: &mut BenchReport, guests: u32) -> TaskResult {
     let room = Path::new("target/bench-live").join(guests.to_string());
     let world = ["--guests", &guests.to_string(), "--nodes", "10"];
-    let lab = Lab::start(shell::command(&programs.converger, &[]), &world, &room, Time::Asked)?;
+    let lab = LabChild::start(shell::new_command(&programs.converger, &[]), &world, &room, LabTime::PerRequest)?;
     let directory = room.display().to_string();
-    let desired = shell::capture(&mut shell::command(&programs.fetch, &[&directory, "desired"]))?;
-    std::fs::write(room.join("desired.json"), desired).map_err(|error| Failure::new(format!("cannot write to `{directory}`: {error}")))?;
+    let desired = shell::capture_stdout(&mut shell::new_command(&programs.fetch, &[&directory, "desired"]))?;
+    std::fs::write(room.join("desired.json"), desired)
+        .map_err(|error| TaskError::new(format!("cannot write to `{directory}`: {error}")))?;
     let before = lab.requests()?.len();
-    let (mut fetch, mut audit) = (Cost::NONE, Cost::NONE);
+    let (mut fetch, mut audit) = (ProcessCost::NONE, ProcessCost::NONE);
     for _ in 0..TURNS {
-        fetch = fetch.and(child::cost(&programs.fetch, &[&directory], ".", &[0])?);
-        audit = audit.and(child::cost(&programs.converger, &["audit", "desired.json"], &directory, &[0])?);
+        fetch = fetch.best_of(child::measure_program(&programs.fetch, &[&directory], ".", &[0])?);
+        audit = audit.best_of(child::measure_program(&programs.converger, &["audit", "desired.json"], &directory, &[0])?);
     }
     // Each turn fetches three answers itself; what remains is the program's.
     let requests = (lab.requests()?.len() - before) as f64 / f64::from(TURNS) - 3.0;
     let ratio = audit.cpu_ms / fetch.cpu_ms;
-    report.measured(&format!("audit-{guests}"), json!({ "fetch": fetch.json(), "audit": audit.json(), "requests": requests }));
+    report.add_measurement(&format!("audit-{guests}"), json!({ "fetch": fetch.to_json(), "audit": audit.to_json(), "requests": requests }));
     let (count, cost) = if guests == 1_000 { ("requests-1000", "audit-1000") } else { ("requests-10000", "audit-10000") };
-    report.target(Target { name: count, value: requests, bound: AtMost(4.0), unit: "requests of an audit without drift" });
-    report.target(Target { name: cost, value: ratio, bound: AtMost(2.0), unit: "x fetching and parsing the same bytes" });
+    report.add_target(BenchTarget { name: count, value: requests, bound: AtMost(4.0), unit: "requests of an audit without drift" });
+    report.add_target(BenchTarget { name: cost, value: ratio, bound: AtMost(2.0), unit: "x fetching and parsing the same bytes" });
     Ok(())
 }

@@ -7,18 +7,18 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use super::points::{CALLS, CREATES, Fault, Point, Scope};
-use crate::shell::Failure;
+use super::points::{CREATE_CALL, CallScope, CrashPoint, InjectedFault, WRITE_CALLS};
+use crate::shell::TaskError;
 
 /// The end of the log's name in a line.
-const LOG: &str = "/converger.db-wal>";
+const STORE_LOG_SUFFIX: &str = "/converger.db-wal>";
 
 /// A call that a thread made.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Call {
+pub(crate) struct TracedCall {
     pub(crate) thread: u32,
     /// What the thread is called.
-    pub(crate) of: String,
+    pub(crate) thread_name: String,
     pub(crate) name: String,
     /// The files that it is about, as strace selects them by name.
     pub(crate) files: Vec<String>,
@@ -28,33 +28,33 @@ pub(crate) struct Call {
 
 /// What is traced.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Wish {
+pub(crate) enum TraceMode {
     /// All calls are counted.
     Count,
     /// One of them fails.
-    Fail(Point),
+    Fail(CrashPoint),
 }
 
-impl Wish {
-    fn scope(self) -> Scope {
+impl TraceMode {
+    fn scope(self) -> CallScope {
         match self {
-            Self::Count => Scope::Any,
-            Self::Fail(point) => point.place.scope,
+            Self::Count => CallScope::Any,
+            Self::Fail(point) => point.site.scope,
         }
     }
 }
 
 /// The arguments of strace before those of the program: everything into `log`, with the names of files and threads.
-pub(crate) fn arguments(wish: Wish, room: &Path, log: &Path) -> Vec<OsString> {
+pub(crate) fn strace_arguments(wish: TraceMode, room: &Path, log: &Path) -> Vec<OsString> {
     let mut arguments: Vec<OsString> = ["-f", "-y", "-Y", "-qq", "-s", "0", "-o"].map(OsString::from).into();
     arguments.push(log.into());
     let calls = match wish {
-        Wish::Count => CALLS.join(","),
-        Wish::Fail(point) => point.place.call.to_owned(),
+        TraceMode::Count => WRITE_CALLS.join(","),
+        TraceMode::Fail(point) => point.site.call.to_owned(),
     };
     arguments.extend(["-e".into(), format!("trace={calls}").into()]);
-    if let Wish::Fail(Point { place, nth, fault, .. }) = wish {
-        let inject = format!("inject={}:{}:when={nth}", place.call, fault.injected());
+    if let TraceMode::Fail(CrashPoint { site: place, nth, fault, .. }) = wish {
+        let inject = format!("inject={}:{}:when={nth}", place.call, fault.strace_injection());
         arguments.extend(["-e".into(), inject.into()]);
     }
     let files = wish.scope().files(room).unwrap_or_default();
@@ -63,19 +63,19 @@ pub(crate) fn arguments(wish: Wish, room: &Path, log: &Path) -> Vec<OsString> {
 }
 
 /// strace itself, with a program and its arguments.
-pub(crate) fn traced(wish: Wish, room: &Path, log: &Path, program: &Command) -> Command {
+pub(crate) fn strace_command(wish: TraceMode, room: &Path, log: &Path, program: &Command) -> Command {
     let mut strace = Command::new("strace");
-    strace.args(arguments(wish, room, log)).arg(program.get_program()).args(program.get_args());
+    strace.args(strace_arguments(wish, room, log)).arg(program.get_program()).args(program.get_args());
     strace
 }
 
 /// The calls in a log. What was interrupted in print stands there twice, and counts once.
-pub(crate) fn calls(log: &Path) -> Result<Vec<Call>, Failure> {
-    let text = read(log)?;
-    Ok(text.lines().filter_map(call).collect())
+pub(crate) fn read_calls(log: &Path) -> Result<Vec<TracedCall>, TaskError> {
+    let text = read_log(log)?;
+    Ok(text.lines().filter_map(parse_call).collect())
 }
 
-fn call(line: &str) -> Option<Call> {
+fn parse_call(line: &str) -> Option<TracedCall> {
     let digits = line.find(|letter: char| !letter.is_ascii_digit())?;
     let (thread, rest) = line.split_at(digits);
     let (of, rest) = rest.strip_prefix('<').and_then(|rest| rest.split_once("> ")).unwrap_or(("", rest));
@@ -84,12 +84,18 @@ fn call(line: &str) -> Option<Call> {
     if !is_name {
         return None;
     }
-    let writes = name != CREATES || arguments.contains("O_CREAT");
-    Some(Call { thread: thread.parse().ok()?, of: of.to_owned(), name: name.to_owned(), files: files(arguments), writes })
+    let writes = name != CREATE_CALL || arguments.contains("O_CREAT");
+    Some(TracedCall {
+        thread: thread.parse().ok()?,
+        thread_name: of.to_owned(),
+        name: name.to_owned(),
+        files: parse_files(arguments),
+        writes,
+    })
 }
 
 /// What stands behind the number of a file, and in quotes. Where a path begins is no file that is meant.
-fn files(arguments: &str) -> Vec<String> {
+fn parse_files(arguments: &str) -> Vec<String> {
     let quoted = arguments.split('"').skip(1).step_by(2).map(str::to_owned);
     let numbered = arguments.match_indices('<').filter_map(|(at, _)| {
         let is_number = arguments[..at].ends_with(|letter: char| letter.is_ascii_digit());
@@ -99,27 +105,27 @@ fn files(arguments: &str) -> Vec<String> {
 }
 
 /// Whether the call was made to fail, or was the last one.
-pub(crate) fn has_struck(log: &Path, fault: Fault) -> Result<bool, Failure> {
-    let text = read(log)?;
+pub(crate) fn was_fault_injected(log: &Path, fault: InjectedFault) -> Result<bool, TaskError> {
+    let text = read_log(log)?;
     Ok(match fault {
-        Fault::Kill => text.contains("+++ killed by SIGKILL +++"),
-        Fault::Broken | Fault::Full => text.contains("(INJECTED)"),
+        InjectedFault::Kill => text.contains("+++ killed by SIGKILL +++"),
+        InjectedFault::Broken | InjectedFault::Full => text.contains("(INJECTED)"),
     })
 }
 
 /// Whether the call that failed was one on the log of the store, and others on the log came after it.
-pub(crate) fn has_gone_on(log: &Path) -> Result<bool, Failure> {
-    read(log).map(|text| goes_on(&text))
+pub(crate) fn continued_after_failure(log: &Path) -> Result<bool, TaskError> {
+    read_log(log).map(|text| log_used_after_failure(&text))
 }
 
-fn goes_on(text: &str) -> bool {
-    let mut own = text.lines().filter(|line| line.contains(LOG));
+fn log_used_after_failure(text: &str) -> bool {
+    let mut own = text.lines().filter(|line| line.contains(STORE_LOG_SUFFIX));
     let has_failed = own.by_ref().any(|line| line.ends_with("(INJECTED)"));
-    has_failed && own.any(|line| !line.ends_with("(INJECTED)") && call(line).is_some())
+    has_failed && own.any(|line| !line.ends_with("(INJECTED)") && parse_call(line).is_some())
 }
 
-fn read(log: &Path) -> Result<String, Failure> {
-    let bytes = fs::read(log).map_err(|error| Failure::new(format!("cannot read `{}`: {error}", log.display())))?;
+fn read_log(log: &Path) -> Result<String, TaskError> {
+    let bytes = fs::read(log).map_err(|error| TaskError::new(format!("cannot read `{}`: {error}", log.display())))?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
@@ -128,21 +134,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn calls_after_the_one_that_failed_are_seen() {
+    fn calls_after_the_failed_one_are_found() {
         let own = |rest: &str| format!("7 fsync(4</s/converger.db-wal>){rest}\n");
         let failed = own(" = 0") + &own(" = -1 EIO (Input/output error) (INJECTED)");
-        assert!(goes_on(&format!("{failed}{}", own(" = 0"))));
-        assert!(goes_on(&format!("{failed}8 fsync(5</s/result.json>) = 0\n{}", own(" <unfinished ...>"))));
-        assert!(!goes_on(&format!("{failed}8 fsync(5</s/result.json>) = 0\n")), "another file");
-        assert!(!goes_on(&format!("{failed}7 --- SIGABRT {{si_signo=SIGABRT}} ---\n7 +++ killed by SIGABRT +++\n")));
-        assert!(!goes_on(&own(" = 0")));
+        assert!(log_used_after_failure(&format!("{failed}{}", own(" = 0"))));
+        assert!(log_used_after_failure(&format!("{failed}8 fsync(5</s/result.json>) = 0\n{}", own(" <unfinished ...>"))));
+        assert!(!log_used_after_failure(&format!("{failed}8 fsync(5</s/result.json>) = 0\n")), "another file");
+        assert!(!log_used_after_failure(&format!("{failed}7 --- SIGABRT {{si_signo=SIGABRT}} ---\n7 +++ killed by SIGABRT +++\n")));
+        assert!(!log_used_after_failure(&own(" = 0")));
         let other = "7 fsync(4</s/converger.db>) = -1 EIO (Input/output error) (INJECTED)\n";
-        assert!(!goes_on(&format!("{other}{}", own(" = 0"))), "another file failed");
+        assert!(!log_used_after_failure(&format!("{other}{}", own(" = 0"))), "another file failed");
     }
 
     #[test]
-    fn a_line_of_the_log_is_a_call_or_nothing() {
-        let read = |line| call(line).map(|call| (call.thread, call.of, call.name, call.files, call.writes));
+    fn log_lines_are_parsed_as_calls() {
+        let read = |line| parse_call(line).map(|call| (call.thread, call.thread_name, call.name, call.files, call.writes));
         let is = |thread, of: &str, name: &str, file: &str, writes| Some((thread, of.into(), name.into(), vec![file.into()], writes));
         assert_eq!(read("7<writer> pwrite64(4</a/b>, \"\"..., 32, 0) = 32"), is(7, "writer", "pwrite64", "/a/b", true));
         assert_eq!(read("7     fsync(4</a/b> <unfinished ...>"), is(7, "", "fsync", "/a/b", true));

@@ -1,12 +1,12 @@
 //! The text of each generated page, taken from the program itself, so that a page cannot say what the program does not.
 //!
-//! What never enters here: knowledge of codes, fields or options. The built `converger` is asked for them.
+//! What never enters here: knowledge of codes, fields or options. The built `run_converger` is asked for them.
 
 use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use crate::shell::{self, Failure};
+use crate::shell::{self, TaskError};
 use crate::tidy;
 
 const NOTE: &str = "<!-- Written by `cargo xtask gen-docs` from the program itself; edits here are lost. -->\n\n";
@@ -49,80 +49,80 @@ const COMMANDS: [&str; 34] = [
 ];
 
 /// The program, built as `ci` builds it, so that nothing is built twice. Once for each page: the first has it built in.
-fn built() -> Result<(), Failure> {
+fn build_converger() -> Result<(), TaskError> {
     let build = ["build", "--quiet", "--workspace", "--all-features", "--profile", "ci", "--bin", "converger"];
-    shell::capture(&mut shell::cargo(&build)).map(drop)
+    shell::capture_stdout(&mut shell::cargo_command(&build)).map(drop)
 }
 
 /// What the program prints for these arguments.
-fn converger(arguments: &[&str]) -> Result<String, Failure> {
+fn run_converger(arguments: &[&str]) -> Result<String, TaskError> {
     // The width of the help is that of the terminal unless it is told.
-    shell::capture(shell::built("converger", arguments).env("COLUMNS", "100"))
+    shell::capture_stdout(shell::built_command("converger", arguments).env("COLUMNS", "100"))
 }
 
-fn rows(arguments: &[&str]) -> Result<Vec<Value>, Failure> {
-    built()?;
-    let text = converger(arguments)?;
+fn read_rows(arguments: &[&str]) -> Result<Vec<Value>, TaskError> {
+    build_converger()?;
+    let text = run_converger(arguments)?;
     let parsed: Result<Vec<Value>, _> = serde_json::from_str(&text);
-    parsed.map_err(|error| Failure::new(format!("`converger {}` did not print a list of JSON: {error}", arguments.join(" "))))
+    parsed.map_err(|error| TaskError::new(format!("`converger {}` did not print a list of JSON: {error}", arguments.join(" "))))
 }
 
 /// A member of a row as text; what is not text is shown as JSON.
-fn cell(row: &Value, key: &str) -> String {
+fn cell_text(row: &Value, key: &str) -> String {
     let value = row.get(key).unwrap_or(&Value::Null);
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
 /// docs/reference/cli.md
-pub(super) fn cli() -> Result<String, Failure> {
-    built()?;
-    let mut page = format!("# Command line\n\n{NOTE}```text\n{}```\n", converger(&["--help"])?);
+pub(super) fn cli_page() -> Result<String, TaskError> {
+    build_converger()?;
+    let mut page = format!("# Command line\n\n{NOTE}```text\n{}```\n", run_converger(&["--help"])?);
     for command in COMMANDS {
         let words: Vec<&str> = command.split(' ').chain(["--help"]).collect();
-        let help = converger(&words)?;
+        let help = run_converger(&words)?;
         let _ = write!(page, "\n## converger {command}\n\n```text\n{help}```\n");
     }
     Ok(page)
 }
 
 /// docs/reference/refusals.md
-pub(super) fn refusals() -> Result<String, Failure> {
-    let rows = rows(&["explain", "--json"])?;
+pub(super) fn refusals_page() -> Result<String, TaskError> {
+    let rows = read_rows(&["explain", "--json"])?;
     let mut page = format!(
         "# Refusal codes\n\n{NOTE}A refusal is a decision: stable code, evidence, remedy. `converger explain <code>` prints the same.\n"
     );
-    for row in rows.iter().filter(|row| cell(row, "kind") == "refusal") {
+    for row in rows.iter().filter(|row| cell_text(row, "kind") == "refusal") {
         let [code, title, meaning, remedy, stage, reach] =
-            ["code", "title", "meaning", "remedy", "stage", "reach"].map(|key| cell(row, key));
+            ["code", "title", "meaning", "remedy", "stage", "reach"].map(|key| cell_text(row, key));
         let _ = write!(
             page,
             "\n## {code}\n\n*{title}* · stage {stage} · reaches the {reach} · {}\n\n{meaning}\n\n**Remedy.** {remedy}\n",
-            ends(row)
+            end_text(row)
         );
     }
     page.push_str(
         "\n# Failure codes\n\nA failure is an inability and no decision. The codes of steps that were held or not run stand here too.\n",
     );
-    for row in rows.iter().filter(|row| cell(row, "kind") == "failure") {
-        let [code, title, meaning, remedy] = ["code", "title", "meaning", "remedy"].map(|key| cell(row, key));
-        let _ = write!(page, "\n## {code}\n\n*{title}* · {}\n\n{meaning}\n\n**Remedy.** {remedy}\n", ends(row));
+    for row in rows.iter().filter(|row| cell_text(row, "kind") == "failure") {
+        let [code, title, meaning, remedy] = ["code", "title", "meaning", "remedy"].map(|key| cell_text(row, key));
+        let _ = write!(page, "\n## {code}\n\n*{title}* · {}\n\n{meaning}\n\n**Remedy.** {remedy}\n", end_text(row));
     }
     Ok(page)
 }
 
 /// How a process ends by a code, and what a client is told.
-fn ends(row: &Value) -> String {
+fn end_text(row: &Value) -> String {
     format!("exit status {}, HTTP {}", row["exit"], row["http"])
 }
 
 /// docs/reference/fields.md
-pub(super) fn fields() -> Result<String, Failure> {
-    let rows = rows(&["explain", "fields", "--json"])?;
+pub(super) fn fields_page() -> Result<String, TaskError> {
+    let rows = read_rows(&["explain", "fields", "--json"])?;
     let mut page =
         format!("# Config keys\n\n{NOTE}What can be declared under `config`, what an absent key means, and when a change takes effect.\n");
     page.push_str("\n| kind | key | value | absent means | on a running guest | `null` removes it |\n|---|---|---|---|---|---|\n");
     for row in rows.iter().filter(|row| row["declarable"] == true) {
-        let [kind, field, value, absent, running] = ["kind", "field", "value", "absent", "running"].map(|key| cell(row, key));
+        let [kind, field, value, absent, running] = ["kind", "field", "value", "absent", "running"].map(|key| cell_text(row, key));
         let removes = if row["null_removes"] == true { "yes" } else { "no" };
         let _ = writeln!(page, "| {kind} | `{field}` | {value} | {absent} | {running} | {removes} |");
     }
@@ -130,14 +130,14 @@ pub(super) fn fields() -> Result<String, Failure> {
 }
 
 /// A page under docs/reference/schemas.
-pub(super) fn schema(name: &str) -> Result<String, Failure> {
-    converger(&["schema", name])
+pub(super) fn schema_page(name: &str) -> Result<String, TaskError> {
+    run_converger(&["schema", name])
 }
 
 /// crates/converger-core/contract/tests.txt
-pub(super) fn contract_tests() -> Result<String, Failure> {
+pub(super) fn contract_tests_page() -> Result<String, TaskError> {
     let mut page = String::new();
-    for (number, path, name) in tidy::tests_of_guarantees()? {
+    for (number, path, name) in tidy::list_guarantee_tests()? {
         let _ = writeln!(page, "G{number} {path}: {name}");
     }
     Ok(page)

@@ -4,7 +4,7 @@
 //! counts declarations in traits too, which have no body (see `functions` for bodies).
 
 use super::functions::{attributes_make_a_test, name_after};
-use super::rust::{Source, line_at, offsets_of_word};
+use super::rust_source::{RustSource, line_at, offsets_of_word};
 
 /// A struct, an enum or a trait.
 #[derive(Debug, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub(super) struct FunctionSignature<'a> {
 const TYPE_KEYWORDS: &[&str] = &["struct", "enum", "trait"];
 
 /// Every struct, enum and trait of the file. A name that a macro fills in (`$name`) is no name yet.
-pub(super) fn type_definitions(source: &Source) -> Vec<TypeDefinition<'_>> {
+pub(super) fn type_definitions(source: &RustSource) -> Vec<TypeDefinition<'_>> {
     let code = source.code.as_str();
     let of_keyword = |keyword: &'static str| {
         offsets_of_word(code, keyword).filter_map(move |offset| {
@@ -38,7 +38,7 @@ pub(super) fn type_definitions(source: &Source) -> Vec<TypeDefinition<'_>> {
 }
 
 /// Every function of the file, methods, declarations and nested ones too.
-pub(super) fn function_signatures(source: &Source) -> Vec<FunctionSignature<'_>> {
+pub(super) fn function_signatures(source: &RustSource) -> Vec<FunctionSignature<'_>> {
     let code = source.code.as_str();
     offsets_of_word(code, "fn").filter_map(|offset| function_signature(code, offset)).collect()
 }

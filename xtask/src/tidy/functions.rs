@@ -3,11 +3,11 @@
 //! What never enters here: rules. This is a reading of the code layer, exact enough for code that
 //! rustfmt has seen.
 
-use super::rust::{Source, is_name_character, line_at, offsets_of_word};
+use super::rust_source::{RustSource, is_name_character, line_at, offsets_of_word};
 
 /// A function with a body.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Function<'a> {
+pub(super) struct RustFunction<'a> {
     pub(super) name: &'a str,
     /// The line of the word `fn`; attributes and docs do not make a function long.
     pub(super) line: usize,
@@ -17,17 +17,17 @@ pub(super) struct Function<'a> {
 }
 
 /// Every function of the file that has a body, nested ones too.
-pub(super) fn functions(source: &Source) -> Vec<Function<'_>> {
+pub(super) fn find_functions(source: &RustSource) -> Vec<RustFunction<'_>> {
     let code = source.code.as_str();
-    offsets_of_word(code, "fn").filter_map(|offset| function(code, offset)).collect()
+    offsets_of_word(code, "fn").filter_map(|offset| parse_function(code, offset)).collect()
 }
 
-fn function(code: &str, offset: usize) -> Option<Function<'_>> {
+fn parse_function(code: &str, offset: usize) -> Option<RustFunction<'_>> {
     let rest = &code[offset..];
     let name = name_after(rest, "fn")?;
     let start = body_start(rest)?;
     let body = &rest[start..start + block_length(&rest[start..])];
-    Some(Function {
+    Some(RustFunction {
         name,
         line: line_at(code, offset),
         lines: rest[..start + body.len()].lines().count(),
@@ -84,34 +84,34 @@ mod tests {
     use super::super::sample::source;
     use super::*;
 
-    fn seen(text: &str) -> Vec<(String, usize, usize, bool)> {
+    fn summarise_functions(text: &str) -> Vec<(String, usize, usize, bool)> {
         let source = source("a.rs", text);
-        let seen = functions(&source);
+        let seen = find_functions(&source);
         seen.iter().map(|found| (found.name.to_owned(), found.line, found.lines, found.is_test)).collect()
     }
 
     #[test]
-    fn declarations_and_types_are_no_functions() {
-        assert!(seen("trait T { fn f(&self, x: [u8; 4]) -> u8; }\ntype F = fn(u8) -> u8;\n// fn g() {}").is_empty());
+    fn declarations_and_function_types_are_skipped() {
+        assert!(summarise_functions("trait T { fn f(&self, x: [u8; 4]) -> u8; }\ntype F = fn(u8) -> u8;\n// fn g() {}").is_empty());
     }
 
     #[test]
     fn length_runs_from_the_word_to_the_closing_brace() {
         let text = "/// docs\n#[must_use]\npub const fn f(\n    x: [u8; 2],\n) -> u8 {\n    { x[0] }\n}\n\
                     fn g() {}\n";
-        assert_eq!(seen(text), [("f".to_owned(), 3, 5, false), ("g".to_owned(), 8, 1, false)]);
+        assert_eq!(summarise_functions(text), [("f".to_owned(), 3, 5, false), ("g".to_owned(), 8, 1, false)]);
     }
 
     #[test]
     fn braces_in_literals_and_comments_do_not_end_a_body() {
-        assert_eq!(seen("fn f() {\n  a(\"}\"); // }\n  '}'\n}\n"), [("f".to_owned(), 1, 4, false)]);
+        assert_eq!(summarise_functions("fn f() {\n  a(\"}\"); // }\n  '}'\n}\n"), [("f".to_owned(), 1, 4, false)]);
     }
 
     #[test]
     fn tests_are_known_by_their_attribute() {
         let text = "#[test]\nfn a() {}\nfn b() {}\n#[tokio::test(flavor = \"x\")]\nasync fn c() {}\n\
                     #[test]\n/// docs; with a semicolon\n#[cfg(unix)]\nfn d() {}\n";
-        let tests: Vec<bool> = seen(text).iter().map(|(_, _, _, is_test)| *is_test).collect();
+        let tests: Vec<bool> = summarise_functions(text).iter().map(|(_, _, _, is_test)| *is_test).collect();
         assert_eq!(tests, [true, false, true, true]);
     }
 }

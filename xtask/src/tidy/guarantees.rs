@@ -5,36 +5,37 @@
 
 use std::collections::BTreeSet;
 
-use super::functions::functions;
-use super::rust::Source;
-use super::{File, Violation, find};
+use super::functions::find_functions;
+use super::rust_source::RustSource;
+use super::{TidyViolation, TrackedFile, find_file};
 
 const DESIGN: &str = "DESIGN.md";
 const TESTS: &str = "crates/";
 
-pub(super) fn violations(files: &[File], sources: &[Source]) -> Vec<Violation> {
-    let Some(design) = find(files, DESIGN) else {
+pub(super) fn violations(files: &[TrackedFile], sources: &[RustSource]) -> Vec<TidyViolation> {
+    let Some(design) = find_file(files, DESIGN) else {
         let sentence = "this file does not exist, or git does not track it; it names the guarantees";
-        return vec![Violation::new(DESIGN, 1, sentence)];
+        return vec![TidyViolation::new(DESIGN, 1, sentence)];
     };
-    let named = guarantees(&design.text);
+    let named = parse_guarantees(&design.text);
     if named.is_empty() {
         let sentence = "this file names no guarantee; each one has a heading `## G1 · title`";
-        return vec![Violation::new(DESIGN, 1, sentence)];
+        return vec![TidyViolation::new(DESIGN, 1, sentence)];
     }
-    let tests: Vec<Named> = sources.iter().flat_map(tests).collect();
-    [untested(&named, &tests), unknown(&named, &tests)].concat()
+    let tests: Vec<NamedGuarantee> = sources.iter().flat_map(find_tests).collect();
+    [untested_guarantees(&named, &tests), unknown_guarantees(&named, &tests)].concat()
 }
 
 /// Every test that is named after a guarantee: its number, file and name, in that order.
-pub(super) fn named_tests(sources: &[Source]) -> Vec<(u32, String, String)> {
-    let mut named: Vec<(u32, String, String)> = sources.iter().flat_map(tests).map(|test| (test.number, test.path, test.name)).collect();
+pub(super) fn list_named_tests(sources: &[RustSource]) -> Vec<(u32, String, String)> {
+    let mut named: Vec<(u32, String, String)> =
+        sources.iter().flat_map(find_tests).map(|test| (test.number, test.path, test.name)).collect();
     named.sort();
     named
 }
 
 /// A guarantee's number, and where it is said.
-struct Named {
+struct NamedGuarantee {
     number: u32,
     path: String,
     line: usize,
@@ -42,54 +43,54 @@ struct Named {
     name: String,
 }
 
-fn guarantees(design: &str) -> Vec<Named> {
-    let numbered = design.lines().enumerate().filter_map(|(index, line)| Some((index + 1, guarantee(line)?)));
-    numbered.map(|(line, number)| Named { number, path: DESIGN.to_owned(), line, name: String::new() }).collect()
+fn parse_guarantees(design: &str) -> Vec<NamedGuarantee> {
+    let numbered = design.lines().enumerate().filter_map(|(index, line)| Some((index + 1, parse_guarantee_number(line)?)));
+    numbered.map(|(line, number)| NamedGuarantee { number, path: DESIGN.to_owned(), line, name: String::new() }).collect()
 }
 
 /// The number in a heading (`## G3 · title`) or a list line (`- G3: title`, `- **G3** title`).
-fn guarantee(line: &str) -> Option<u32> {
+fn parse_guarantee_number(line: &str) -> Option<u32> {
     let rest = line.trim_start_matches(['#', '-', '*', ' ']);
     let marked = line.starts_with(['#', '-', '*']);
-    number(rest.strip_prefix('G').filter(|_| marked)?, |after| !after.is_alphanumeric())
+    parse_number(rest.strip_prefix('G').filter(|_| marked)?, |after| !after.is_alphanumeric())
 }
 
 /// The test functions whose names begin with `g<n>_`.
-fn tests(source: &Source) -> Vec<Named> {
-    let tests = functions(source).into_iter().filter(|function| function.is_test && source.is_under(TESTS));
+fn find_tests(source: &RustSource) -> Vec<NamedGuarantee> {
+    let tests = find_functions(source).into_iter().filter(|function| function.is_test && source.is_under(TESTS));
     let numbered = tests.filter_map(|test| {
-        let number = number(test.name.strip_prefix('g')?, |after| after == '_')?;
-        Some(Named { number, path: source.path.clone(), line: test.line, name: test.name.to_owned() })
+        let number = parse_number(test.name.strip_prefix('g')?, |after| after == '_')?;
+        Some(NamedGuarantee { number, path: source.path.clone(), line: test.line, name: test.name.to_owned() })
     });
     numbered.collect()
 }
 
 /// The number that `text` begins with, if `ends` holds for what follows.
-fn number(text: &str, ends: impl Fn(char) -> bool) -> Option<u32> {
+fn parse_number(text: &str, ends: impl Fn(char) -> bool) -> Option<u32> {
     let digits = text.find(|character: char| !character.is_ascii_digit()).unwrap_or(text.len());
     let (number, rest) = text.split_at(digits);
     number.parse().ok().filter(|_| rest.chars().next().is_none_or(ends))
 }
 
-fn untested(guarantees: &[Named], tests: &[Named]) -> Vec<Violation> {
-    missing(guarantees, tests)
-        .map(|Named { number, path, line, .. }| {
+fn untested_guarantees(guarantees: &[NamedGuarantee], tests: &[NamedGuarantee]) -> Vec<TidyViolation> {
+    without_counterpart(guarantees, tests)
+        .map(|NamedGuarantee { number, path, line, .. }| {
             let wanted = format!("write one below {TESTS} with a name that begins `g{number}_`");
-            Violation::new(path, *line, format!("G{number} has no test; {wanted}"))
+            TidyViolation::new(path, *line, format!("G{number} has no test; {wanted}"))
         })
         .collect()
 }
 
-fn unknown(guarantees: &[Named], tests: &[Named]) -> Vec<Violation> {
-    missing(tests, guarantees)
-        .map(|Named { number, path, line, .. }| {
-            Violation::new(path, *line, format!("this test is named after G{number}, which {DESIGN} does not name"))
+fn unknown_guarantees(guarantees: &[NamedGuarantee], tests: &[NamedGuarantee]) -> Vec<TidyViolation> {
+    without_counterpart(tests, guarantees)
+        .map(|NamedGuarantee { number, path, line, .. }| {
+            TidyViolation::new(path, *line, format!("this test is named after G{number}, which {DESIGN} does not name"))
         })
         .collect()
 }
 
 /// What is in `these` under a number that is not in `those`.
-fn missing<'a>(these: &'a [Named], those: &[Named]) -> impl Iterator<Item = &'a Named> {
+fn without_counterpart<'a>(these: &'a [NamedGuarantee], those: &[NamedGuarantee]) -> impl Iterator<Item = &'a NamedGuarantee> {
     let numbers: BTreeSet<u32> = those.iter().map(|named| named.number).collect();
     these.iter().filter(move |named| !numbers.contains(&named.number))
 }
@@ -99,17 +100,17 @@ mod tests {
     use super::super::sample::{file, source};
     use super::*;
 
-    fn sentences(design: &str, test: &str) -> Vec<String> {
+    fn violation_texts(design: &str, test: &str) -> Vec<String> {
         let sources = [source("crates/converger-core/tests/plan.rs", &format!("#[test]\nfn {test}() {{}}\n"))];
         let violations = violations(&[file(DESIGN, design)], &sources);
         violations.iter().map(ToString::to_string).collect()
     }
 
     #[test]
-    fn no_design_and_a_design_without_guarantees_are_found() {
+    fn missing_and_empty_designs_are_found() {
         let absent = violations(&[], &[]);
         assert!(absent[0].sentence.starts_with("this file does not exist"), "{absent:?}");
-        let found = sentences(
+        let found = violation_texts(
             "# Design
 G1 in passing
 ",
@@ -120,13 +121,13 @@ G1 in passing
 
     #[test]
     fn a_guarantee_without_a_test_is_found() {
-        let found = sentences("## G1 · first\n### G10 second\n", "g1_holds");
+        let found = violation_texts("## G1 · first\n### G10 second\n", "g1_holds");
         assert_eq!(found.len(), 1);
         assert!(found[0].starts_with("DESIGN.md:2: G10 has no test;"), "{found:?}");
     }
 
     #[test]
-    fn a_function_that_is_no_test_or_stands_elsewhere_does_not_count() {
+    fn only_tests_below_crates_count() {
         let design = [file(DESIGN, "## G1 · first")];
         let elsewhere = [source("xtask/src/main.rs", "#[test]\nfn g1_holds() {}")];
         let no_test = [source("crates/a/src/lib.rs", "fn g1_holds() {}")];
@@ -136,13 +137,13 @@ G1 in passing
 
     #[test]
     fn a_test_named_after_no_guarantee_is_found() {
-        let found = sentences("- **G1** first", "g2_holds");
+        let found = violation_texts("- **G1** first", "g2_holds");
         assert!(found[1].ends_with("plan.rs:2: this test is named after G2, which DESIGN.md does not name"), "{found:?}");
     }
 
     #[test]
     fn a_guarantee_with_its_test_passes() {
-        assert!(sentences("## G1 · first\nGo on.\n## Glossary\n", "g1_holds").is_empty());
-        assert!(sentences("- G1: first", "g1_").is_empty());
+        assert!(violation_texts("## G1 · first\nGo on.\n## Glossary\n", "g1_holds").is_empty());
+        assert!(violation_texts("- G1: first", "g1_").is_empty());
     }
 }

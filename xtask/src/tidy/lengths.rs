@@ -4,49 +4,50 @@
 //! What never enters here: a limit that is raised. A new long function is split, or listed with its
 //! reason.
 
-use super::Violation;
-use super::functions::functions;
-use super::rust::Source;
+use super::TidyViolation;
+use super::functions::find_functions;
+use super::rust_source::RustSource;
 
 const FILE_LINES_MAX: usize = 800;
 const FUNCTION_LINES_MAX: usize = 70;
 
 /// What may be longer than the limit, how long it is today, and why it is not split.
-struct Long {
+struct LengthException {
     item: &'static str,
     lines: usize,
     reason: &'static str,
 }
 
 /// By path: `crates/a/src/b.rs`.
-const LONG_FILES: &[Long] = &[];
+const LONG_FILE_EXCEPTIONS: &[LengthException] = &[];
 
 /// By path and name: `crates/a/src/b.rs::render`. Flat tables and renderers may be long.
-const LONG_FUNCTIONS: &[Long] = &[];
+const LONG_FUNCTION_EXCEPTIONS: &[LengthException] = &[];
 
 const TABLES: &str = "xtask/src/tidy/lengths.rs";
 
-pub(super) fn violations(sources: &[Source]) -> Vec<Violation> {
-    let files: Vec<Measured> = sources.iter().map(measured_file).collect();
-    let functions: Vec<Measured> = sources.iter().flat_map(measured_functions).collect();
-    [ratchet(&files, FILE_LINES_MAX, LONG_FILES), ratchet(&functions, FUNCTION_LINES_MAX, LONG_FUNCTIONS)].concat()
+pub(super) fn violations(sources: &[RustSource]) -> Vec<TidyViolation> {
+    let files: Vec<MeasuredItem> = sources.iter().map(measure_file).collect();
+    let functions: Vec<MeasuredItem> = sources.iter().flat_map(measure_functions).collect();
+    [check_lengths(&files, FILE_LINES_MAX, LONG_FILE_EXCEPTIONS), check_lengths(&functions, FUNCTION_LINES_MAX, LONG_FUNCTION_EXCEPTIONS)]
+        .concat()
 }
 
-struct Measured {
+struct MeasuredItem {
     path: String,
     item: String,
     line: usize,
     lines: usize,
 }
 
-fn measured_file(source: &Source) -> Measured {
+fn measure_file(source: &RustSource) -> MeasuredItem {
     let lines = source.text.lines().count();
-    Measured { path: source.path.clone(), item: source.path.clone(), line: 1, lines }
+    MeasuredItem { path: source.path.clone(), item: source.path.clone(), line: 1, lines }
 }
 
-fn measured_functions(source: &Source) -> Vec<Measured> {
+fn measure_functions(source: &RustSource) -> Vec<MeasuredItem> {
     let path = &source.path;
-    let measured = functions(source).into_iter().map(|function| Measured {
+    let measured = find_functions(source).into_iter().map(|function| MeasuredItem {
         path: path.clone(),
         item: format!("{path}::{}", function.name),
         line: function.line,
@@ -55,13 +56,13 @@ fn measured_functions(source: &Source) -> Vec<Measured> {
     measured.collect()
 }
 
-fn ratchet(measured: &[Measured], limit: usize, table: &[Long]) -> Vec<Violation> {
-    let too_long = measured.iter().filter_map(|found| too_long(found, limit, table));
-    let too_loose = table.iter().filter_map(|entry| too_loose(entry, limit, measured));
+fn check_lengths(measured: &[MeasuredItem], limit: usize, table: &[LengthException]) -> Vec<TidyViolation> {
+    let too_long = measured.iter().filter_map(|found| too_long_violation(found, limit, table));
+    let too_loose = table.iter().filter_map(|entry| too_loose_violation(entry, limit, measured));
     too_long.chain(too_loose).collect()
 }
 
-fn too_long(found: &Measured, limit: usize, table: &[Long]) -> Option<Violation> {
+fn too_long_violation(found: &MeasuredItem, limit: usize, table: &[LengthException]) -> Option<TidyViolation> {
     let listed = table.iter().find(|entry| entry.item == found.item);
     let allowed = listed.map_or(limit, |entry| entry.lines);
     let excess = match listed {
@@ -70,11 +71,11 @@ fn too_long(found: &Measured, limit: usize, table: &[Long]) -> Option<Violation>
         Some(entry) => format!("it is listed with {allowed} ({}), and that number only falls; split it", entry.reason),
     };
     let sentence = format!("`{}` is {} lines long; {excess}", found.item, found.lines);
-    Some(Violation::new(&found.path, found.line, sentence))
+    Some(TidyViolation::new(&found.path, found.line, sentence))
 }
 
 /// Of several functions with one name the longest counts.
-fn too_loose(entry: &Long, limit: usize, measured: &[Measured]) -> Option<Violation> {
+fn too_loose_violation(entry: &LengthException, limit: usize, measured: &[MeasuredItem]) -> Option<TidyViolation> {
     let namesakes = measured.iter().filter(|found| found.item == entry.item);
     let remedy = match namesakes.map(|found| found.lines).max() {
         None => "which is not there; remove the entry".to_owned(),
@@ -86,7 +87,7 @@ fn too_loose(entry: &Long, limit: usize, measured: &[Measured]) -> Option<Violat
         }
         Some(_) => return None,
     };
-    Some(Violation::new(TABLES, 1, format!("the table lists `{}` with {} lines, {remedy}", entry.item, entry.lines)))
+    Some(TidyViolation::new(TABLES, 1, format!("the table lists `{}` with {} lines, {remedy}", entry.item, entry.lines)))
 }
 
 #[cfg(test)]
@@ -94,35 +95,35 @@ mod tests {
     use super::super::sample::source;
     use super::*;
 
-    const TABLE: &[Long] = &[Long { item: "a.rs::f", lines: 5, reason: "a flat table" }];
+    const TABLE: &[LengthException] = &[LengthException { item: "a.rs::f", lines: 5, reason: "a flat table" }];
 
     /// What the ratchet says of a function `f` of so many lines, where three are allowed.
-    fn sentences(lines: usize, table: &[Long]) -> Vec<String> {
+    fn violation_texts(lines: usize, table: &[LengthException]) -> Vec<String> {
         let text = format!("fn f() {{{}}}\n", "\n".repeat(lines - 1));
-        let violations = ratchet(&measured_functions(&source("a.rs", &text)), 3, table);
+        let violations = check_lengths(&measure_functions(&source("a.rs", &text)), 3, table);
         violations.iter().map(ToString::to_string).collect()
     }
 
     #[test]
     fn a_long_function_is_found_unless_listed() {
-        let found = sentences(4, &[]);
+        let found = violation_texts(4, &[]);
         assert_eq!(found.len(), 1);
         assert!(found[0].starts_with("a.rs:1: `a.rs::f` is 4 lines long; the limit is 3;"), "{found:?}");
-        assert!(sentences(3, &[]).is_empty());
-        assert!(sentences(5, TABLE).is_empty());
+        assert!(violation_texts(3, &[]).is_empty());
+        assert!(violation_texts(5, TABLE).is_empty());
     }
 
     #[test]
     fn a_listed_function_may_not_grow() {
-        let found = sentences(6, TABLE);
+        let found = violation_texts(6, TABLE);
         assert!(found[0].contains("listed with 5 (a flat table)"), "{found:?}");
     }
 
     #[test]
-    fn an_entry_is_tightened_and_then_removed() {
-        assert!(sentences(4, TABLE)[0].ends_with("which is 4 lines long by now; write 4"));
-        assert!(sentences(3, TABLE)[0].ends_with("which is 3 lines long by now; remove the entry"));
-        assert!(ratchet(&[], 3, TABLE)[0].sentence.ends_with("which is not there; remove the entry"));
+    fn exceptions_are_tightened_and_then_removed() {
+        assert!(violation_texts(4, TABLE)[0].ends_with("which is 4 lines long by now; write 4"));
+        assert!(violation_texts(3, TABLE)[0].ends_with("which is 3 lines long by now; remove the entry"));
+        assert!(check_lengths(&[], 3, TABLE)[0].sentence.ends_with("which is not there; remove the entry"));
     }
 
     #[test]

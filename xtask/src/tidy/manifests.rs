@@ -4,52 +4,52 @@
 //! What never enters here: dependencies (see `arrows`). Manifests are read line by line, as cargo's
 //! own form has them.
 
-use super::graph::Graph;
-use super::rust::Source;
-use super::{File, Violation, find};
+use super::package_graph::PackageGraph;
+use super::rust_source::RustSource;
+use super::{TidyViolation, TrackedFile, find_file};
 
-const ROOT: &str = "Cargo.toml";
-const CORE: &str = "crates/converger-core/src/lib.rs";
+const ROOT_MANIFEST: &str = "Cargo.toml";
+const CORE_FILE: &str = "crates/converger-core/src/lib.rs";
 
 /// Core never panics.
 const DENIED_IN_CORE: &[&str] = &["clippy::unwrap_used", "clippy::expect_used", "clippy::panic", "clippy::indexing_slicing"];
 
-pub(super) fn violations(graph: &Graph, files: &[File]) -> Vec<Violation> {
-    let text = |path: &str| find(files, path).map_or("", |file| file.text.as_str());
-    let root = unsafe_allowed(text(ROOT));
-    let members = graph.members().filter_map(|(_, manifest)| not_inherited(manifest, text(manifest)));
-    let core = Source::new(&File { path: CORE.to_owned(), text: text(CORE).to_owned() });
-    root.into_iter().chain(members).chain(not_denied(&core)).collect()
+pub(super) fn violations(graph: &PackageGraph, files: &[TrackedFile]) -> Vec<TidyViolation> {
+    let text = |path: &str| find_file(files, path).map_or("", |file| file.text.as_str());
+    let root = unsafe_violation(text(ROOT_MANIFEST));
+    let members = graph.members().filter_map(|(_, manifest)| inheritance_violation(manifest, text(manifest)));
+    let core = RustSource::new(&TrackedFile { path: CORE_FILE.to_owned(), text: text(CORE_FILE).to_owned() });
+    root.into_iter().chain(members).chain(denied_lint_violations(&core)).collect()
 }
 
-fn unsafe_allowed(manifest: &str) -> Option<Violation> {
-    let forbidden = value(manifest, "[workspace.lints.rust]", "unsafe_code") == Some("\"forbid\"");
+fn unsafe_violation(manifest: &str) -> Option<TidyViolation> {
+    let forbidden = manifest_value(manifest, "[workspace.lints.rust]", "unsafe_code") == Some("\"forbid\"");
     let sentence = "`unsafe_code = \"forbid\"` is missing in [workspace.lints.rust]";
-    (!forbidden).then(|| Violation::new(ROOT, 1, sentence))
+    (!forbidden).then(|| TidyViolation::new(ROOT_MANIFEST, 1, sentence))
 }
 
-fn not_inherited(path: &str, manifest: &str) -> Option<Violation> {
-    let inherited = value(manifest, "[lints]", "workspace") == Some("true");
+fn inheritance_violation(path: &str, manifest: &str) -> Option<TidyViolation> {
+    let inherited = manifest_value(manifest, "[lints]", "workspace") == Some("true");
     let sentence = "the lints of the workspace are not inherited; add `[lints]` with `workspace = true`";
-    (!inherited).then(|| Violation::new(path, 1, sentence))
+    (!inherited).then(|| TidyViolation::new(path, 1, sentence))
 }
 
 /// The value of `key` in the section that opens with `header`.
-fn value<'a>(manifest: &'a str, header: &str, key: &str) -> Option<&'a str> {
+fn manifest_value<'a>(manifest: &'a str, header: &str, key: &str) -> Option<&'a str> {
     let mut lines = manifest.lines().map(str::trim).skip_while(|line| *line != header).skip(1);
     let section = lines.by_ref().take_while(|line| !line.starts_with('['));
     let mut pairs = section.filter_map(|line| line.split_once('='));
     pairs.find(|(name, _)| name.trim() == key).map(|(_, value)| value.trim())
 }
 
-fn not_denied(core: &Source) -> Vec<Violation> {
-    let denied = denied(&core.code);
+fn denied_lint_violations(core: &RustSource) -> Vec<TidyViolation> {
+    let denied = denied_lints(&core.code);
     let missing = DENIED_IN_CORE.iter().filter(|lint| !denied.contains(*lint));
-    missing.map(|lint| Violation::new(&core.path, 1, format!("core must not panic; add `{lint}` to its `#![deny(...)]`"))).collect()
+    missing.map(|lint| TidyViolation::new(&core.path, 1, format!("core must not panic; add `{lint}` to its `#![deny(...)]`"))).collect()
 }
 
 /// Every lint that an inner attribute of the crate denies or forbids.
-fn denied(code: &str) -> Vec<&str> {
+fn denied_lints(code: &str) -> Vec<&str> {
     let attributes = code.split("#![").skip(1).filter_map(|after| after.split(']').next());
     let lists = attributes.filter_map(|attribute| {
         let list = attribute.strip_prefix("deny(").or_else(|| attribute.strip_prefix("forbid("))?;
@@ -63,7 +63,7 @@ mod tests {
     use super::super::sample::source;
     use super::*;
 
-    const ALL: &str = "\
+    const ALL_LINTS: &str = "\
 #![deny(clippy::unwrap_used, clippy::expect_used)]
 #![forbid(
     clippy::panic,
@@ -74,25 +74,25 @@ mod tests {
     #[test]
     fn a_workspace_that_does_not_forbid_unsafe_is_found() {
         for manifest in ["", "[workspace.lints.rust]\nunsafe_code = \"warn\"\n", "[workspace.lints.clippy]\nunsafe_code = \"forbid\"\n"] {
-            assert!(unsafe_allowed(manifest).is_some(), "{manifest}");
+            assert!(unsafe_violation(manifest).is_some(), "{manifest}");
         }
-        assert!(unsafe_allowed("[workspace.lints.rust]\nmissing_docs = \"warn\"\nunsafe_code = \"forbid\"\n").is_none());
+        assert!(unsafe_violation("[workspace.lints.rust]\nmissing_docs = \"warn\"\nunsafe_code = \"forbid\"\n").is_none());
     }
 
     #[test]
     fn a_crate_that_does_not_inherit_the_lints_is_found() {
         for manifest in ["[package]\n", "[lints]\n\n[other]\nworkspace = true\n", "[lints.rust]\nworkspace = true\n"] {
-            assert!(not_inherited("a/Cargo.toml", manifest).is_some(), "{manifest}");
+            assert!(inheritance_violation("a/Cargo.toml", manifest).is_some(), "{manifest}");
         }
-        assert!(not_inherited("a/Cargo.toml", "[package]\n\n[lints]\nworkspace = true\n").is_none());
+        assert!(inheritance_violation("a/Cargo.toml", "[package]\n\n[lints]\nworkspace = true\n").is_none());
     }
 
     #[test]
     fn every_lint_that_core_does_not_deny_is_found() {
-        let missing = |text: &str| not_denied(&source(CORE, text)).len();
+        let missing = |text: &str| denied_lint_violations(&source(CORE_FILE, text)).len();
         assert_eq!(missing(""), 4);
         assert_eq!(missing("// #![deny(clippy::panic)]\n#![warn(clippy::panic)]"), 4);
-        assert_eq!(missing(&ALL.replace("clippy::panic", "clippy::print_stdout")), 1);
-        assert_eq!(missing(ALL), 0);
+        assert_eq!(missing(&ALL_LINTS.replace("clippy::panic", "clippy::print_stdout")), 1);
+        assert_eq!(missing(ALL_LINTS), 0);
     }
 }

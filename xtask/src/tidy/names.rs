@@ -11,9 +11,9 @@ use std::fs;
 
 use super::definitions::{FunctionSignature, function_signatures, type_definitions};
 use super::participles::is_participle_name;
-use super::rust::Source;
-use super::{File, Violation, find};
-use crate::shell::Failure;
+use super::rust_source::RustSource;
+use super::{TidyViolation, TrackedFile, find_file};
+use crate::shell::TaskError;
 
 const LIMITS: &str = "xtask/ratchets.toml";
 
@@ -62,10 +62,10 @@ impl Figure {
         }
     }
 
-    fn violation(&self, limits: &str) -> Option<Violation> {
+    fn violation(&self, limits: &str) -> Option<TidyViolation> {
         let (line, limit) = match limit(limits, self.key) {
             Some(found) => found,
-            None => return Some(Violation::new(LIMITS, 1, format!("no line `{} = NUMBER`; add it with {}", self.key, self.value()))),
+            None => return Some(TidyViolation::new(LIMITS, 1, format!("no line `{} = NUMBER`; add it with {}", self.key, self.value()))),
         };
         let sentence = format!(
             "{}: {}, and the limit is {}, which only falls; {} (`cargo xtask tidy --report` lists them)",
@@ -74,7 +74,7 @@ impl Figure {
             self.shown(limit),
             self.remedy
         );
-        (self.value() > limit).then(|| Violation::new(LIMITS, line, sentence))
+        (self.value() > limit).then(|| TidyViolation::new(LIMITS, line, sentence))
     }
 
     fn report(&self, limits: &str) -> String {
@@ -94,21 +94,21 @@ impl Figure {
     }
 }
 
-pub(super) fn violations(files: &[File], sources: &[Source]) -> Vec<Violation> {
+pub(super) fn violations(files: &[TrackedFile], sources: &[RustSource]) -> Vec<TidyViolation> {
     let limits = limits_text(files);
     figures(files, sources).iter().filter_map(|figure| figure.violation(limits)).collect()
 }
 
 /// Every figure with its limit and its worst offenders.
-pub(super) fn report(files: &[File], sources: &[Source]) -> String {
+pub(super) fn report(files: &[TrackedFile], sources: &[RustSource]) -> String {
     let limits = limits_text(files);
     figures(files, sources).iter().map(|figure| figure.report(limits)).collect::<Vec<_>>().join("\n")
 }
 
 /// Writes today's figures where they are lower than their limits.
-pub(super) fn tighten(files: &[File], sources: &[Source]) -> Result<(), Failure> {
+pub(super) fn tighten(files: &[TrackedFile], sources: &[RustSource]) -> Result<(), TaskError> {
     let text = tightened_limits(limits_text(files), &figures(files, sources));
-    fs::write(LIMITS, text).map_err(|error| Failure::new(format!("cannot write `{LIMITS}`: {error}")))
+    fs::write(LIMITS, text).map_err(|error| TaskError::new(format!("cannot write `{LIMITS}`: {error}")))
 }
 
 fn tightened_limits(limits: &str, figures: &[Figure]) -> String {
@@ -119,8 +119,8 @@ fn tightened_limits(limits: &str, figures: &[Figure]) -> String {
     limits.lines().map(|line| lower(line) + "\n").collect()
 }
 
-fn limits_text(files: &[File]) -> &str {
-    find(files, LIMITS).map_or("", |file| file.text.as_str())
+fn limits_text(files: &[TrackedFile]) -> &str {
+    find_file(files, LIMITS).map_or("", |file| file.text.as_str())
 }
 
 /// The line and the number of `key = number`.
@@ -131,7 +131,7 @@ fn limit(limits: &str, key: &str) -> Option<(usize, usize)> {
     })
 }
 
-fn figures(files: &[File], sources: &[Source]) -> [Figure; 4] {
+fn figures(files: &[TrackedFile], sources: &[RustSource]) -> [Figure; 4] {
     [
         types_sharing_a_name(sources),
         functions_named_by_a_participle(sources),
@@ -140,7 +140,7 @@ fn figures(files: &[File], sources: &[Source]) -> [Figure; 4] {
     ]
 }
 
-fn types_sharing_a_name(sources: &[Source]) -> Figure {
+fn types_sharing_a_name(sources: &[RustSource]) -> Figure {
     let mut by_name: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for source in sources {
         for found in type_definitions(source) {
@@ -158,7 +158,7 @@ fn types_sharing_a_name(sources: &[Source]) -> Figure {
     )
 }
 
-fn functions_named_by_a_participle(sources: &[Source]) -> Figure {
+fn functions_named_by_a_participle(sources: &[RustSource]) -> Figure {
     let total = sources.iter().map(|source| function_signatures(source).len()).sum();
     let offenders = functions_where(sources, |found| !found.is_test && is_participle_name(found.name), |found| found.name.to_owned());
     Figure::new(
@@ -170,7 +170,7 @@ fn functions_named_by_a_participle(sources: &[Source]) -> Figure {
     )
 }
 
-fn predicates_without_bool(sources: &[Source]) -> Figure {
+fn predicates_without_bool(sources: &[RustSource]) -> Figure {
     let is_wrong =
         |found: &FunctionSignature| PREDICATES.iter().any(|prefix| found.name.starts_with(prefix)) && found.returns != Some("bool");
     let shown = |found: &FunctionSignature| format!("{} -> {}", found.name, found.returns.unwrap_or("()"));
@@ -184,7 +184,7 @@ fn predicates_without_bool(sources: &[Source]) -> Figure {
 }
 
 fn functions_where(
-    sources: &[Source],
+    sources: &[RustSource],
     is_wrong: impl Fn(&FunctionSignature) -> bool,
     shown: impl Fn(&FunctionSignature) -> String,
 ) -> BTreeMap<String, Vec<String>> {
@@ -198,7 +198,7 @@ fn functions_where(
 }
 
 /// In every tracked text: code, documents, goldens and help.
-fn lines_with_a_banned_word(files: &[File]) -> Figure {
+fn lines_with_a_banned_word(files: &[TrackedFile]) -> Figure {
     let mut offenders: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for file in files {
         for (index, line) in file.text.lines().enumerate() {
@@ -216,7 +216,7 @@ fn lines_with_a_banned_word(files: &[File]) -> Figure {
     )
 }
 
-fn place(source: &Source, line: usize) -> String {
+fn place(source: &RustSource, line: usize) -> String {
     format!("{}:{line}", source.path)
 }
 

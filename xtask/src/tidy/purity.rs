@@ -6,15 +6,15 @@
 //! past. A key of a ledger is made of bytes that are handed in, so that not even that draws any.
 //! What never enters here: crates (see `arrows`).
 
-use super::Violation;
-use super::rust::{Source, is_name_character, line_at, offsets_of_word};
+use super::TidyViolation;
+use super::rust_source::{RustSource, is_name_character, line_at, offsets_of_word};
 
 /// The crates that are pure, and where they are.
-const PURE: &[(&str, &str)] = &[("core", "crates/converger-core/src/"), ("the ledger", "crates/converger-ledger/src/")];
+const PURE_CRATES: &[(&str, &str)] = &[("core", "crates/converger-core/src/"), ("the ledger", "crates/converger-ledger/src/")];
 
-const MODULES: &[&str] = &["time", "fs", "env", "net", "process"];
+const BANNED_MODULES: &[&str] = &["time", "fs", "env", "net", "process"];
 
-const WORDS: &[(&str, &str)] = &[
+const BANNED_WORDS: &[(&str, &str)] = &[
     ("HashMap", "its order differs from run to run; use BTreeMap"),
     ("HashSet", "its order differs from run to run; use BTreeSet"),
     ("println!", "it returns reports, the shell prints them"),
@@ -29,20 +29,20 @@ const WORDS: &[(&str, &str)] = &[
     ("getrandom", "randomness is an argument"),
 ];
 
-pub(super) fn violations(source: &Source) -> Vec<Violation> {
-    let Some((room, _)) = PURE.iter().find(|(_, path)| source.is_under(path)) else { return Vec::new() };
-    let words = WORDS.iter().flat_map(|entry| word(source, room, entry));
-    words.chain(modules(source, room)).collect()
+pub(super) fn violations(source: &RustSource) -> Vec<TidyViolation> {
+    let Some((room, _)) = PURE_CRATES.iter().find(|(_, path)| source.is_under(path)) else { return Vec::new() };
+    let words = BANNED_WORDS.iter().flat_map(|entry| banned_word_violations(source, room, entry));
+    words.chain(banned_module_violations(source, room)).collect()
 }
 
-fn word(source: &Source, room: &str, (word, reason): &(&str, &str)) -> Vec<Violation> {
+fn banned_word_violations(source: &RustSource, room: &str, (word, reason): &(&str, &str)) -> Vec<TidyViolation> {
     offsets_of_word(&source.code, word).map(|offset| violation(source, offset, &format!("`{word}` in {room}: {reason}"))).collect()
 }
 
-fn modules(source: &Source, room: &str) -> Vec<Violation> {
+fn banned_module_violations(source: &RustSource, room: &str) -> Vec<TidyViolation> {
     let named = offsets_of_word(&source.code, "std::").flat_map(|offset| {
-        let names = first_names(&source.code[offset + "std::".len()..]);
-        names.into_iter().filter(|name| MODULES.contains(name)).map(move |name| (offset, name))
+        let names = first_path_names(&source.code[offset + "std::".len()..]);
+        names.into_iter().filter(|name| BANNED_MODULES.contains(name)).map(move |name| (offset, name))
     });
     named
         .map(|(offset, name)| {
@@ -54,16 +54,16 @@ fn modules(source: &Source, room: &str) -> Vec<Violation> {
 
 /// The modules that a path after `std::` goes through first: one, or in a group `{fs,
 /// time::Duration}` several.
-fn first_names(path: &str) -> Vec<&str> {
+fn first_path_names(path: &str) -> Vec<&str> {
     match path.trim_start().strip_prefix('{') {
-        None => vec![first_name(path)],
-        Some(group) => members(group).into_iter().map(first_name).collect(),
+        None => vec![first_path_name(path)],
+        Some(group) => split_group(group).into_iter().map(first_path_name).collect(),
     }
 }
 
 /// The members of a group up to its closing brace, split at the commas that are not in a nested
 /// group.
-fn members(group: &str) -> Vec<&str> {
+fn split_group(group: &str) -> Vec<&str> {
     let mut members = Vec::new();
     let (mut depth, mut start) = (0_i32, 0);
     for (offset, character) in group.char_indices() {
@@ -84,13 +84,13 @@ fn members(group: &str) -> Vec<&str> {
     members
 }
 
-fn first_name(path: &str) -> &str {
+fn first_path_name(path: &str) -> &str {
     let path = path.trim_start();
     &path[..path.find(|character| !is_name_character(character)).unwrap_or(path.len())]
 }
 
-fn violation(source: &Source, offset: usize, sentence: &str) -> Violation {
-    Violation::new(&source.path, line_at(&source.code, offset), sentence)
+fn violation(source: &RustSource, offset: usize, sentence: &str) -> TidyViolation {
+    TidyViolation::new(&source.path, line_at(&source.code, offset), sentence)
 }
 
 #[cfg(test)]
@@ -98,30 +98,30 @@ mod tests {
     use super::super::sample::{lines, source};
     use super::*;
 
-    fn in_core(text: &str) -> Vec<Violation> {
+    fn violations_in_core(text: &str) -> Vec<TidyViolation> {
         violations(&source("crates/converger-core/src/plan.rs", text))
     }
 
     #[test]
     fn every_forbidden_word_is_found_in_core() {
-        for (word, _) in WORDS {
-            assert_eq!(lines(&in_core(&format!("//! Plan.\nuse {word};\n"))), [2], "{word}");
+        for (word, _) in BANNED_WORDS {
+            assert_eq!(lines(&violations_in_core(&format!("//! Plan.\nuse {word};\n"))), [2], "{word}");
         }
     }
 
     #[test]
     fn every_forbidden_module_is_found_alone_and_in_a_group() {
-        for module in MODULES {
-            assert_eq!(lines(&in_core(&format!("\nuse std::{module}::X;"))), [2], "{module}");
-            assert_eq!(lines(&in_core(&format!("use std::{{fmt, {module}}};"))), [1], "{module}");
-            assert_eq!(lines(&in_core(&format!("let x = ::std::{module}::f();"))), [1], "{module}");
+        for module in BANNED_MODULES {
+            assert_eq!(lines(&violations_in_core(&format!("\nuse std::{module}::X;"))), [2], "{module}");
+            assert_eq!(lines(&violations_in_core(&format!("use std::{{fmt, {module}}};"))), [1], "{module}");
+            assert_eq!(lines(&violations_in_core(&format!("let x = ::std::{module}::f();"))), [1], "{module}");
         }
-        let nested = in_core("use std::{collections::{BTreeMap, BTreeSet}, fs::{self, File}};");
+        let nested = violations_in_core("use std::{collections::{BTreeMap, BTreeSet}, fs::{self, File}};");
         assert_eq!(nested.len(), 1);
     }
 
     #[test]
-    fn the_ledger_is_held_to_the_same() {
+    fn the_same_words_are_banned_in_the_ledger() {
         let in_ledger = |text: &str| violations(&source("crates/converger-ledger/src/note.rs", text));
         for text in ["use std::fs;", "use std::net::TcpStream;", "let now = SystemTime::now();", "OsRng.fill(&mut seed);"] {
             assert_eq!(lines(&in_ledger(text)), [1], "{text}");
@@ -131,8 +131,8 @@ mod tests {
 
     #[test]
     fn pure_code_and_other_crates_pass() {
-        assert!(in_core("use std::{fmt, collections::BTreeMap};\n// std::fs, HashMap\n\"std::env\"").is_empty());
-        assert!(in_core("use core::time::Duration; let environment = my_std::fs;").is_empty());
+        assert!(violations_in_core("use std::{fmt, collections::BTreeMap};\n// std::fs, HashMap\n\"std::env\"").is_empty());
+        assert!(violations_in_core("use core::time::Duration; let environment = my_std::fs;").is_empty());
         assert!(violations(&source("crates/converger/src/main.rs", "use std::fs; println!()")).is_empty());
     }
 }

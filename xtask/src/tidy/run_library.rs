@@ -4,8 +4,8 @@
 //! The rule applies to the sources of `converger-runtime` and finds nothing until that crate exists.
 //! Crates that it may not reach are in `arrows`.
 
-use super::Violation;
-use super::rust::{Source, is_name_character, line_at, offsets_of_word};
+use super::TidyViolation;
+use super::rust_source::{RustSource, is_name_character, line_at, offsets_of_word};
 
 const RUN_LIBRARY: &str = "crates/converger-runtime/src/";
 
@@ -21,7 +21,7 @@ const INPUTS: &str = "take it as an argument";
 const FUNCTIONS: &[(&str, &str, &str)] =
     &[("process", "exit", RETURNS), ("io", "stdin", INPUTS), ("env", "args", INPUTS), ("env", "args_os", INPUTS)];
 
-pub(super) fn violations(source: &Source) -> Vec<Violation> {
+pub(super) fn violations(source: &RustSource) -> Vec<TidyViolation> {
     if !source.is_under(RUN_LIBRARY) {
         return Vec::new();
     }
@@ -32,7 +32,7 @@ pub(super) fn violations(source: &Source) -> Vec<Violation> {
         uses_of(code, module, name).into_iter().map(move |offset| (offset, format!("{module}::{name}"), *remedy))
     });
     let violation = |(offset, name, remedy): (usize, String, &str)| {
-        Violation::new(&source.path, line_at(code, offset), format!("`{name}` in the run library: {remedy}"))
+        TidyViolation::new(&source.path, line_at(code, offset), format!("`{name}` in the run library: {remedy}"))
     };
     macros.chain(functions).map(violation).collect()
 }

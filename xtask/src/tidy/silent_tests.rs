@@ -3,21 +3,21 @@
 //!
 //! What never enters here: whether an assertion is a good one. That is for the reviewer.
 
-use super::Violation;
-use super::functions::functions;
-use super::rust::Source;
+use super::TidyViolation;
+use super::functions::find_functions;
+use super::rust_source::RustSource;
 
 /// Our own assertion functions are called `check` or begin with it; so say what they do.
-const ASSERTIONS: &[&str] =
+const ASSERTION_WORDS: &[&str] =
     &["assert", "check", "expect", "unwrap", "panic!", "prop_", "proptest!", "matches!", "verify", "snapshot", "?;"];
 
-pub(super) fn violations(source: &Source) -> Vec<Violation> {
-    let tests = functions(source).into_iter().filter(|function| function.is_test);
-    let silent = tests.filter(|test| !ASSERTIONS.iter().any(|word| test.body.contains(word)));
+pub(super) fn violations(source: &RustSource) -> Vec<TidyViolation> {
+    let tests = find_functions(source).into_iter().filter(|function| function.is_test);
+    let silent = tests.filter(|test| !ASSERTION_WORDS.iter().any(|word| test.body.contains(word)));
     silent
         .map(|test| {
             let sentence = format!("the test `{}` asserts nothing; compare the outcome with what it must be", test.name);
-            Violation::new(&source.path, test.line, sentence)
+            TidyViolation::new(&source.path, test.line, sentence)
         })
         .collect()
 }
@@ -34,7 +34,7 @@ mod tests {
     }
 
     #[test]
-    fn tests_that_compare_and_functions_that_are_no_tests_pass() {
+    fn tests_with_assertions_and_other_functions_pass() {
         let text = "#[test]\nfn a() { assert_eq!(f(), 1); }\n#[test]\nfn b() { check_plan(1, 2); }\n\
                     fn c() { f(); }\n";
         assert!(violations(&source("a.rs", text)).is_empty());

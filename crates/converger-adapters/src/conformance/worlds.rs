@@ -6,7 +6,7 @@ use converger_core::observe::{self, Observation};
 
 /// A world whose truth is known.
 #[derive(Clone, Debug)]
-pub struct World {
+pub struct KnownWorld {
     /// What it is about.
     pub name: &'static str,
     /// How it is.
@@ -17,9 +17,9 @@ pub struct World {
     pub is_readable: bool,
 }
 
-const QUIET: &str = r#""lock": null, "ha": null, "template": false, "protection": false, "tags": [], "pending": []"#;
+const UNSET_GUARDS: &str = r#""lock": null, "ha": null, "template": false, "protection": false, "tags": [], "pending": []"#;
 
-/// Name, `complete`, `quorate`, rows, and the ids that are asked for. `QUIET` stands for guards that were read and are quiet.
+/// Name, `complete`, `quorate`, rows, and the ids that are asked for. `UNSET_GUARDS` stands for guards that were read and are quiet.
 const WORLDS: [(&str, bool, bool, &str, &[u64]); 11] = [
     ("nothing there", true, true, "", &[100]),
     ("one guest", true, true, r#"{"vmid": 100, "kind": "qemu", "name": "a", "node": "n1", "status": "running", QUIET}"#, &[100]),
@@ -92,15 +92,15 @@ const WORLDS: [(&str, bool, bool, &str, &[u64]); 11] = [
 /// # Panics
 /// If one of the texts above is not a reading, which is a mistake in this file.
 #[must_use]
-pub fn worlds() -> Vec<World> {
-    WORLDS.iter().map(|(name, complete, quorate, rows, ids)| world(name, *complete, *quorate, rows, ids)).collect()
+pub fn known_worlds() -> Vec<KnownWorld> {
+    WORLDS.iter().map(|(name, complete, quorate, rows, ids)| parse_world(name, *complete, *quorate, rows, ids)).collect()
 }
 
-fn world(name: &'static str, complete: bool, quorate: bool, rows: &str, ids: &[u64]) -> World {
+fn parse_world(name: &'static str, complete: bool, quorate: bool, rows: &str, ids: &[u64]) -> KnownWorld {
     let text = format!(
         r#"{{"schema": "converger.observation/1", "environment": "stage", "complete": {complete}, "quorate": {quorate},
             "nodes": [{{"name": "n1", "online": true}}, {{"name": "n2", "online": false}}], "guests": [{}]}}"#,
-        rows.replace("QUIET", QUIET)
+        rows.replace("QUIET", UNSET_GUARDS)
     );
     let truth = observe::parse(text.as_bytes()).unwrap_or_else(|faults| panic!("the world `{name}` is malformed: {faults:?}"));
     // Guards that were read and are quiet, on every row: then nothing stands in the way.
@@ -108,5 +108,5 @@ fn world(name: &'static str, complete: bool, quorate: bool, rows: &str, ids: &[u
     // Who is not there must be proven absent, which an offline node may forbid.
     let are_there = ids.iter().all(|id| rows.contains(&format!("\"vmid\": {id},")));
     let is_readable = complete && quorate && is_quiet && are_there && !rows.contains("unknown") && !rows.contains("n2");
-    World { name, truth, scope: Scope::new(ids.iter().filter_map(|id| Vmid::new(*id)).collect()), is_readable }
+    KnownWorld { name, truth, scope: Scope::new(ids.iter().filter_map(|id| Vmid::new(*id)).collect()), is_readable }
 }

@@ -5,14 +5,14 @@
 //! has no way to switch verification off. What never enters: what an answer means (`codec`), and what to read (`observe`).
 
 mod certificate;
-mod fault;
-mod lane;
-mod prompt;
+mod connect_deadline;
+mod endpoint_monitor;
+mod node_queue;
+mod redact;
 mod secret;
 mod session;
-mod strike;
+mod transport_failure;
 mod trust;
-mod watch;
 
 use std::future::Future;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -23,50 +23,50 @@ use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH, C
 use reqwest::{Response, Url};
 use thiserror::Error;
 
-use super::codec::{self, Command, Event, Failure, HttpAnswer, HttpRequest, Method};
-use fault::Scene;
+use super::codec::{self, HttpMethod, HttpRequest, HttpResponse, ProxmoxCommand, ProxmoxEvent, ProxmoxFailure};
+use transport_failure::ExchangeContext;
 
-pub use certificate::Validity;
-pub use lane::Turn;
-pub use secret::{Secret, SecretError, SecretSource, Token, TokenId};
-pub use session::{REQUESTS_PER_NODE_MAX, Session};
-pub use trust::{Distrust, Fingerprint, Trust, TrustError};
-pub use watch::Watch;
+pub use certificate::CertificateValidity;
+pub use endpoint_monitor::EndpointMonitor;
+pub use node_queue::NodePermit;
+pub use secret::{ApiToken, SecretError, SecretSource, TokenId, TokenSecret};
+pub use session::{ProxmoxSession, REQUESTS_PER_NODE_MAX};
+pub use trust::{Fingerprint, Trust, TrustError, TrustFailure};
 
 /// The port of Proxmox's API.
 const PORT: u16 = 8006;
 
 /// Proxmox closes an idle connection after 5 s; a request on a connection that is being closed would be lost.
-const IDLE: Duration = Duration::from_secs(3);
-const _: () = assert!(IDLE.as_secs() < 5);
+const IDLE_CONNECTION_MAX: Duration = Duration::from_secs(3);
+const _: () = assert!(IDLE_CONNECTION_MAX.as_secs() < 5);
 
 /// This machine. No resolver is asked where it is, so that none can lead elsewhere.
 const LOCALHOST: &str = "localhost";
-const LOCALHOST_PLACES: [SocketAddr; 2] =
+const LOCALHOST_ADDRESSES: [SocketAddr; 2] =
     [SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0), SocketAddr::new(IpAddr::V6(Ipv6Addr::LOCALHOST), 0)];
 
 /// Something that takes a request to a Proxmox server and brings back its answer.
 ///
 /// The seam for simulation: the lab answers in process, the client over HTTPS.
-pub trait Exchange {
+pub trait ProxmoxTransport {
     /// Sends once and waits for the whole answer.
-    fn exchange(&self, request: &HttpRequest) -> impl Future<Output = Result<HttpAnswer, Failure>> + Send;
+    fn exchange(&self, request: &HttpRequest) -> impl Future<Output = Result<HttpResponse, ProxmoxFailure>> + Send;
 
     /// What an answer means to whoever sent this command: what the codec makes of it. A simulation, which is given the same answers
     /// again and again, may remember what it made of them.
     ///
     /// # Errors
     /// Why the command was not carried out, or why that cannot be told.
-    fn decode(&self, command: &Command, answer: &HttpAnswer) -> Result<Event, Failure> {
+    fn decode(&self, command: &ProxmoxCommand, answer: &HttpResponse) -> Result<ProxmoxEvent, ProxmoxFailure> {
         codec::decode(command, answer)
     }
 
     /// Who is asked, for messages.
-    fn place(&self) -> &str;
+    fn endpoint_name(&self) -> &str;
 
     /// A view of what the other side shows of itself; nothing, where there is no wire to see it on.
-    fn watch(&self) -> Watch {
-        Watch::default()
+    fn monitor(&self) -> EndpointMonitor {
+        EndpointMonitor::default()
     }
 }
 
@@ -74,22 +74,22 @@ pub trait Exchange {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
     url: Url,
-    place: String,
+    name: String,
     trust: Trust,
 }
 
 /// An address that is not one.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("`{}` is not the address of an API; write it as https://name:8006", .0.escape_debug())]
-pub struct NotAnAddress(String);
+pub struct InvalidAddress(String);
 
 impl Endpoint {
     /// The endpoint at `https://name[:port]`; the port is 8006 unless it is given.
     ///
     /// # Errors
     /// Another scheme, or anything besides a name and a port: a path or a user have no meaning here.
-    pub fn new(address: &str, trust: Trust) -> Result<Self, NotAnAddress> {
-        let wrong = || NotAnAddress(address.to_owned());
+    pub fn new(address: &str, trust: Trust) -> Result<Self, InvalidAddress> {
+        let wrong = || InvalidAddress(address.to_owned());
         let mut url = Url::parse(address).map_err(|_| wrong())?;
         let is_bare = matches!(url.path(), "" | "/") && url.query().is_none() && url.fragment().is_none();
         let is_nobody = url.username().is_empty() && url.password().is_none();
@@ -101,7 +101,7 @@ impl Endpoint {
         let has_port = address.trim_end_matches('/').ends_with(":443");
         let port = url.port().unwrap_or(if has_port { 443 } else { PORT });
         url.set_port(Some(port)).map_err(|()| wrong())?;
-        Ok(Self { url, place: format!("{host}:{port}"), trust })
+        Ok(Self { url, name: format!("{host}:{port}"), trust })
     }
 
     /// Whom to trust there.
@@ -112,8 +112,8 @@ impl Endpoint {
 
     /// The name and port, for messages.
     #[must_use]
-    pub fn place(&self) -> &str {
-        &self.place
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
     /// Whether it is an address of the loopback, which nobody but this machine answers at.
@@ -127,7 +127,7 @@ impl Endpoint {
 
 /// How much an exchange may take, and a reading of many of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bounds {
+pub struct RequestLimits {
     /// Bytes of a body.
     pub body_bytes_max: usize,
     /// Time until a connection stands.
@@ -142,7 +142,7 @@ pub struct Bounds {
     pub reading: Duration,
 }
 
-impl Default for Bounds {
+impl Default for RequestLimits {
     /// A list of 10,000 guests is 4 MiB, and all of them in full are 50 MiB; Proxmox itself gives up on a node after 30 s.
     fn default() -> Self {
         Self {
@@ -156,7 +156,7 @@ impl Default for Bounds {
     }
 }
 
-impl Bounds {
+impl RequestLimits {
     /// The same for a person who waits and whose word counts also where nobody answers: a few seconds for each endpoint.
     #[must_use]
     pub fn brief(self) -> Self {
@@ -196,7 +196,7 @@ pub enum ClientError {
 impl ClientError {
     /// Whether it is what was configured that cannot be used, and not this machine.
     #[must_use]
-    pub fn is_of_the_configuration(&self) -> bool {
+    pub fn is_configuration_fault(&self) -> bool {
         match self {
             Self::Trust { source, .. } => !matches!(source, TrustError::Setup(_)),
             Self::Token => true,
@@ -207,26 +207,26 @@ impl ClientError {
 
 /// The client of one endpoint.
 #[derive(Debug)]
-pub struct Client {
+pub struct ProxmoxClient {
     http: reqwest::Client,
     endpoint: Endpoint,
-    bounds: Bounds,
-    watch: Watch,
+    bounds: RequestLimits,
+    monitor: EndpointMonitor,
     /// To be struck out of whatever comes back.
-    secret: Secret,
+    secret: TokenSecret,
 }
 
-impl Client {
+impl ProxmoxClient {
     /// A client with this token. Nothing is sent yet.
     ///
     /// # Errors
     /// TLS or HTTPS cannot be set up as asked.
-    pub fn new(endpoint: Endpoint, token: &Token, bounds: Bounds) -> Result<Self, ClientError> {
-        let place = || endpoint.place.clone();
-        let watch = Watch::default();
-        let tls = trust::tls(&endpoint.trust, &watch).map_err(|source| ClientError::Trust { place: place(), source })?;
+    pub fn new(endpoint: Endpoint, token: &ApiToken, bounds: RequestLimits) -> Result<Self, ClientError> {
+        let place = || endpoint.name.clone();
+        let watch = EndpointMonitor::default();
+        let tls = trust::tls_config(&endpoint.trust, &watch).map_err(|source| ClientError::Trust { place: place(), source })?;
         let mut headers = HeaderMap::new();
-        headers.insert(AUTHORIZATION, token.header().ok_or(ClientError::Token)?);
+        headers.insert(AUTHORIZATION, token.authorization_header().ok_or(ClientError::Token)?);
         headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
         let http = reqwest::Client::builder()
             .tls_backend_preconfigured(tls)
@@ -236,24 +236,24 @@ impl Client {
             .retry(reqwest::retry::never())
             .referer(false)
             .no_proxy()
-            .resolve_to_addrs(LOCALHOST, &LOCALHOST_PLACES)
-            .pool_idle_timeout(IDLE)
+            .resolve_to_addrs(LOCALHOST, &LOCALHOST_ADDRESSES)
+            .pool_idle_timeout(IDLE_CONNECTION_MAX)
             // Before the deadline strikes, so that a handshake that hangs is told from an answer that does.
             .connect_timeout(bounds.connect.min(bounds.deadline * 9 / 10))
-            .connector_layer(prompt::layer())
+            .connector_layer(connect_deadline::deadline_layer())
             .timeout(bounds.deadline)
             .user_agent(concat!("converger/", env!("CARGO_PKG_VERSION")))
             .default_headers(headers)
             .build()
             .map_err(|source| ClientError::Setup { place: place(), source })?;
-        Ok(Self { http, endpoint, bounds, watch, secret: token.secret.clone() })
+        Ok(Self { http, endpoint, bounds, monitor: watch, secret: token.secret.clone() })
     }
 
-    fn scene<'c>(&'c self, request: &'c HttpRequest) -> Scene<'c> {
-        Scene {
-            place: &self.endpoint.place,
+    fn exchange_context<'c>(&'c self, request: &'c HttpRequest) -> ExchangeContext<'c> {
+        ExchangeContext {
+            place: &self.endpoint.name,
             trust: &self.endpoint.trust,
-            watch: &self.watch,
+            watch: &self.monitor,
             secret: &self.secret,
             request,
             deadline_secs: self.bounds.deadline.as_secs(),
@@ -261,12 +261,12 @@ impl Client {
         }
     }
 
-    async fn send(&self, request: &HttpRequest) -> Result<Response, reqwest::Error> {
+    async fn send_request(&self, request: &HttpRequest) -> Result<Response, reqwest::Error> {
         let method = match request.method() {
-            Method::Get => reqwest::Method::GET,
-            Method::Post => reqwest::Method::POST,
-            Method::Put => reqwest::Method::PUT,
-            Method::Delete => reqwest::Method::DELETE,
+            HttpMethod::Get => reqwest::Method::GET,
+            HttpMethod::Post => reqwest::Method::POST,
+            HttpMethod::Put => reqwest::Method::PUT,
+            HttpMethod::Delete => reqwest::Method::DELETE,
         };
         let mut url = self.endpoint.url.clone();
         let (path, query) = request.path().split_once('?').map_or((request.path(), None), |(path, query)| (path, Some(query)));
@@ -279,17 +279,19 @@ impl Client {
             builder = builder.header(CONTENT_LENGTH, form.len()).body(form.to_owned());
         }
         match request.method() {
-            Method::Get => builder.send().await,
-            Method::Post | Method::Put | Method::Delete => prompt::within(self.bounds.connect_to_change, builder.send()).await,
+            HttpMethod::Get => builder.send().await,
+            HttpMethod::Post | HttpMethod::Put | HttpMethod::Delete => {
+                connect_deadline::with_connect_deadline(self.bounds.connect_to_change, builder.send()).await
+            }
         }
     }
 
     /// The whole body, or a failure as soon as it is known to be too much.
-    async fn body(&self, mut response: Response, request: &HttpRequest) -> Result<Vec<u8>, Failure> {
+    async fn read_body(&self, mut response: Response, request: &HttpRequest) -> Result<Vec<u8>, ProxmoxFailure> {
         let bytes_max = self.bounds.body_bytes_max;
         let announced = response.content_length();
         if usize::try_from(announced.unwrap_or(0)).map_or(true, |bytes| bytes > bytes_max) {
-            return Err(fault::too_large(&self.scene(request), bytes_max));
+            return Err(transport_failure::too_large_failure(&self.exchange_context(request), bytes_max));
         }
         // Proxmox's raw errors have no length, and it may end TCP without a word of TLS. The head came whole, and all that
         // could have been cut off is text behind a no.
@@ -297,40 +299,48 @@ impl Client {
         let mut body = Vec::new();
         loop {
             match response.chunk().await {
-                Ok(Some(chunk)) if body.len() + chunk.len() > bytes_max => return Err(fault::too_large(&self.scene(request), bytes_max)),
+                Ok(Some(chunk)) if body.len() + chunk.len() > bytes_max => {
+                    return Err(transport_failure::too_large_failure(&self.exchange_context(request), bytes_max));
+                }
                 Ok(Some(chunk)) => body.extend_from_slice(&chunk),
                 Ok(None) => return Ok(body),
                 Err(error) if ends_with_tcp && !error.is_timeout() => return Ok(body),
-                Err(error) => return Err(fault::of(&error, &self.scene(request))),
+                Err(error) => return Err(transport_failure::from_transport_error(&error, &self.exchange_context(request))),
             }
         }
     }
 }
 
-impl Exchange for Client {
-    async fn exchange(&self, request: &HttpRequest) -> Result<HttpAnswer, Failure> {
-        let response = self.send(request).await.map_err(|error| fault::of(&error, &self.scene(request)))?;
+impl ProxmoxTransport for ProxmoxClient {
+    async fn exchange(&self, request: &HttpRequest) -> Result<HttpResponse, ProxmoxFailure> {
+        let response = self
+            .send_request(request)
+            .await
+            .map_err(|error| transport_failure::from_transport_error(&error, &self.exchange_context(request)))?;
         let status = response.status();
         if let Some(date) = response.headers().get(DATE).and_then(|date| date.to_str().ok()) {
-            self.watch.said(&self.secret.strike_text(date.as_bytes()));
+            self.monitor.record_date(&self.secret.redact_text(date.as_bytes()));
         }
-        let reason = response.extensions().get::<ReasonPhrase>().map(|phrase| self.secret.strike_text(phrase.as_bytes()));
+        let reason = response.extensions().get::<ReasonPhrase>().map(|phrase| self.secret.redact_text(phrase.as_bytes()));
         if let Some(encoding) = response.headers().get(CONTENT_ENCODING).filter(|encoding| encoding.as_bytes() != b"identity") {
-            return Err(fault::encoded(&self.scene(request), &self.secret.strike_text(encoding.as_bytes())));
+            return Err(transport_failure::compressed_failure(
+                &self.exchange_context(request),
+                &self.secret.redact_text(encoding.as_bytes()),
+            ));
         }
         let elsewhere = response.headers().get(LOCATION).filter(|_| status.is_redirection());
-        let elsewhere = elsewhere.map_or_else(String::new, |place| format!(", to {}", self.secret.strike_text(place.as_bytes())));
-        let body = self.secret.strike(self.body(response, request).await?);
+        let elsewhere = elsewhere.map_or_else(String::new, |place| format!(", to {}", self.secret.redact_text(place.as_bytes())));
+        let body = self.secret.redact(self.read_body(response, request).await?);
         let reason = reason.unwrap_or_else(|| status.canonical_reason().unwrap_or("").to_owned()) + &elsewhere;
-        Ok(HttpAnswer { status: status.as_u16(), reason, body })
+        Ok(HttpResponse { status: status.as_u16(), reason, body })
     }
 
-    fn place(&self) -> &str {
-        self.endpoint.place()
+    fn endpoint_name(&self) -> &str {
+        self.endpoint.name()
     }
 
-    fn watch(&self) -> Watch {
-        self.watch.clone()
+    fn monitor(&self) -> EndpointMonitor {
+        self.monitor.clone()
     }
 }
 
@@ -339,19 +349,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_is_a_name_and_a_port() {
-        let place = |address: &str| Endpoint::new(address, Trust::System).map(|endpoint| endpoint.place);
+    fn address_is_a_name_and_a_port() {
+        let place = |address: &str| Endpoint::new(address, Trust::System).map(|endpoint| endpoint.name);
         assert_eq!(place("https://pve1.example"), Ok("pve1.example:8006".into()));
         assert_eq!(place("https://pve1.example:443"), Ok("pve1.example:443".into()));
         assert_eq!(place("https://10.0.0.1:8006/"), Ok("10.0.0.1:8006".into()));
         assert_eq!(place("https://[fd00::1]"), Ok("[fd00::1]:8006".into()));
         for bad in ["http://pve1", "pve1:8006", "https://", "https://u:p@pve1", "https://pve1/api2", "https://pve1?x=1", "ftp://pve1"] {
-            assert_eq!(place(bad), Err(NotAnAddress(bad.into())), "{bad}");
+            assert_eq!(place(bad), Err(InvalidAddress(bad.into())), "{bad}");
         }
     }
 
     #[test]
-    fn this_machine_is_known_by_number_and_by_name_and_nobody_else_is() {
+    fn recognises_only_loopback_addresses() {
         let is_loopback = |address: &str| Endpoint::new(address, Trust::System).expect("an address").is_loopback();
         for own in ["https://127.0.0.1", "https://127.8.8.8:443", "https://[::1]:8006", "https://localhost", "https://LOCALHOST:8006"] {
             assert!(is_loopback(own), "{own}");

@@ -4,35 +4,36 @@
 //! What never enters: who is asked, with which credentials, when and how often.
 
 mod access;
-mod answer;
-mod basis;
 mod command;
 mod config;
 mod event;
+mod failure_cause;
 mod field;
 mod ha;
+mod identifiers;
 mod object;
 mod options;
 mod property;
-mod reason;
 mod request;
+mod response;
 mod scalar;
 mod upid;
-mod words;
+mod write_basis;
 
-pub use access::{Expiry, Permissions, Roles, Spread, TokenState, User};
-pub(super) use answer::shortened;
-pub use answer::{Delivery, Failure, HttpAnswer, Shown};
-pub use basis::Basis;
-pub use command::{CloneDisks, Command, ConfigSet, Migration, Read, Write, encode};
+pub use access::{Expiry, Permissions, ProxmoxUser, RolePrivileges, SpreadFilter, TokenState};
+pub use command::{CloneDisks, ConfigSet, MigrationMode, ProxmoxCommand, ProxmoxRead, ProxmoxWrite, encode};
 pub use config::GuestConfig;
 pub use event::{
-    Accepted, Cluster, Event, GuestStatus, NextId, NodeGuest, Resource, ResourceList, Snapshot, Snapshots, Task, TaskState, Version, decode,
+    AcceptedChange, ClusterStatus, GuestResource, GuestStatus, IdAvailability, ListedTask, NodeGuest, ProxmoxEvent, ProxmoxSnapshot,
+    ProxmoxSnapshots, ProxmoxTaskState, ProxmoxVersion, ResourceList, decode,
 };
-pub use field::Unwritable;
-pub use ha::{HaResource, HaStatus};
+pub use failure_cause::{FailureCause, classify_text};
+pub use field::UnwritableChange;
+pub use ha::{HaService, HaStatus};
+pub use identifiers::{ConfigDigest, DiskKey, DiskSize, GuestPath, SnapshotName, StorageName, UserId};
 pub use options::TagOptions;
-pub use reason::{Cause, classify};
-pub use request::{BASE, HttpRequest, Method, percent_encode};
+pub use request::{BASE, HttpMethod, HttpRequest, percent_encode};
+pub(super) use response::shorten;
+pub use response::{Delivery, EscapedText, HttpResponse, ProxmoxFailure};
 pub use upid::Upid;
-pub use words::{Digest, DiskKey, DiskSize, GuestPath, SnapshotName, StorageName, UserId};
+pub use write_basis::WriteBasis;

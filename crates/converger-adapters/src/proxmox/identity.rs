@@ -5,8 +5,8 @@
 use converger_core::guest::{ClusterIdentity, NodeName};
 use thiserror::Error;
 
-use super::client::{ClientError, Exchange, Session};
-use super::codec::{Command, Event, Failure, Read};
+use super::client::{ClientError, ProxmoxSession, ProxmoxTransport};
+use super::codec::{ProxmoxCommand, ProxmoxEvent, ProxmoxFailure, ProxmoxRead};
 
 /// Why the identity of a cluster is not known. Nothing is sent to a cluster that is not known.
 #[derive(Debug, Error)]
@@ -18,14 +18,14 @@ pub enum IdentityError {
         place: String,
     },
     /// The node did not tell.
-    #[error("{place}: the certificates of node `{}` do not show the root CA of the cluster: {}", node.as_str(), failure.without_place(place))]
+    #[error("{place}: the certificates of node `{}` do not show the root CA of the cluster: {}", node.as_str(), failure.without_endpoint_name(place))]
     Failed {
         /// The endpoint.
         place: String,
         /// The node.
         node: NodeName,
         /// What came instead.
-        failure: Failure,
+        failure: ProxmoxFailure,
     },
     /// No client can be set up.
     #[error(transparent)]
@@ -36,10 +36,10 @@ pub enum IdentityError {
 ///
 /// # Errors
 /// The node may not be asked, does not list the root CA, or lists something else in its place.
-pub async fn read_identity<E: Exchange>(session: &Session<E>, node: &NodeName) -> Result<ClusterIdentity, IdentityError> {
-    let failed = |failure| IdentityError::Failed { place: session.place().to_owned(), node: node.clone(), failure };
-    match session.call(&Command::Read(Read::Certificates(node.clone()))).await.map_err(failed)? {
-        Event::Identity(identity) => Ok(identity),
-        other => Err(failed(other.unexpected())),
+pub async fn read_identity<E: ProxmoxTransport>(session: &ProxmoxSession<E>, node: &NodeName) -> Result<ClusterIdentity, IdentityError> {
+    let failed = |failure| IdentityError::Failed { place: session.endpoint_name().to_owned(), node: node.clone(), failure };
+    match session.call(&ProxmoxCommand::Read(ProxmoxRead::Certificates(node.clone()))).await.map_err(failed)? {
+        ProxmoxEvent::Identity(identity) => Ok(identity),
+        other => Err(failed(other.unexpected_failure())),
     }
 }

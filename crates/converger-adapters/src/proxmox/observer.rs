@@ -7,24 +7,24 @@ use std::sync::OnceLock;
 use std::time::SystemTime;
 
 use converger_core::desired::{Desired, Scope};
-use converger_core::failure::Code;
+use converger_core::failure::FailureCode;
 use converger_core::guest::{ClusterIdentity, EnvironmentName, NodeName};
 use converger_core::observe::{Note, Scoped};
 use thiserror::Error;
 
-use super::client::{Bounds, Client, ClientError, Endpoint, Session, Token};
-use super::codec::{Cause, Command, Event, Failure, Read, Version};
-use super::doctor::need::Wants;
-use super::doctor::{self, Examined};
-use super::hand::{Caller, Hand};
+use super::actuator::{CallerIdentity, ProxmoxActuator};
+use super::client::{ApiToken, ClientError, Endpoint, ProxmoxClient, ProxmoxSession, RequestLimits};
+use super::codec::{FailureCause, ProxmoxCommand, ProxmoxEvent, ProxmoxFailure, ProxmoxRead, ProxmoxVersion};
+use super::doctor::privilege_needs::RequiredVerbs;
+use super::doctor::{self, DoctorReport};
 use super::identity::{IdentityError, read_identity};
-use super::observe::{self, Needs, Question, Unread};
+use super::observe::{self, ObservationRequest, ReadSet, ReadingError};
 use super::time;
 use crate::{ObserveError, Observer};
 
 /// What an environment is and how it is reached.
 #[derive(Clone, Debug)]
-pub struct Environment {
+pub struct ConnectionSettings {
     /// Its name in this program.
     pub name: EnvironmentName,
     /// The name of its cluster, if it is pinned.
@@ -32,39 +32,39 @@ pub struct Environment {
     /// Its API endpoints, in the order in which they are tried.
     pub endpoints: Vec<Endpoint>,
     /// The token that is used at all of them.
-    pub token: Token,
+    pub token: ApiToken,
     /// How much an exchange may take.
-    pub bounds: Bounds,
+    pub bounds: RequestLimits,
 }
 
 /// The observer of one environment.
 #[derive(Debug)]
-pub struct Proxmox {
+pub struct ProxmoxObserver {
     name: EnvironmentName,
     cluster: Option<Box<str>>,
-    ways: Vec<Way>,
-    needs: Needs,
+    endpoints: Vec<EndpointAccess>,
+    needs: ReadSet,
     clock: fn() -> SystemTime,
     /// The release that answered, once it was read: it is asked for once in a run, however often the guests are read.
-    release: OnceLock<Version>,
+    release: OnceLock<ProxmoxVersion>,
 }
 
 /// How one endpoint is reached.
 #[derive(Debug)]
-struct Way {
+struct EndpointAccess {
     endpoint: Endpoint,
-    token: Token,
-    bounds: Bounds,
+    token: ApiToken,
+    bounds: RequestLimits,
 }
 
-impl Way {
-    fn client(&self) -> Result<Client, ClientError> {
-        Client::new(self.endpoint.clone(), &self.token, self.bounds)
+impl EndpointAccess {
+    fn client(&self) -> Result<ProxmoxClient, ClientError> {
+        ProxmoxClient::new(self.endpoint.clone(), &self.token, self.bounds)
     }
 
     /// For one reading.
-    fn session(&self) -> Result<Session<Client>, ClientError> {
-        self.client().map(|client| Session::for_reading(client, self.bounds))
+    fn session(&self) -> Result<ProxmoxSession<ProxmoxClient>, ClientError> {
+        self.client().map(|client| ProxmoxSession::for_reading(client, self.bounds))
     }
 }
 
@@ -78,34 +78,34 @@ pub enum ProxmoxError {
     #[error(transparent)]
     Client(#[from] ClientError),
     /// With no endpoint there was a connection.
-    #[error("{}", unanswered(.0))]
-    NoAnswer(Vec<Failure>),
+    #[error("{}", describe_unanswered(.0))]
+    NoAnswer(Vec<ProxmoxFailure>),
     /// The endpoint that answered gave no reading.
     #[error(transparent)]
-    Unread(#[from] Unread),
+    Unread(#[from] ReadingError),
 }
 
-fn unanswered(failures: &[Failure]) -> String {
+fn describe_unanswered(failures: &[ProxmoxFailure]) -> String {
     match failures {
         [failure] => failure.text.to_string(),
-        several => format!("none of {} endpoints can be asked\n  {}", several.len(), texts(several).join("\n  ")),
+        several => format!("none of {} endpoints can be asked\n  {}", several.len(), failure_texts(several).join("\n  ")),
     }
 }
 
 /// What happened at each, with the code under which more is said about it.
-fn texts(failures: &[Failure]) -> Vec<String> {
+fn failure_texts(failures: &[ProxmoxFailure]) -> Vec<String> {
     failures.iter().map(|failure| format!("{} ({})", failure.text, failure.cause.code().word())).collect()
 }
 
 impl ProxmoxError {
     /// The code of the failure.
     #[must_use]
-    pub fn code(&self) -> Option<Code> {
+    pub fn code(&self) -> Option<FailureCode> {
         match self {
-            Self::NoEndpoint => Some(Code::EnvironmentUnconfigured),
-            Self::Client(client) if client.is_of_the_configuration() => Some(Code::ClientSetup),
-            Self::Client(_) => Some(Code::ProcessLimited),
-            Self::NoAnswer(failures) => gravest(failures),
+            Self::NoEndpoint => Some(FailureCode::EnvironmentUnconfigured),
+            Self::Client(client) if client.is_configuration_fault() => Some(FailureCode::ClientSetup),
+            Self::Client(_) => Some(FailureCode::ProcessLimited),
+            Self::NoAnswer(failures) => gravest_code(failures),
             Self::Unread(unread) => Some(unread.code()),
         }
     }
@@ -121,26 +121,26 @@ impl ProxmoxError {
 }
 
 /// The one code of several endpoints. A certificate that is not the pinned one is an alarm, and counts before mere silence.
-fn gravest(failures: &[Failure]) -> Option<Code> {
-    let is_alarm = |failure: &&Failure| failure.cause == Cause::PinMismatch;
+fn gravest_code(failures: &[ProxmoxFailure]) -> Option<FailureCode> {
+    let is_alarm = |failure: &&ProxmoxFailure| failure.cause == FailureCause::PinMismatch;
     let first = failures.iter().find(is_alarm).or(failures.first())?;
     let is_one = is_alarm(&first) || failures.iter().all(|failure| failure.cause == first.cause);
-    Some(if is_one { first.cause.code() } else { Code::EndpointUnreachable })
+    Some(if is_one { first.cause.code() } else { FailureCode::EndpointUnreachable })
 }
 
 /// An endpoint that was passed over, as the reading keeps it.
-fn passed(failure: &Failure, token: &str) -> Note {
-    let (code, remedy) = (failure.cause.code().word().into(), observe::remedy(failure, token).into());
+fn passed_over_note(failure: &ProxmoxFailure, token: &str) -> Note {
+    let (code, remedy) = (failure.cause.code().word().into(), observe::failure_remedy(failure, token).into());
     Note { code, guest: None, remedy, text: failure.text.clone() }
 }
 
 /// A reading, and what it took. What people should know about it stands in it.
 #[derive(Clone, Debug)]
-pub struct Report {
+pub struct ObservationReport {
     /// The reading in scope.
     pub reading: Scoped,
     /// The endpoint that was asked.
-    pub place: String,
+    pub endpoint: String,
     /// How many requests were made.
     pub requests: u64,
     /// How many of the first notes are about endpoints that were tried before, with which no connection came about.
@@ -149,23 +149,23 @@ pub struct Report {
     pub node: Option<NodeName>,
 }
 
-impl Proxmox {
+impl ProxmoxObserver {
     /// An observer of this environment that reads everything of the guests in scope.
     ///
     /// # Errors
     /// It has no endpoint.
-    pub fn new(environment: Environment) -> Result<Self, ProxmoxError> {
-        let Environment { name, cluster, endpoints, token, bounds } = environment;
+    pub fn new(environment: ConnectionSettings) -> Result<Self, ProxmoxError> {
+        let ConnectionSettings { name, cluster, endpoints, token, bounds } = environment;
         if endpoints.is_empty() {
             return Err(ProxmoxError::NoEndpoint);
         }
-        let ways = endpoints.into_iter().map(|endpoint| Way { endpoint, token: token.clone(), bounds }).collect();
-        Ok(Self { name, cluster, ways, needs: Needs::Everything, clock: SystemTime::now, release: OnceLock::new() })
+        let ways = endpoints.into_iter().map(|endpoint| EndpointAccess { endpoint, token: token.clone(), bounds }).collect();
+        Ok(Self { name, cluster, endpoints: ways, needs: ReadSet::Everything, clock: SystemTime::now, release: OnceLock::new() })
     }
 
     /// The same, reading only what is needed.
     #[must_use]
-    pub fn with_needs(self, needs: Needs) -> Self {
+    pub fn with_needs(self, needs: ReadSet) -> Self {
         Self { needs, ..self }
     }
 
@@ -177,36 +177,43 @@ impl Proxmox {
 
     /// Where it is asked, in the order in which they are tried.
     #[must_use]
-    pub fn places(&self) -> Vec<&str> {
-        self.ways.iter().map(|way| way.endpoint.place()).collect()
+    pub fn endpoint_names(&self) -> Vec<&str> {
+        self.endpoints.iter().map(|way| way.endpoint.name()).collect()
     }
 
     /// Takes one reading, and says what it took.
     ///
     /// # Errors
     /// There is no reading at all.
-    pub async fn report(&self, scope: &Scope) -> Result<Report, ProxmoxError> {
+    pub async fn take_report(&self, scope: &Scope) -> Result<ObservationReport, ProxmoxError> {
         let mut passed_over = Vec::new();
-        for way in &self.ways {
+        for way in &self.endpoints {
             let session = way.session()?;
             // What is known of a guest may be from the first answer: a reading is as old as its beginning.
             let began = (self.clock)();
             let token = way.token.id.as_str();
-            let question = Question { environment: &self.name, cluster: self.cluster.as_deref(), token, scope, needs: &self.needs };
-            match observe::read(&session, &question).await {
+            let question =
+                ObservationRequest { environment: &self.name, cluster: self.cluster.as_deref(), token, scope, needs: &self.needs };
+            match observe::take_reading(&session, &question).await {
                 Ok(taken) => {
                     let mut observation = taken.observation;
                     let release = self.release(&session).await;
                     observation.taken_at = Some(time::timestamp(began).into());
-                    let (place, requests) = (session.place().to_owned(), session.requests());
-                    let over = passed_over.iter().map(|failure| passed(failure, token));
-                    let release = observe::Note::of_release(&release).map(|note| note.told(token));
+                    let (place, requests) = (session.endpoint_name().to_owned(), session.request_count());
+                    let over = passed_over.iter().map(|failure| passed_over_note(failure, token));
+                    let release = observe::ReadingNote::of_release(&release).map(|note| note.to_core_note(token));
                     observation.notes = over.chain(release).chain(observation.notes).collect();
                     let passed_over = passed_over.len();
-                    return Ok(Report { reading: observation.within(scope), place, requests, passed_over, node: taken.node });
+                    return Ok(ObservationReport {
+                        reading: observation.into_scoped(scope),
+                        endpoint: place,
+                        requests,
+                        passed_over,
+                        node: taken.node,
+                    });
                 }
                 // Only an endpoint with which there never was a connection is passed over: a view is not exchanged for another.
-                Err(Unread::Failed { failure, .. }) if session.requests() == 1 && failure.cause.is_no_connection() => {
+                Err(ReadingError::Failed { failure, .. }) if session.request_count() == 1 && failure.cause.is_connect_failure() => {
                     passed_over.push(failure);
                 }
                 Err(unread) => return Err(unread.into()),
@@ -215,13 +222,13 @@ impl Proxmox {
         Err(ProxmoxError::NoAnswer(passed_over))
     }
 
-    async fn release(&self, session: &Session<Client>) -> Result<Version, Failure> {
+    async fn release(&self, session: &ProxmoxSession<ProxmoxClient>) -> Result<ProxmoxVersion, ProxmoxFailure> {
         if let Some(version) = self.release.get() {
             return Ok(version.clone());
         }
-        match session.call(&Command::Read(Read::Version)).await? {
-            Event::Version(version) => Ok(self.release.get_or_init(|| version).clone()),
-            other => Err(other.unexpected()),
+        match session.call(&ProxmoxCommand::Read(ProxmoxRead::Version)).await? {
+            ProxmoxEvent::Version(version) => Ok(self.release.get_or_init(|| version).clone()),
+            other => Err(other.unexpected_failure()),
         }
     }
 
@@ -229,10 +236,10 @@ impl Proxmox {
     ///
     /// # Errors
     /// It is no endpoint of this environment, or no client can be set up.
-    pub fn hand(&self, place: &str) -> Result<Hand<Client>, ProxmoxError> {
-        let way = self.ways.iter().find(|way| way.endpoint.place() == place).ok_or(ProxmoxError::NoEndpoint)?;
-        let caller = Caller { token: way.token.id.clone(), cluster: self.cluster.clone() };
-        Ok(Hand::new(Session::new(way.client()?), caller))
+    pub fn actuator(&self, place: &str) -> Result<ProxmoxActuator<ProxmoxClient>, ProxmoxError> {
+        let way = self.endpoints.iter().find(|way| way.endpoint.name() == place).ok_or(ProxmoxError::NoEndpoint)?;
+        let caller = CallerIdentity { token: way.token.id.clone(), cluster: self.cluster.clone() };
+        Ok(ProxmoxActuator::new(ProxmoxSession::new(way.client()?), caller))
     }
 
     /// Reads the identity of the cluster, in one request to the endpoint that a reading came from: what was seen there is compared and changed
@@ -240,9 +247,9 @@ impl Proxmox {
     ///
     /// # Errors
     /// It cannot be read, or is none.
-    pub async fn identity(&self, report: &Report) -> Result<ClusterIdentity, IdentityError> {
-        let none = || IdentityError::NoNode { place: report.place.clone() };
-        let way = self.ways.iter().find(|way| way.endpoint.place() == report.place).ok_or_else(none)?;
+    pub async fn identity(&self, report: &ObservationReport) -> Result<ClusterIdentity, IdentityError> {
+        let none = || IdentityError::NoNode { place: report.endpoint.clone() };
+        let way = self.endpoints.iter().find(|way| way.endpoint.name() == report.endpoint).ok_or_else(none)?;
         let node = report.node.as_ref().ok_or_else(none)?;
         let session = way.session()?;
         read_identity(&session, node).await
@@ -250,29 +257,29 @@ impl Proxmox {
 
     /// Says what the environment lacks, and what to type about it. `say` is told what is being asked now.
     /// Where there is a declared state, it is about the guests and the fields of that alone.
-    pub async fn examine(&self, desired: Option<&Desired>, say: &dyn Fn(&str)) -> Examined {
-        let Some(token) = self.ways.first().map(|way| &way.token.id) else { return Examined::default() };
-        let ways = self.ways.iter().map(|way| {
-            let (place, trust) = (way.endpoint.place().to_owned(), way.endpoint.trust().clone());
-            doctor::Way { place, trust, session: way.session().map_err(|error| error.to_string()) }
+    pub async fn examine(&self, desired: Option<&Desired>, say: &dyn Fn(&str)) -> DoctorReport {
+        let Some(token) = self.endpoints.first().map(|way| &way.token.id) else { return DoctorReport::default() };
+        let ways = self.endpoints.iter().map(|way| {
+            let (place, trust) = (way.endpoint.name().to_owned(), way.endpoint.trust().clone());
+            doctor::EndpointSession { place, trust, session: way.session().map_err(|error| error.to_string()) }
         });
-        let ways: Vec<doctor::Way<Client>> = ways.collect();
-        let (scope, wants) = (desired.map(Desired::scope), desired.map(Wants::of));
+        let ways: Vec<doctor::EndpointSession<ProxmoxClient>> = ways.collect();
+        let (scope, wants) = (desired.map(Desired::scope), desired.map(RequiredVerbs::from_desired));
         let (scope, wants) = (scope.as_ref(), wants.as_ref());
-        let asked = doctor::Asked { environment: &self.name, cluster: self.cluster.as_deref(), token, scope, wants };
-        let gathered = doctor::gather(&asked, &ways, &self.clock, say).await;
-        doctor::findings(&gathered)
+        let asked = doctor::DoctorRequest { environment: &self.name, cluster: self.cluster.as_deref(), token, scope, wants };
+        let gathered = doctor::gather_answers(&asked, &ways, &self.clock, say).await;
+        doctor::examine_answers(&gathered)
     }
 }
 
-impl Observer for Proxmox {
+impl Observer for ProxmoxObserver {
     async fn observe(&self, environment: &EnvironmentName, scope: &Scope) -> Result<Scoped, ObserveError> {
         if self.name != *environment {
             let (found, wanted) = (self.name.to_string(), environment.to_string());
-            let place = self.ways.first().map_or_else(String::new, |way| way.endpoint.place().to_owned());
+            let place = self.endpoints.first().map_or_else(String::new, |way| way.endpoint.name().to_owned());
             return Err(ObserveError::OtherEnvironment { place, found, wanted });
         }
-        self.report(scope).await.map(|report| report.reading).map_err(|error| ObserveError::Proxmox(Box::new(error)))
+        self.take_report(scope).await.map(|report| report.reading).map_err(|error| ObserveError::Proxmox(Box::new(error)))
     }
 }
 
@@ -280,39 +287,40 @@ impl Observer for Proxmox {
 mod tests {
     use futures_util::FutureExt as _;
 
-    use super::super::client::{Fingerprint, Secret, TokenId, Trust};
+    use super::super::client::{Fingerprint, TokenId, TokenSecret, Trust};
     use super::*;
 
-    fn environment(trust: Trust) -> Environment {
-        let token = Token {
+    fn test_settings(trust: Trust) -> ConnectionSettings {
+        let token = ApiToken {
             id: TokenId::new("svc@pve!probe").expect("an id"),
-            secret: Secret::new("f3b1c8de-0000-4000-8000-123456789abc").expect("a secret"),
+            secret: TokenSecret::new("f3b1c8de-0000-4000-8000-123456789abc").expect("a secret"),
         };
         let endpoint = Endpoint::new("https://127.0.0.1:1", trust).expect("an address");
-        Environment {
+        ConnectionSettings {
             name: EnvironmentName::new("lab").expect("a name"),
             cluster: None,
             endpoints: vec![endpoint],
             token,
-            bounds: Bounds::default(),
+            bounds: RequestLimits::default(),
         }
     }
 
     #[test]
-    fn a_connection_that_cannot_be_made_ready_has_a_code_and_a_remedy() {
+    fn client_setup_failure_has_a_code_and_a_remedy() {
         let gone = Trust::CaFile("no/such/file.pem".into());
-        let observer = Proxmox::new(environment(gone)).expect("nothing is read yet");
-        let error = observer.report(&Scope::new(vec![])).now_or_never().expect("no request is made").expect_err("nobody is trusted");
-        assert!(matches!(&error, ProxmoxError::Client(client) if client.is_of_the_configuration()), "{error}");
-        assert_eq!(error.code(), Some(Code::ClientSetup), "{error}");
+        let observer = ProxmoxObserver::new(test_settings(gone)).expect("nothing is read yet");
+        let error = observer.take_report(&Scope::new(vec![])).now_or_never().expect("no request is made").expect_err("nobody is trusted");
+        assert!(matches!(&error, ProxmoxError::Client(client) if client.is_configuration_fault()), "{error}");
+        assert_eq!(error.code(), Some(FailureCode::ClientSetup), "{error}");
         assert!(error.remedy().is_some_and(|remedy| remedy.contains("Mend")), "{error}");
     }
 
     #[test]
-    fn that_nothing_is_configured_has_a_code_of_its_own() {
-        let nowhere = Environment { endpoints: vec![], ..environment(Trust::Fingerprints([Fingerprint::of(b"x")].into())) };
-        let error = Proxmox::new(nowhere).expect_err("nowhere to ask");
-        assert_eq!(error.code(), Some(Code::EnvironmentUnconfigured));
+    fn missing_endpoint_has_its_own_code() {
+        let nowhere =
+            ConnectionSettings { endpoints: vec![], ..test_settings(Trust::Fingerprints([Fingerprint::of_certificate(b"x")].into())) };
+        let error = ProxmoxObserver::new(nowhere).expect_err("nowhere to ask");
+        assert_eq!(error.code(), Some(FailureCode::EnvironmentUnconfigured));
         assert!(error.remedy().is_some_and(|remedy| remedy.contains("converger.toml")), "{error}");
     }
 }

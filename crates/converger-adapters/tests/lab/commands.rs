@@ -2,17 +2,17 @@
 
 use std::collections::BTreeSet;
 
-use converger_adapters::proxmox::codec::{Command, Read, Write};
+use converger_adapters::proxmox::codec::{ProxmoxCommand, ProxmoxRead, ProxmoxWrite};
 
 const SOURCE: &str = include_str!("../../src/proxmox/codec/command.rs");
 
 /// The variants of `pub enum <name>`: the words that begin a line at the first level of its braces.
-pub(crate) fn variants(name: &str) -> BTreeSet<&'static str> {
-    variants_in(SOURCE, name)
+pub(crate) fn command_variants(name: &str) -> BTreeSet<&'static str> {
+    enum_variants(SOURCE, name)
 }
 
 /// Those of an enum in another source.
-pub(crate) fn variants_in(source: &'static str, name: &str) -> BTreeSet<&'static str> {
+pub(crate) fn enum_variants(source: &'static str, name: &str) -> BTreeSet<&'static str> {
     let head = format!("pub enum {name} {{\n");
     let (_, body) = source.split_once(&head).unwrap_or_else(|| panic!("no enum {name}"));
     let (body, _) = body.split_once("\n}\n").unwrap_or_else(|| panic!("{name} has no end"));
@@ -22,20 +22,20 @@ pub(crate) fn variants_in(source: &'static str, name: &str) -> BTreeSet<&'static
 }
 
 /// The variant of a command, as it is shown for debugging.
-fn variant(shown: &str) -> String {
+fn variant_name(shown: &str) -> String {
     shown.split(|own: char| !own.is_ascii_alphanumeric()).next().unwrap_or_default().to_owned()
 }
 
 /// The variants of reads and writes that none of these commands is of.
-pub(crate) fn left_out<'c>(commands: impl IntoIterator<Item = &'c Command>) -> Vec<&'static str> {
-    let own = |read: &Read| variant(&format!("{read:?}"));
-    let other = |write: &Write| variant(&format!("{write:?}"));
+pub(crate) fn unused_variants<'c>(commands: impl IntoIterator<Item = &'c ProxmoxCommand>) -> Vec<&'static str> {
+    let own = |read: &ProxmoxRead| variant_name(&format!("{read:?}"));
+    let other = |write: &ProxmoxWrite| variant_name(&format!("{write:?}"));
     let used: BTreeSet<String> = commands
         .into_iter()
         .map(|command| match command {
-            Command::Read(read) => own(read),
-            Command::Write(write) => other(write),
+            ProxmoxCommand::Read(read) => own(read),
+            ProxmoxCommand::Write(write) => other(write),
         })
         .collect();
-    variants("Read").into_iter().chain(variants("Write")).filter(|name| !used.contains(*name)).collect()
+    command_variants("Read").into_iter().chain(command_variants("Write")).filter(|name| !used.contains(*name)).collect()
 }

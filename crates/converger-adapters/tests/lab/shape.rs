@@ -5,47 +5,47 @@
 
 /// What is mixed so far.
 #[derive(Clone, Copy)]
-pub(crate) struct Mix(u64);
+pub(crate) struct ShapeHasher(u64);
 
-impl Mix {
+impl ShapeHasher {
     pub(crate) fn new(of: u64) -> Self {
         Self(0x9e37_79b9_7f4a_7c15 ^ of)
     }
 
-    pub(crate) fn word(&mut self, word: u64) {
+    pub(crate) fn add_word(&mut self, word: u64) {
         self.0 = (self.0.rotate_left(23) ^ word).wrapping_mul(0xff51_afd7_ed55_8ccd);
     }
 
     /// These bytes and their number, so that no two texts run into each other. Of a long text four parts are mixed beside each other: none
     /// waits for the one before it.
-    pub(crate) fn bytes(&mut self, bytes: &[u8]) {
+    pub(crate) fn add_bytes(&mut self, bytes: &[u8]) {
         let (blocks, tail) = bytes.as_chunks::<32>();
         if !blocks.is_empty() {
             let mut lanes = [1, 2, 3, 4].map(|lane| Self(self.0 ^ lane));
             for block in blocks {
                 let (eights, _) = block.as_chunks::<8>();
-                lanes.iter_mut().zip(eights).for_each(|(lane, eight)| lane.word(u64::from_le_bytes(*eight)));
+                lanes.iter_mut().zip(eights).for_each(|(lane, eight)| lane.add_word(u64::from_le_bytes(*eight)));
             }
-            lanes.into_iter().for_each(|lane| self.word(lane.end()));
+            lanes.into_iter().for_each(|lane| self.add_word(lane.finish()));
         }
         let (eights, rest) = tail.as_chunks::<8>();
-        eights.iter().for_each(|eight| self.word(u64::from_le_bytes(*eight)));
-        self.word(rest.iter().fold(bytes.len() as u64, |word, byte| word << 8 | u64::from(*byte)));
+        eights.iter().for_each(|eight| self.add_word(u64::from_le_bytes(*eight)));
+        self.add_word(rest.iter().fold(bytes.len() as u64, |word, byte| word << 8 | u64::from(*byte)));
     }
 
     /// The shape of a JSON text.
-    pub(crate) fn shape(&mut self, json: &[u8]) {
+    pub(crate) fn add_shape(&mut self, json: &[u8]) {
         let mut rest = json;
         while let Some((first, after)) = rest.split_first() {
             rest = match first {
-                b'"' => self.text(after),
+                b'"' => self.add_text(after),
                 b'-' | b'0'..=b'9' => {
-                    self.word(u64::from(b'0'));
+                    self.add_word(u64::from(b'0'));
                     let end = after.iter().position(|byte| !matches!(byte, b'-' | b'+' | b'.' | b'e' | b'E' | b'0'..=b'9'));
                     after.split_at(end.unwrap_or(after.len())).1
                 }
                 other => {
-                    self.word(u64::from(*other));
+                    self.add_word(u64::from(*other));
                     after
                 }
             };
@@ -53,25 +53,25 @@ impl Mix {
     }
 
     /// A text from behind its first quote on: a name counts whole, and so does what has an escape in it.
-    fn text<'t>(&mut self, rest: &'t [u8]) -> &'t [u8] {
-        let (text, after, is_escaped) = closed(rest);
+    fn add_text<'t>(&mut self, rest: &'t [u8]) -> &'t [u8] {
+        let (text, after, is_escaped) = split_at_quote(rest);
         if is_escaped || after.trim_ascii_start().first() == Some(&b':') {
-            self.bytes(text);
+            self.add_bytes(text);
         } else {
-            self.word(if is_number(text) { u64::from(b'n') } else { u64::from(b's') });
+            self.add_word(if is_number(text) { u64::from(b'n') } else { u64::from(b's') });
         }
         after
     }
 
-    pub(crate) fn end(self) -> u64 {
+    pub(crate) fn finish(self) -> u64 {
         self.0 ^ self.0 >> 29
     }
 }
 
 /// Up to the quote that ends it, from behind that on, and whether anything in it is escaped.
-fn closed(rest: &[u8]) -> (&[u8], &[u8], bool) {
+fn split_at_quote(rest: &[u8]) -> (&[u8], &[u8], bool) {
     let mut end = 0;
-    while let Some(found) = rest.get(end..).and_then(quote_or_escape) {
+    while let Some(found) = rest.get(end..).and_then(find_quote_or_escape) {
         let is_escaped = end > 0;
         end += found;
         if rest[end] == b'"' {
@@ -84,11 +84,11 @@ fn closed(rest: &[u8]) -> (&[u8], &[u8], bool) {
 }
 
 /// Eight bytes at a time: most of an answer is looked at here.
-fn quote_or_escape(rest: &[u8]) -> Option<usize> {
+fn find_quote_or_escape(rest: &[u8]) -> Option<usize> {
     let (eights, tail) = rest.as_chunks::<8>();
     for (number, eight) in eights.iter().enumerate() {
         let word = u64::from_le_bytes(*eight);
-        let found = zeros(word ^ (ONES * u64::from(b'"'))) | zeros(word ^ (ONES * u64::from(b'\\')));
+        let found = zero_byte_bits(word ^ (ONES * u64::from(b'"'))) | zero_byte_bits(word ^ (ONES * u64::from(b'\\')));
         if found != 0 {
             return Some(number * 8 + (found.trailing_zeros() / 8) as usize);
         }
@@ -100,7 +100,7 @@ fn quote_or_escape(rest: &[u8]) -> Option<usize> {
 const ONES: u64 = 0x0101_0101_0101_0101;
 
 /// The highest bit of bytes that are zero; the lowest such bit is never one of another byte.
-fn zeros(word: u64) -> u64 {
+fn zero_byte_bits(word: u64) -> u64 {
     word.wrapping_sub(ONES) & !word & ONES << 7
 }
 
@@ -114,14 +114,14 @@ fn is_number(text: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    fn shape(json: &str) -> u64 {
-        let mut mix = Mix::new(1);
-        mix.shape(json.as_bytes());
-        mix.end()
+    fn shape_of(json: &str) -> u64 {
+        let mut mix = ShapeHasher::new(1);
+        mix.add_shape(json.as_bytes());
+        mix.finish()
     }
 
     #[test]
-    fn what_the_table_tells_apart_has_another_shape() {
+    fn different_types_and_names_have_different_shapes() {
         let rows = [
             r#"{"data":{"vmid":100,"name":"web"}}"#,
             r#"{"data":{"vmid":"100","name":"web"}}"#,
@@ -137,14 +137,14 @@ mod tests {
             r#"{"data":{"vmid":100,"name":"web"}"#,
             r#"{"data":{"vmid":100,"name":true}}"#,
         ];
-        let shapes: std::collections::BTreeSet<u64> = rows.into_iter().map(shape).collect();
+        let shapes: std::collections::BTreeSet<u64> = rows.into_iter().map(shape_of).collect();
         assert_eq!(shapes.len(), rows.len());
     }
 
     #[test]
-    fn what_it_does_not_tell_apart_has_one_shape() {
-        let one = shape(r#"{"data":{"uptime":-1.5e3,"digest":"3fa","pid":"12","node" : "pve1"}}"#);
-        assert_eq!(shape(r#"{"data":{"uptime":7,"digest":"b22c","pid":"-4.5","node" : "elsewhere"}}"#), one);
-        assert_ne!(shape(r#"{"data":{"uptime":7,"digest":"b22c","pid":"-4.5","nod" : "elsewhere"}}"#), one);
+    fn different_values_have_the_same_shape() {
+        let one = shape_of(r#"{"data":{"uptime":-1.5e3,"digest":"3fa","pid":"12","node" : "pve1"}}"#);
+        assert_eq!(shape_of(r#"{"data":{"uptime":7,"digest":"b22c","pid":"-4.5","node" : "elsewhere"}}"#), one);
+        assert_ne!(shape_of(r#"{"data":{"uptime":7,"digest":"b22c","pid":"-4.5","nod" : "elsewhere"}}"#), one);
     }
 }

@@ -10,25 +10,25 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::thread::LocalKey;
 
-use converger_adapters::proxmox::client::Bounds;
-use converger_adapters::proxmox::codec::{Cause, Delivery, Failure, HttpAnswer, HttpRequest, Method};
-use converger_lab::{Answer, Fate, Flavour, Request, verify_answer, verify_request};
+use converger_adapters::proxmox::client::RequestLimits;
+use converger_adapters::proxmox::codec::{Delivery, FailureCause, HttpMethod, HttpRequest, HttpResponse, ProxmoxFailure};
+use converger_lab::{Flavour, LabRequest, LabResponse, WireDelivery, verify_request, verify_response};
 
-pub(crate) use shape::Mix;
+pub(crate) use shape::ShapeHasher;
 
 /// What all requests of a client have in common: its token (`user@realm!name=secret`), and what it understands.
-pub(crate) fn unsent(token: &str) -> Request {
-    Request::new("", "").token(token).header("Accept", "application/json")
+pub(crate) fn request_template(token: &str) -> LabRequest {
+    LabRequest::new("", "").with_token(token).with_header("Accept", "application/json")
 }
 
 /// As the client sends it, with a form where there is a body, made out of one that was sent before or was not sent yet.
-pub(crate) fn request(mut made: Request, sent: &HttpRequest) -> Request {
+pub(crate) fn build_request(mut made: LabRequest, sent: &HttpRequest) -> LabRequest {
     made.headers.truncate(COMMON_HEADERS);
     made.body.clear();
     sent.method().word().clone_into(&mut made.method);
     sent.path().clone_into(&mut made.path);
     match sent.form() {
-        Some(form) => made.form(form).header("Content-Length", &form.len().to_string()),
+        Some(form) => made.with_form(form).with_header("Content-Length", &form.len().to_string()),
         None => made,
     }
 }
@@ -39,13 +39,13 @@ const COMMON_HEADERS: usize = 2;
 /// So much is remembered of what was checked: many thousand labs are asked in one process.
 const VERIFIED_MAX: usize = 1 << 14;
 
-type Verified = RefCell<HashMap<u64, Option<&'static str>, BuildHasherDefault<Mixed>>>;
+type VerifiedCache = RefCell<HashMap<u64, Option<&'static str>, BuildHasherDefault<IdentityHasher>>>;
 
 /// What is looked for is mixed already.
 #[derive(Default)]
-struct Mixed(u64);
+struct IdentityHasher(u64);
 
-impl Hasher for Mixed {
+impl Hasher for IdentityHasher {
     fn write(&mut self, _: &[u8]) {}
 
     fn write_u64(&mut self, key: u64) {
@@ -60,28 +60,32 @@ impl Hasher for Mixed {
 thread_local! {
     /// What was checked already, with the template of its method: in many labs much is asked and answered byte for byte alike, and most of
     /// the rest in the same shape.
-    static WHOLE: Verified = RefCell::default();
-    static ASKED: Verified = RefCell::default();
-    static ANSWERED: Verified = RefCell::default();
+    static VERIFIED_EXCHANGES: VerifiedCache = RefCell::default();
+    static VERIFIED_REQUESTS: VerifiedCache = RefCell::default();
+    static VERIFIED_RESPONSES: VerifiedCache = RefCell::default();
 }
 
 /// Every request is one that Proxmox would take, and every answer has the form that Proxmox gives it. The template of the method that
 /// answered, if one did.
-pub(crate) fn verify(flavour: Flavour, request: &Request, answer: &Answer) -> Option<&'static str> {
+pub(crate) fn verify_exchange(flavour: Flavour, request: &LabRequest, answer: &LabResponse) -> Option<&'static str> {
     let fault = |error: String| -> ! { panic!("{flavour:?} {} {}: {error}", request.method, request.path) };
-    let asked = asked(flavour, request);
-    let mut whole = head(asked, answer);
-    whole.bytes(&answer.body);
-    once(&WHOLE, whole, || {
+    let asked = request_key(flavour, request);
+    let mut whole = add_head(asked, answer);
+    whole.add_bytes(&answer.body);
+    verify_once(&VERIFIED_EXCHANGES, whole, || {
         let ask = || verify_request(flavour, request).unwrap_or_else(|error| fault(error));
-        let template = once(&ASKED, asked, || Some(ask())).unwrap_or_default();
-        let judge = || verify_answer(flavour, request, answer).unwrap_or_else(|error| fault(error));
-        once(&ANSWERED, answered(flavour, template, request, answer), judge)
+        let template = verify_once(&VERIFIED_REQUESTS, asked, || Some(ask())).unwrap_or_default();
+        let judge = || verify_response(flavour, request, answer).unwrap_or_else(|error| fault(error));
+        verify_once(&VERIFIED_RESPONSES, response_key(flavour, template, request, answer), judge)
     })
 }
 
-fn once(verified: &'static LocalKey<Verified>, key: Mix, check: impl FnOnce() -> Option<&'static str>) -> Option<&'static str> {
-    if let Some(known) = verified.with_borrow(|known| known.get(&key.end()).copied()) {
+fn verify_once(
+    verified: &'static LocalKey<VerifiedCache>,
+    key: ShapeHasher,
+    check: impl FnOnce() -> Option<&'static str>,
+) -> Option<&'static str> {
+    if let Some(known) = verified.with_borrow(|known| known.get(&key.finish()).copied()) {
         return known;
     }
     let found = check();
@@ -89,27 +93,27 @@ fn once(verified: &'static LocalKey<Verified>, key: Mix, check: impl FnOnce() ->
         if known.len() >= VERIFIED_MAX {
             known.clear();
         }
-        known.insert(key.end(), found);
+        known.insert(key.finish(), found);
     });
     found
 }
 
 /// All of a request that is checked.
-fn asked(flavour: Flavour, request: &Request) -> Mix {
-    let mut mix = Mix::new(u64::from(flavour.major()));
-    mix.bytes(request.method.as_bytes());
+fn request_key(flavour: Flavour, request: &LabRequest) -> ShapeHasher {
+    let mut mix = ShapeHasher::new(u64::from(flavour.major()));
+    mix.add_bytes(request.method.as_bytes());
     match request.path.split_once(TASK) {
-        None => mix.bytes(request.path.as_bytes()),
+        None => mix.add_bytes(request.path.as_bytes()),
         // Of the numbers in the id of a task it is checked that they are numbers, and how long they are.
         Some((before, id)) => {
-            mix.bytes(before.as_bytes());
+            mix.add_bytes(before.as_bytes());
             for part in id.split(PART) {
                 let is_number = part.len() >= 8 && part.bytes().all(|byte| byte.is_ascii_hexdigit());
-                mix.bytes(if is_number { &NUMBERS[..part.len().min(NUMBERS.len())] } else { part.as_bytes() });
+                mix.add_bytes(if is_number { &NUMBERS[..part.len().min(NUMBERS.len())] } else { part.as_bytes() });
             }
         }
     }
-    mix.bytes(&request.body);
+    mix.add_bytes(&request.body);
     mix
 }
 
@@ -118,56 +122,63 @@ const TASK: &str = "UPID%3A";
 const PART: &str = "%3A";
 const NUMBERS: &[u8] = b"0000000000";
 
-fn head(mut mix: Mix, answer: &Answer) -> Mix {
-    mix.word(u64::from(answer.status));
+fn add_head(mut mix: ShapeHasher, answer: &LabResponse) -> ShapeHasher {
+    mix.add_word(u64::from(answer.status));
     let content = answer.headers.iter().filter(|(name, _)| name == "Content-Type");
-    content.for_each(|(_, value)| mix.bytes(value.as_bytes()));
+    content.for_each(|(_, value)| mix.add_bytes(value.as_bytes()));
     mix
 }
 
 /// All that the check of an answer looks at. Of what a method returned that is its shape; of anything else, errors above all, it is every byte.
-fn answered(flavour: Flavour, template: &str, request: &Request, answer: &Answer) -> Mix {
-    let mut mix = Mix::new(u64::from(flavour.major()));
-    [template.as_bytes(), request.method.as_bytes()].iter().for_each(|bytes| mix.bytes(bytes));
-    mix = head(mix, answer);
+fn response_key(flavour: Flavour, template: &str, request: &LabRequest, answer: &LabResponse) -> ShapeHasher {
+    let mut mix = ShapeHasher::new(u64::from(flavour.major()));
+    [template.as_bytes(), request.method.as_bytes()].iter().for_each(|bytes| mix.add_bytes(bytes));
+    mix = add_head(mix, answer);
     // The last member of the whole, which counts also where there were two of the name.
     if answer.status == 200 && request.path.starts_with("/api2/extjs/") && answer.body.ends_with(b",\"success\":1}") {
-        mix.shape(&answer.body);
+        mix.add_shape(&answer.body);
     } else {
-        mix.bytes(request.path.as_bytes());
-        mix.bytes(&answer.body);
+        mix.add_bytes(request.path.as_bytes());
+        mix.add_bytes(&answer.body);
     }
     mix
 }
 
 /// As long as the client waits where nothing else is said.
 pub(crate) fn deadline_ms() -> u64 {
-    u64::try_from(Bounds::default().deadline.as_millis()).unwrap_or(u64::MAX)
+    u64::try_from(RequestLimits::default().deadline.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Whether the client reads so much where nothing else is said.
 fn is_too_large(bytes: u64) -> bool {
-    usize::try_from(bytes).map_or(true, |bytes| bytes > Bounds::default().body_bytes_max)
+    usize::try_from(bytes).map_or(true, |bytes| bytes > RequestLimits::default().body_bytes_max)
 }
 
 /// What arrives of an answer at a client that waits for so long.
-pub(crate) fn received(place: &str, sent: &HttpRequest, answer: Answer, deadline_ms: u64) -> Result<HttpAnswer, Failure> {
-    let lost = |cause, text: &str| Err(lost(sent, cause, format!("{place}: {text}")));
-    match answer.fate {
-        _ if answer.delay_ms > deadline_ms => lost(Cause::TooSlow, "no whole answer came in time"),
-        Fate::Deliver => Ok(HttpAnswer { status: answer.status, reason: answer.reason, body: answer.body }),
+pub(crate) fn receive_response(
+    place: &str,
+    sent: &HttpRequest,
+    answer: LabResponse,
+    deadline_ms: u64,
+) -> Result<HttpResponse, ProxmoxFailure> {
+    let lost = |cause, text: &str| Err(lost_failure(sent, cause, format!("{place}: {text}")));
+    match answer.delivery {
+        _ if answer.delay_ms > deadline_ms => lost(FailureCause::TooSlow, "no whole answer came in time"),
+        WireDelivery::Deliver => Ok(HttpResponse { status: answer.status, reason: answer.reason, body: answer.body }),
         // Blanks behind it do not change it, up to what is read at all; in pieces it is whole in the end.
-        Fate::Flood { bytes, .. } if is_too_large(bytes) => lost(Cause::TooLarge, "the answer is too large"),
-        Fate::Drip { .. } | Fate::Flood { .. } => Ok(HttpAnswer { status: answer.status, reason: answer.reason, body: answer.body }),
-        Fate::GzipBomb(_) => lost(Cause::Compressed, "the answer is compressed"),
-        Fate::Truncated(_) | Fate::LostBefore | Fate::LostAfter | Fate::CloseWithoutAnswer => {
-            lost(Cause::Interrupted, "the connection broke before the answer was whole")
+        WireDelivery::Flood { bytes, .. } if is_too_large(bytes) => lost(FailureCause::TooLarge, "the answer is too large"),
+        WireDelivery::Drip { .. } | WireDelivery::Flood { .. } => {
+            Ok(HttpResponse { status: answer.status, reason: answer.reason, body: answer.body })
+        }
+        WireDelivery::GzipBomb(_) => lost(FailureCause::Compressed, "the answer is compressed"),
+        WireDelivery::Truncated(_) | WireDelivery::LostBefore | WireDelivery::LostAfter | WireDelivery::CloseWithoutAnswer => {
+            lost(FailureCause::Interrupted, "the connection broke before the answer was whole")
         }
     }
 }
 
 /// A request that reads leaves nothing behind, however far it came.
-fn lost(request: &HttpRequest, cause: Cause, text: String) -> Failure {
-    let delivery = if request.method() == Method::Get { Delivery::NotDelivered } else { Delivery::MayHaveRun };
-    Failure::lost(delivery, cause, text)
+fn lost_failure(request: &HttpRequest, cause: FailureCause, text: String) -> ProxmoxFailure {
+    let delivery = if request.method() == HttpMethod::Get { Delivery::NotDelivered } else { Delivery::MayHaveRun };
+    ProxmoxFailure::without_response(delivery, cause, text)
 }

@@ -1,23 +1,23 @@
 //! The Proxmox client, put before answers that this directory makes: in process for what a reading says, over HTTPS on the loopback
 //! for what the wire does.
 
-mod allowance;
-mod answers;
+mod actuator;
 mod conformance;
-mod desk;
-mod hand;
-mod lanes;
+mod damaged_responses;
+mod https_server;
 mod node_lists;
+mod node_queue;
 mod observe;
 mod promises;
+mod reading_budget;
+mod recording_round_trip;
 mod requests;
-mod robust;
-mod server;
-mod shelf;
+mod responses;
+mod scripted_proxmox;
+mod stored_config;
 mod transport;
 mod trust;
 mod values;
-mod written;
 
 #[path = "../lab/commands.rs"]
 mod commands;

@@ -4,139 +4,148 @@
 use std::collections::BTreeMap;
 
 use converger_adapters::proxmox::codec::{
-    Basis, CloneDisks, Command, ConfigSet, Digest, DiskKey, DiskSize, GuestPath, HttpRequest, Migration, Read, SnapshotName, StorageName,
-    Upid, UserId, Write, encode,
+    CloneDisks, ConfigDigest, ConfigSet, DiskKey, DiskSize, GuestPath, HttpRequest, MigrationMode, ProxmoxCommand, ProxmoxRead,
+    ProxmoxWrite, SnapshotName, StorageName, Upid, UserId, WriteBasis, encode,
 };
 use converger_core::action::FieldChange;
-use converger_core::guest::{GuestName, Kind, NodeName, Vmid};
-use converger_core::normalize::{Boot, Effect, Field, Role, Shape, Startup, TABLE, Value, Words, reaches_host};
-use converger_lab::{Flavour, Request, verify_request};
+use converger_core::guest::{GuestKind, GuestName, NodeName, Vmid};
+use converger_core::normalize::{
+    BootOrder, ChangeEffect, Field, FieldRole, FieldValue, StartupOrder, TABLE, ValueShape, WordSet, reaches_host,
+};
+use converger_lab::{Flavour, LabRequest, verify_request};
 
-use crate::commands::left_out;
+use crate::commands::unused_variants;
 use crate::wire;
 
-fn node(name: &str) -> NodeName {
+fn node_name(name: &str) -> NodeName {
     NodeName::new(name).expect("a name")
 }
 
-fn path(kind: Kind) -> GuestPath {
-    GuestPath { node: node("n1"), kind, vmid: Vmid::new(100).expect("an id") }
+fn guest_path(kind: GuestKind) -> GuestPath {
+    GuestPath { node: node_name("n1"), kind, vmid: Vmid::new(100).expect("an id") }
 }
 
-fn digest() -> Digest {
-    Digest::new("0fe8dcaad38c42e5626b836ae80a400e0792ac21").expect("a digest")
+fn test_digest() -> ConfigDigest {
+    ConfigDigest::new("0fe8dcaad38c42e5626b836ae80a400e0792ac21").expect("a digest")
 }
 
-fn snapshot() -> SnapshotName {
+fn snapshot_name() -> SnapshotName {
     SnapshotName::new("before-upgrade").expect("a name")
 }
 
-fn reads() -> Vec<Read> {
+fn all_reads() -> Vec<ProxmoxRead> {
     let upid = Upid::new("UPID:n1:000043FD:0009433D:6AFA0639:qmstart:100:root@pam!probe:").expect("an id");
     let vmid = Vmid::new(100).expect("an id");
     let user = UserId::new("jö#rg@pve").expect("an id");
     let mut reads = vec![
-        Read::Version,
-        Read::ClusterStatus,
-        Read::Resources,
-        Read::NodeGuestsInFull(node("n1")),
-        Read::Permissions,
-        Read::PermissionsOn(vmid),
-        Read::PermissionsOf(user.clone()),
-        Read::User(user),
-        Read::Roles,
-        Read::NextId(vmid),
-        Read::HaStatus,
-        Read::TagOptions,
-        Read::NodeVersion(node("n1")),
-        Read::NodeTime(node("n1")),
-        Read::Certificates(node("n1")),
-        Read::TaskStatus(upid),
+        ProxmoxRead::Version,
+        ProxmoxRead::ClusterStatus,
+        ProxmoxRead::Resources,
+        ProxmoxRead::NodeGuestsInFull(node_name("n1")),
+        ProxmoxRead::Permissions,
+        ProxmoxRead::PermissionsOn(vmid),
+        ProxmoxRead::PermissionsOf(user.clone()),
+        ProxmoxRead::User(user),
+        ProxmoxRead::Roles,
+        ProxmoxRead::NextId(vmid),
+        ProxmoxRead::HaStatus,
+        ProxmoxRead::TagOptions,
+        ProxmoxRead::NodeVersion(node_name("n1")),
+        ProxmoxRead::NodeTime(node_name("n1")),
+        ProxmoxRead::Certificates(node_name("n1")),
+        ProxmoxRead::TaskStatus(upid),
     ];
-    reads.push(Read::Tasks { node: node("n1"), vmid });
-    for kind in Kind::ALL {
-        reads.push(Read::NodeGuests { node: node("n1"), kind });
-        reads.extend([Read::GuestStatus(path(kind)), Read::GuestPending(path(kind)), Read::Snapshots(path(kind))]);
+    reads.push(ProxmoxRead::Tasks { node: node_name("n1"), vmid });
+    for kind in GuestKind::ALL {
+        reads.push(ProxmoxRead::NodeGuests { node: node_name("n1"), kind });
+        reads.extend([
+            ProxmoxRead::GuestStatus(guest_path(kind)),
+            ProxmoxRead::GuestPending(guest_path(kind)),
+            ProxmoxRead::Snapshots(guest_path(kind)),
+        ]);
     }
     reads
 }
 
-fn sample(field: Field) -> Value {
+fn sample_value(field: Field) -> FieldValue {
     match field.shape() {
-        Shape::Flag => Value::Flag(true),
-        Shape::Count => Value::Count(4),
-        Shape::Mib => Value::Mib(2048),
-        Shape::Thousandths => Value::Thousandths(1500),
-        Shape::Text => Value::Text("a=b;c&d+e%f ä\n".into()),
-        Shape::Tags => Value::Tags(Words::new(vec!["a".into(), "b".into()])),
-        Shape::Startup => Value::Startup(Startup { order: Some(1), up: Some(2), down: Some(3) }),
-        Shape::Boot => Value::Boot(Boot::Devices(["scsi0".into(), "net0".into()].into())),
-        Shape::Features => panic!("not managed"),
+        ValueShape::Flag => FieldValue::Flag(true),
+        ValueShape::Count => FieldValue::Count(4),
+        ValueShape::Mib => FieldValue::Mib(2048),
+        ValueShape::Thousandths => FieldValue::Thousandths(1500),
+        ValueShape::Text => FieldValue::Text("a=b;c&d+e%f ä\n".into()),
+        ValueShape::Tags => FieldValue::Tags(WordSet::new(vec!["a".into(), "b".into()])),
+        ValueShape::Startup => FieldValue::Startup(StartupOrder { order: Some(1), up: Some(2), down: Some(3) }),
+        ValueShape::Boot => FieldValue::Boot(BootOrder::Devices(["scsi0".into(), "net0".into()].into())),
+        ValueShape::Features => panic!("not managed"),
     }
 }
 
 /// What a write rests on: the digest, and this.
-fn basis(rest: &str) -> Basis {
-    Basis::parse(&format!("{}\n{rest}", digest().as_str())).expect("a basis")
+fn test_basis(rest: &str) -> WriteBasis {
+    WriteBasis::parse(&format!("{}\n{rest}", test_digest().as_str())).expect("a basis")
 }
 
-pub(crate) fn change(field: Field, after: Option<Value>) -> FieldChange {
-    FieldChange { field, before: None, after, pending: None, effect: Effect::Recorded }
+pub(crate) fn field_change(field: Field, after: Option<FieldValue>) -> FieldChange {
+    FieldChange { field, before: None, after, pending: None, effect: ChangeEffect::Recorded }
 }
 
 /// One write that sets every managed field of a kind, and one that removes all that can be.
-fn config_writes(kind: Kind) -> Vec<Write> {
-    let rules: Vec<_> = TABLE.iter().filter(|rule| rule.kind == kind && rule.role == Role::Managed).collect();
-    let set: Vec<FieldChange> = rules.iter().map(|rule| change(rule.field, Some(sample(rule.field)))).collect();
-    let unset: Vec<FieldChange> = rules.iter().filter(|rule| rule.can_unset).map(|rule| change(rule.field, None)).collect();
+fn config_writes(kind: GuestKind) -> Vec<ProxmoxWrite> {
+    let rules: Vec<_> = TABLE.iter().filter(|rule| rule.kind == kind && rule.role == FieldRole::Managed).collect();
+    let set: Vec<FieldChange> = rules.iter().map(|rule| field_change(rule.field, Some(sample_value(rule.field)))).collect();
+    let unset: Vec<FieldChange> = rules.iter().filter(|rule| rule.can_unset).map(|rule| field_change(rule.field, None)).collect();
     [set, unset]
         .iter()
-        .map(|changes| Write::ConfigSet(ConfigSet::new(path(kind), changes, &basis("agent 0,type=isa")).expect("writable")))
+        .map(|changes| {
+            ProxmoxWrite::ConfigSet(ConfigSet::new(guest_path(kind), changes, &test_basis("agent 0,type=isa")).expect("writable"))
+        })
         .collect()
 }
 
-fn writes(kind: Kind) -> Vec<Write> {
-    let guest = || path(kind);
+fn all_writes(kind: GuestKind) -> Vec<ProxmoxWrite> {
+    let guest = || guest_path(kind);
     let name = GuestName::new("copy").expect("a name");
     let to = Vmid::new(200).expect("an id");
-    let disk = DiskKey::new(kind, if kind == Kind::Qemu { "scsi0" } else { "rootfs" }).expect("a disk");
+    let disk = DiskKey::new(kind, if kind == GuestKind::Qemu { "scsi0" } else { "rootfs" }).expect("a disk");
     let mut writes = vec![
-        Write::Start(guest()),
-        Write::Shutdown { guest: guest(), timeout_secs: 180 },
-        Write::Stop(guest()),
-        Write::SnapshotCreate { guest: guest(), name: snapshot(), description: "by converger".into() },
-        Write::SnapshotDelete { guest: guest(), name: snapshot() },
-        Write::SnapshotRollback { guest: guest(), name: snapshot() },
-        Write::Clone { guest: guest(), to, name: name.clone(), target: None, disks: CloneDisks::Linked },
-        Write::Clone { guest: guest(), to, name, target: Some(node("n2")), disks: CloneDisks::Full(StorageName::new("dir1")) },
-        Write::Grow { guest: guest(), disk, size: DiskSize::parse("32G").expect("a size"), digest: digest() },
-        Write::Delete(guest()),
+        ProxmoxWrite::Start(guest()),
+        ProxmoxWrite::Shutdown { guest: guest(), timeout_secs: 180 },
+        ProxmoxWrite::Stop(guest()),
+        ProxmoxWrite::SnapshotCreate { guest: guest(), name: snapshot_name(), description: "by converger".into() },
+        ProxmoxWrite::SnapshotDelete { guest: guest(), name: snapshot_name() },
+        ProxmoxWrite::SnapshotRollback { guest: guest(), name: snapshot_name() },
+        ProxmoxWrite::Clone { guest: guest(), to, name: name.clone(), target: None, disks: CloneDisks::Linked },
+        ProxmoxWrite::Clone { guest: guest(), to, name, target: Some(node_name("n2")), disks: CloneDisks::Full(StorageName::new("dir1")) },
+        ProxmoxWrite::Grow { guest: guest(), disk, size: DiskSize::parse("32G").expect("a size"), digest: test_digest() },
+        ProxmoxWrite::Delete(guest()),
     ];
     writes.extend(config_writes(kind));
     writes
 }
 
-fn commands() -> Vec<Command> {
+fn all_commands() -> Vec<ProxmoxCommand> {
     let vmid = Vmid::new(100).expect("an id");
-    let modes = [Migration::QemuOffline, Migration::QemuLive, Migration::LxcOffline, Migration::LxcRestart { timeout_secs: 60 }];
-    let migrations = modes.map(|mode| Write::Migrate { node: node("n1"), vmid, target: node("n2"), mode });
-    let reboot = Write::RebootQemu { node: node("n1"), vmid, timeout_secs: 180 };
-    let writes = Kind::ALL.into_iter().flat_map(writes).chain(migrations).chain([reboot]);
-    reads().into_iter().map(Command::Read).chain(writes.map(Command::Write)).collect()
+    let modes =
+        [MigrationMode::QemuOffline, MigrationMode::QemuLive, MigrationMode::LxcOffline, MigrationMode::LxcRestart { timeout_secs: 60 }];
+    let migrations = modes.map(|mode| ProxmoxWrite::Migrate { node: node_name("n1"), vmid, target: node_name("n2"), mode });
+    let reboot = ProxmoxWrite::RebootQemu { node: node_name("n1"), vmid, timeout_secs: 180 };
+    let writes = GuestKind::ALL.into_iter().flat_map(all_writes).chain(migrations).chain([reboot]);
+    all_reads().into_iter().map(ProxmoxCommand::Read).chain(writes.map(ProxmoxCommand::Write)).collect()
 }
 
-fn parameters(request: &HttpRequest) -> BTreeMap<String, String> {
+fn request_parameters(request: &HttpRequest) -> BTreeMap<String, String> {
     let query = request.path().split_once('?').map(|(_, query)| query);
     let pairs = request.form().or(query).unwrap_or("").split('&').filter(|pair| !pair.is_empty());
     pairs.map(|pair| pair.split_once('=').expect("a pair")).map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
 }
 
 #[test]
-fn every_request_is_one_that_the_api_knows_in_every_release() {
-    let commands = commands();
-    assert_eq!(left_out(&commands), [""; 0], "commands of which no request is checked");
+fn every_request_is_known_to_every_release() {
+    let commands = all_commands();
+    assert_eq!(unused_variants(&commands), [""; 0], "commands of which no request is checked");
     for command in &commands {
-        let request = wire::request(wire::unsent("svc@pve!probe=s"), &encode(command));
+        let request = wire::build_request(wire::request_template("svc@pve!probe=s"), &encode(command));
         for flavour in [Flavour::V7, Flavour::V8, Flavour::V9] {
             verify_request(flavour, &request).unwrap_or_else(|error| panic!("{flavour:?} {command:?}: {error}"));
         }
@@ -144,19 +153,19 @@ fn every_request_is_one_that_the_api_knows_in_every_release() {
 }
 
 #[test]
-fn what_the_api_does_not_know_is_refused_by_the_table() {
+fn api_table_refuses_unknown_requests() {
     for (method, path) in
         [("GET", "/api2/extjs/nodes/n1/qemu/100/nothing"), ("POST", "/api2/extjs/version"), ("PUT", "/api2/extjs/nodes/n1/qemu/100/resize")]
     {
-        assert!(verify_request(Flavour::V9, &Request::new(method, path)).is_err(), "{method} {path}");
+        assert!(verify_request(Flavour::V9, &LabRequest::new(method, path)).is_err(), "{method} {path}");
     }
 }
 
 #[test]
-fn only_writes_have_another_method_than_get_and_only_post_and_put_a_body() {
-    for command in commands() {
+fn only_writes_use_other_methods_than_get_and_only_post_and_put_have_a_body() {
+    for command in all_commands() {
         let request = encode(&command);
-        assert_eq!(request.method().word() == "GET", matches!(command, Command::Read(_)), "{command:?}");
+        assert_eq!(request.method().word() == "GET", matches!(command, ProxmoxCommand::Read(_)), "{command:?}");
         assert_eq!(request.form().is_some(), matches!(request.method().word(), "POST" | "PUT"), "{command:?}");
     }
 }
@@ -178,8 +187,8 @@ fn nothing_that_reaches_the_host_or_overrides_a_guard_is_ever_sent() {
         "protection",
         "template",
     ];
-    for command in commands() {
-        for key in parameters(&encode(&command)).keys() {
+    for command in all_commands() {
+        for key in request_parameters(&encode(&command)).keys() {
             assert!(!banned.contains(&key.as_str()) && !reaches_host(key), "{key} in {command:?}");
         }
     }
@@ -187,8 +196,8 @@ fn nothing_that_reaches_the_host_or_overrides_a_guard_is_ever_sent() {
 
 /// A guest that does not answer must not keep anybody from reading the cluster, and nothing is run in one or beside one.
 #[test]
-fn nothing_inside_of_a_guest_is_asked_or_waited_for() {
-    for command in commands() {
+fn no_request_reaches_inside_a_guest() {
+    for command in all_commands() {
         let request = encode(&command);
         let inside = ["agent", "monitor", "vncproxy", "termproxy", "spiceproxy", "execute", "sendkey"];
         let found = request.path().split(['/', '?']).find(|word| inside.contains(word));
@@ -197,22 +206,22 @@ fn nothing_inside_of_a_guest_is_asked_or_waited_for() {
 }
 
 #[test]
-fn a_config_write_looks_like_this() {
+fn encodes_a_config_write() {
     let set = ConfigSet::new(
-        path(Kind::Qemu),
+        guest_path(GuestKind::Qemu),
         &[
-            change(Field::Agent, Some(Value::Flag(true))),
-            change(Field::Balloon, None),
-            change(Field::Boot, Some(sample(Field::Boot))),
-            change(Field::Cpulimit, Some(Value::Thousandths(1500))),
-            change(Field::Description, Some(Value::Text("a=b; c".into()))),
-            change(Field::Memory, Some(Value::Mib(4096))),
-            change(Field::Startup, Some(sample(Field::Startup))),
-            change(Field::Tags, Some(Value::Tags(Words::default()))),
+            field_change(Field::Agent, Some(FieldValue::Flag(true))),
+            field_change(Field::Balloon, None),
+            field_change(Field::Boot, Some(sample_value(Field::Boot))),
+            field_change(Field::Cpulimit, Some(FieldValue::Thousandths(1500))),
+            field_change(Field::Description, Some(FieldValue::Text("a=b; c".into()))),
+            field_change(Field::Memory, Some(FieldValue::Mib(4096))),
+            field_change(Field::Startup, Some(sample_value(Field::Startup))),
+            field_change(Field::Tags, Some(FieldValue::Tags(WordSet::default()))),
         ],
-        &basis("agent 0,fstrim_cloned_disks=1"),
+        &test_basis("agent 0,fstrim_cloned_disks=1"),
     );
-    let request = encode(&Command::Write(Write::ConfigSet(set.expect("writable"))));
+    let request = encode(&ProxmoxCommand::Write(ProxmoxWrite::ConfigSet(set.expect("writable"))));
     assert_eq!((request.method().word(), request.path()), ("PUT", "/api2/extjs/nodes/n1/qemu/100/config"));
     let expected = [
         "agent=enabled%3D1%2Cfstrim_cloned_disks%3D1",
@@ -228,9 +237,9 @@ fn a_config_write_looks_like_this() {
 }
 
 #[test]
-fn the_id_of_a_task_is_one_segment() {
+fn task_id_is_one_path_segment() {
     let upid = Upid::new("UPID:n1:000043FD:0009433D:6AFA0639:qmstart:100:root@pam!probe:").expect("an id");
-    let request = encode(&Command::Read(Read::TaskStatus(upid)));
+    let request = encode(&ProxmoxCommand::Read(ProxmoxRead::TaskStatus(upid)));
     let expected = "/api2/extjs/nodes/n1/tasks/UPID%3An1%3A000043FD%3A0009433D%3A6AFA0639%3Aqmstart%3A100%3Aroot%40pam%21probe%3A/status";
     assert_eq!(request.path(), expected);
 }

@@ -4,144 +4,172 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
-use converger_adapters::proxmox::client::{Bounds, Client, Endpoint, Exchange, Fingerprint, Trust};
-use converger_adapters::proxmox::codec::{Cause, Command, Delivery, Event, Failure, GuestPath, Read, Write, decode, encode};
-use converger_adapters::proxmox::doctor::Level;
-use converger_adapters::proxmox::{Environment, Proxmox, ProxmoxError};
-use converger_core::failure::Code;
-use converger_core::guest::{EnvironmentName, Kind, NodeName, Vmid};
+use converger_adapters::proxmox::client::{Endpoint, Fingerprint, ProxmoxClient, ProxmoxTransport, RequestLimits, Trust};
+use converger_adapters::proxmox::codec::{
+    Delivery, FailureCause, GuestPath, ProxmoxCommand, ProxmoxEvent, ProxmoxFailure, ProxmoxRead, ProxmoxWrite, decode, encode,
+};
+use converger_adapters::proxmox::doctor::FindingLevel;
+use converger_adapters::proxmox::{ConnectionSettings, ProxmoxError, ProxmoxObserver};
+use converger_core::failure::FailureCode;
+use converger_core::guest::{EnvironmentName, GuestKind, NodeName, Vmid};
 
-use crate::desk::{ALONE, Desk, cluster_of, guest, raw, scope, success};
-use crate::server::{Reply, Server, block_on, bounds, start, token};
+use crate::https_server::{ServerReply, TestHttpsServer, block_on, start_server, test_limits, test_token};
+use crate::scripted_proxmox::{STANDALONE_NODE, ScriptedProxmox, cluster_rows, raw_response, scope_of, stopped_guest, success_response};
 
-fn version() -> Command {
-    Command::Read(Read::Version)
+fn version_command() -> ProxmoxCommand {
+    ProxmoxCommand::Read(ProxmoxRead::Version)
 }
 
-fn stop() -> Command {
-    let guest = GuestPath { node: NodeName::new("n1").expect("a name"), kind: Kind::Qemu, vmid: Vmid::new(100).expect("an id") };
-    Command::Write(Write::Stop(guest))
+fn stop_command() -> ProxmoxCommand {
+    let guest = GuestPath { node: NodeName::new("n1").expect("a name"), kind: GuestKind::Qemu, vmid: Vmid::new(100).expect("an id") };
+    ProxmoxCommand::Write(ProxmoxWrite::Stop(guest))
 }
 
-fn run(client: &Client, command: &Command) -> Result<Event, Failure> {
+fn exchange_command(client: &ProxmoxClient, command: &ProxmoxCommand) -> Result<ProxmoxEvent, ProxmoxFailure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let answer = runtime.block_on(client.exchange(&encode(command)))?;
     decode(command, &answer)
 }
 
-fn check(server: &Server, command: &Command, cause: Cause, delivery: Delivery, part: &str) {
-    let failure = run(&server.client(server.pinned()), command).expect_err("a failure");
+fn check_failure(server: &TestHttpsServer, command: &ProxmoxCommand, cause: FailureCause, delivery: Delivery, part: &str) {
+    let failure = exchange_command(&server.client_with(server.pinned_trust()), command).expect_err("a failure");
     assert_eq!((failure.cause, failure.delivery), (cause, delivery), "{failure}");
     assert!(failure.to_string().contains(part), "{failure}");
 }
 
 /// The same for a command that reads and one that writes: only the latter leaves something behind.
-fn check_both(reply: &Reply, cause: Cause, part: &str) {
+fn check_read_and_write_failure(reply: &ServerReply, cause: FailureCause, part: &str) {
     let reply = reply.clone();
-    let server = start(move |_| reply.clone());
-    check(&server, &version(), cause, Delivery::NotDelivered, part);
-    check(&server, &stop(), cause, Delivery::MayHaveRun, part);
+    let server = start_server(move |_| reply.clone());
+    check_failure(&server, &version_command(), cause, Delivery::NotDelivered, part);
+    check_failure(&server, &stop_command(), cause, Delivery::MayHaveRun, part);
 }
 
 #[test]
-fn a_request_carries_the_token_and_a_form_and_asks_for_no_compression() {
-    let server = start(|_| Reply::Answer(success("null")));
-    run(&server.client(server.pinned()), &stop()).expect("accepted");
+fn request_carries_token_and_form_and_refuses_compression() {
+    let server = start_server(|_| ServerReply::Answer(success_response("null")));
+    exchange_command(&server.client_with(server.pinned_trust()), &stop_command()).expect("accepted");
     let seen = server.requests();
     assert_eq!((seen[0].method.as_str(), seen[0].path.as_str()), ("POST", "/api2/extjs/nodes/n1/qemu/100/status/stop"));
-    assert_eq!(seen[0].headers["authorization"], format!("PVEAPIToken=svc@pve!probe={}", crate::server::SECRET));
+    assert_eq!(seen[0].headers["authorization"], format!("PVEAPIToken=svc@pve!probe={}", crate::https_server::SECRET));
     assert_eq!(seen[0].headers["content-type"], "application/x-www-form-urlencoded");
     assert_eq!((seen[0].headers["content-length"].as_str(), seen[0].body.as_str()), ("0", ""));
     assert!(!seen[0].headers.contains_key("accept-encoding") && !seen[0].headers.contains_key("transfer-encoding"));
 }
 
 #[test]
-fn a_no_that_ends_without_a_word_of_tls_is_a_no_and_a_list_is_not_a_list() {
+fn truncated_tls_keeps_a_rejection_but_not_a_list() {
     let no = |head: &str| {
         let bytes = head.as_bytes().to_vec();
-        start(move |_| Reply::Cut(bytes.clone()))
+        start_server(move |_| ServerReply::Cut(bytes.clone()))
     };
     let server = no("HTTP/1.1 401 Authentication failed!\r\nConnection: close\r\n\r\n");
-    check(&server, &version(), Cause::Unauthenticated, Delivery::NotDelivered, "Authentication failed");
+    check_failure(&server, &version_command(), FailureCause::Unauthenticated, Delivery::NotDelivered, "Authentication failed");
     let server = no("HTTP/1.1 596 Connection timed out\r\nConnection: close\r\n\r\n");
-    check(&server, &stop(), Cause::Interrupted, Delivery::MayHaveRun, "Connection timed out");
+    check_failure(&server, &stop_command(), FailureCause::Interrupted, Delivery::MayHaveRun, "Connection timed out");
     let server = no("HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n{\"data\":[]}");
-    check(&server, &version(), Cause::Interrupted, Delivery::NotDelivered, "connection broke");
+    check_failure(&server, &version_command(), FailureCause::Interrupted, Delivery::NotDelivered, "connection broke");
     let server = no("HTTP/1.1 401 Authentication failed!\r\nContent-Length: 9\r\n\r\n");
-    check(&server, &version(), Cause::Interrupted, Delivery::NotDelivered, "connection broke");
+    check_failure(&server, &version_command(), FailureCause::Interrupted, Delivery::NotDelivered, "connection broke");
 }
 
 #[test]
-fn two_connection_headers_are_borne() {
-    let server = start(|_| Reply::Answer(success(r#"{"version":"8.4.1"}"#)));
-    let Event::Version(version) = run(&server.client(server.pinned()), &version()).expect("an answer") else { panic!("a version") };
+fn tolerates_two_connection_headers() {
+    let server = start_server(|_| ServerReply::Answer(success_response(r#"{"version":"8.4.1"}"#)));
+    let ProxmoxEvent::Version(version) =
+        exchange_command(&server.client_with(server.pinned_trust()), &version_command()).expect("an answer")
+    else {
+        panic!("a version")
+    };
     assert_eq!(version.major, 8);
 }
 
 #[test]
-fn the_reason_phrase_is_all_that_some_answers_have() {
-    let server = start(|_| Reply::Raw(b"HTTP/1.1 595 No route to host\r\nConnection: close\r\n\r\n".to_vec()));
-    check(&server, &stop(), Cause::NodeUnreachable, Delivery::NotDelivered, "No route to host");
-    let server = start(|_| Reply::Raw(b"HTTP/1.1 596 Connection timed out\r\nConnection: close\r\n\r\n".to_vec()));
-    check(&server, &stop(), Cause::Interrupted, Delivery::MayHaveRun, "Connection timed out");
-    let server = start(|_| Reply::Raw(b"HTTP/1.1 401 Authentication failed!\r\nConnection: close\r\n\r\n".to_vec()));
-    check(&server, &stop(), Cause::Unauthenticated, Delivery::NotDelivered, "Authentication failed!");
+fn reads_the_reason_phrase() {
+    let server = start_server(|_| ServerReply::Raw(b"HTTP/1.1 595 No route to host\r\nConnection: close\r\n\r\n".to_vec()));
+    check_failure(&server, &stop_command(), FailureCause::NodeUnreachable, Delivery::NotDelivered, "No route to host");
+    let server = start_server(|_| ServerReply::Raw(b"HTTP/1.1 596 Connection timed out\r\nConnection: close\r\n\r\n".to_vec()));
+    check_failure(&server, &stop_command(), FailureCause::Interrupted, Delivery::MayHaveRun, "Connection timed out");
+    let server = start_server(|_| ServerReply::Raw(b"HTTP/1.1 401 Authentication failed!\r\nConnection: close\r\n\r\n".to_vec()));
+    check_failure(&server, &stop_command(), FailureCause::Unauthenticated, Delivery::NotDelivered, "Authentication failed!");
 }
 
 #[test]
-fn a_redirect_is_not_followed() {
-    let server =
-        start(|_| Reply::Raw(b"HTTP/1.1 301 Moved Permanently\r\nLocation: https://127.0.0.1/\r\nContent-Length: 0\r\n\r\n".to_vec()));
-    check(&server, &stop(), Cause::Redirected, Delivery::NotDelivered, "Moved Permanently");
+fn does_not_follow_redirects() {
+    let server = start_server(|_| {
+        ServerReply::Raw(b"HTTP/1.1 301 Moved Permanently\r\nLocation: https://127.0.0.1/\r\nContent-Length: 0\r\n\r\n".to_vec())
+    });
+    check_failure(&server, &stop_command(), FailureCause::Redirected, Delivery::NotDelivered, "Moved Permanently");
     assert_eq!(server.requests().len(), 1);
 }
 
 #[test]
-fn what_is_no_answer_of_proxmox_is_malformed() {
-    check_both(&Reply::Raw(b"HTTP/1.1 200 OK\r\nContent-Length: 14\r\n\r\n<html>...".to_vec()), Cause::Interrupted, "connection broke");
-    check_both(&Reply::Raw(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n<html>".to_vec()), Cause::Malformed, "a web page");
-    check_both(&Reply::Raw(b"HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\n{\"data\":".to_vec()), Cause::Malformed, "cut off");
+fn damaged_http_response_is_a_failure() {
+    check_read_and_write_failure(
+        &ServerReply::Raw(b"HTTP/1.1 200 OK\r\nContent-Length: 14\r\n\r\n<html>...".to_vec()),
+        FailureCause::Interrupted,
+        "connection broke",
+    );
+    check_read_and_write_failure(
+        &ServerReply::Raw(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n<html>".to_vec()),
+        FailureCause::Malformed,
+        "a web page",
+    );
+    check_read_and_write_failure(
+        &ServerReply::Raw(b"HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\n{\"data\":".to_vec()),
+        FailureCause::Malformed,
+        "cut off",
+    );
     let zipped = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 3\r\n\r\n\x1f\x8b\x08".to_vec();
-    check_both(&Reply::Raw(zipped), Cause::Compressed, "compressed");
-    check_both(&Reply::Raw(b"hello\r\n\r\n".to_vec()), Cause::Interrupted, "connection broke");
+    check_read_and_write_failure(&ServerReply::Raw(zipped), FailureCause::Compressed, "compressed");
+    check_read_and_write_failure(&ServerReply::Raw(b"hello\r\n\r\n".to_vec()), FailureCause::Interrupted, "connection broke");
 }
 
 #[test]
-fn a_body_is_bounded_whether_or_not_it_says_how_long_it_is() {
-    check_both(&Reply::Raw(b"HTTP/1.1 200 OK\r\nContent-Length: 629145600\r\n\r\n".to_vec()), Cause::TooLarge, "larger than 1 MiB");
-    check_both(&Reply::Flood(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n".to_vec()), Cause::TooLarge, "larger than 1 MiB");
+fn bounds_the_body_with_or_without_length() {
+    check_read_and_write_failure(
+        &ServerReply::Raw(b"HTTP/1.1 200 OK\r\nContent-Length: 629145600\r\n\r\n".to_vec()),
+        FailureCause::TooLarge,
+        "larger than 1 MiB",
+    );
+    check_read_and_write_failure(
+        &ServerReply::Flood(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n".to_vec()),
+        FailureCause::TooLarge,
+        "larger than 1 MiB",
+    );
 }
 
 #[test]
-fn a_connection_that_ends_without_an_answer_leaves_a_write_open() {
-    check_both(&Reply::Close, Cause::Interrupted, "connection broke");
+fn connection_closed_without_response_leaves_a_write_open() {
+    check_read_and_write_failure(&ServerReply::Close, FailureCause::Interrupted, "connection broke");
 }
 
 #[test]
-fn time_is_bounded_however_slowly_an_answer_drips() {
-    for reply in [Reply::Hang, Reply::Drip(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n".to_vec())] {
-        let server = start(move |_| reply.clone());
-        let endpoint = Endpoint::new(&server.url(), server.pinned()).expect("an address");
-        let client = Client::new(endpoint, &token(), Bounds { deadline: Duration::from_millis(300), ..bounds() }).expect("a client");
-        let failure = run(&client, &stop()).expect_err("a failure");
-        assert_eq!((failure.cause, failure.delivery), (Cause::TooSlow, Delivery::MayHaveRun), "{failure}");
+fn bounds_the_time_of_a_dripping_response() {
+    for reply in [ServerReply::Hang, ServerReply::Drip(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n".to_vec())] {
+        let server = start_server(move |_| reply.clone());
+        let endpoint = Endpoint::new(&server.url(), server.pinned_trust()).expect("an address");
+        let client = ProxmoxClient::new(endpoint, &test_token(), RequestLimits { deadline: Duration::from_millis(300), ..test_limits() })
+            .expect("a client");
+        let failure = exchange_command(&client, &stop_command()).expect_err("a failure");
+        assert_eq!((failure.cause, failure.delivery), (FailureCause::TooSlow, Delivery::MayHaveRun), "{failure}");
     }
 }
 
 /// A record with a tag that fits nothing, a fatal alert in the clear, and what is no record at all.
-fn breakages() -> [Vec<u8>; 3] {
+fn broken_tls_records() -> [Vec<u8>; 3] {
     [[&[23, 3, 3, 0, 64][..], &[0x5a; 64]].concat(), vec![21, 3, 3, 0, 2, 2, 80], b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec()]
 }
 
 #[test]
-fn g13_a_connection_that_breaks_below_the_answer_leaves_a_write_open() {
-    for bytes in breakages() {
-        check_both(&Reply::Garbled(bytes), Cause::Interrupted, "connection broke");
+fn g13_broken_tls_during_the_response_leaves_a_write_open() {
+    for bytes in broken_tls_records() {
+        check_read_and_write_failure(&ServerReply::Garbled(bytes), FailureCause::Interrupted, "connection broke");
     }
 }
 
 /// Whoever answers the first bytes of a handshake with what `answer` makes of them, and then hangs up.
-fn breaks_within_the_handshake(answer: impl FnOnce(&[u8]) -> Vec<u8> + Send + 'static) -> (String, std::thread::JoinHandle<()>) {
+fn break_handshake(answer: impl FnOnce(&[u8]) -> Vec<u8> + Send + 'static) -> (String, std::thread::JoinHandle<()>) {
     use std::io::{Read as _, Write as _};
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let url = format!("https://{}", listener.local_addr().expect("an address"));
@@ -155,7 +183,7 @@ fn breaks_within_the_handshake(answer: impl FnOnce(&[u8]) -> Vec<u8> + Send + 's
 }
 
 /// The first bytes of what a real server answers to a hello.
-fn half_of_a_handshake(server: std::net::SocketAddr, hello: &[u8]) -> Vec<u8> {
+fn partial_handshake(server: std::net::SocketAddr, hello: &[u8]) -> Vec<u8> {
     use std::io::{Read as _, Write as _};
     let mut stream = std::net::TcpStream::connect(server).expect("a connection");
     stream.write_all(hello).expect("written");
@@ -165,56 +193,57 @@ fn half_of_a_handshake(server: std::net::SocketAddr, hello: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn a_connection_that_breaks_within_the_handshake_carried_nothing() {
-    let server = start(|_| Reply::Answer(success("null")));
+fn broken_handshake_delivers_nothing() {
+    let server = start_server(|_| ServerReply::Answer(success_response("null")));
     let address = server.address;
     type Answer = Box<dyn FnOnce(&[u8]) -> Vec<u8> + Send>;
-    let mut answers: Vec<Answer> = vec![Box::new(|_| Vec::new()), Box::new(move |hello| half_of_a_handshake(address, hello))];
-    answers.push(Box::new(move |hello| [half_of_a_handshake(address, hello), b"hello?".repeat(900)].concat()));
-    answers.extend(breakages().map(|bytes| Box::new(move |_: &[u8]| bytes) as Answer));
+    let mut answers: Vec<Answer> = vec![Box::new(|_| Vec::new()), Box::new(move |hello| partial_handshake(address, hello))];
+    answers.push(Box::new(move |hello| [partial_handshake(address, hello), b"hello?".repeat(900)].concat()));
+    answers.extend(broken_tls_records().map(|bytes| Box::new(move |_: &[u8]| bytes) as Answer));
     for answer in answers {
-        let (url, thread) = breaks_within_the_handshake(answer);
-        let client = Client::new(Endpoint::new(&url, server.pinned()).expect("an address"), &token(), bounds()).expect("a client");
-        let failure = run(&client, &stop()).expect_err("a failure");
+        let (url, thread) = break_handshake(answer);
+        let client = ProxmoxClient::new(Endpoint::new(&url, server.pinned_trust()).expect("an address"), &test_token(), test_limits())
+            .expect("a client");
+        let failure = exchange_command(&client, &stop_command()).expect_err("a failure");
         assert_eq!(failure.delivery, Delivery::NotDelivered, "{failure}");
-        assert!(matches!(failure.cause, Cause::NotTls | Cause::Unreachable), "{failure:?}");
+        assert!(matches!(failure.cause, FailureCause::NotTls | FailureCause::Unreachable), "{failure:?}");
         thread.join().expect("ended");
     }
     assert!(server.requests().is_empty());
 }
 
 #[test]
-fn a_connection_that_never_stood_is_not_an_answer_that_is_late() {
+fn connect_timeout_is_not_a_late_response() {
     // The system takes the connection, and nobody speaks: as behind a firewall, or where the process of the server hangs.
     let mute = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let url = format!("https://{}", mute.local_addr().expect("an address"));
-    let pins = Trust::Fingerprints(Box::new([Fingerprint::of(b"x")]));
+    let pins = Trust::Fingerprints(Box::new([Fingerprint::of_certificate(b"x")]));
     for (connect_ms, deadline_ms) in [(300, 300), (20_000, 300), (100, 20_000)] {
         let [connect, deadline] = [connect_ms, deadline_ms].map(Duration::from_millis);
         let endpoint = Endpoint::new(&url, pins.clone()).expect("an address");
-        let client = Client::new(endpoint, &token(), Bounds { connect, deadline, ..bounds() }).expect("a client");
-        let failure = run(&client, &stop()).expect_err("a failure");
-        assert_eq!((failure.cause, failure.delivery), (Cause::Unreachable, Delivery::NotDelivered), "{failure}");
-        assert!(failure.cause.is_no_connection(), "the next endpoint is asked");
+        let client = ProxmoxClient::new(endpoint, &test_token(), RequestLimits { connect, deadline, ..test_limits() }).expect("a client");
+        let failure = exchange_command(&client, &stop_command()).expect_err("a failure");
+        assert_eq!((failure.cause, failure.delivery), (FailureCause::Unreachable, Delivery::NotDelivered), "{failure}");
+        assert!(failure.cause.is_connect_failure(), "the next endpoint is asked");
     }
 }
 
 /// A hold that comes while a connection is made would not be seen any more: everything was asked before.
 #[test]
-fn g12_a_change_for_which_a_connection_stands_late_is_not_sent_then_or_later() {
-    let server = start(|_| Reply::Answer(success("null")));
+fn g12_change_is_never_sent_on_a_late_connection() {
+    let server = start_server(|_| ServerReply::Answer(success_response("null")));
     let (passes, passed) = std::sync::mpsc::channel();
     let gate = slow_gate(server.address, passed);
-    let endpoint = Endpoint::new(&gate, server.pinned()).expect("an address");
-    let short = Bounds { connect_to_change: Duration::from_millis(150), ..bounds() };
-    let client = Client::new(endpoint, &token(), short).expect("a client");
-    let failure = run(&client, &stop()).expect_err("nobody lets it through in time");
-    assert_eq!((failure.cause, failure.delivery), (Cause::Busy, Delivery::NotDelivered), "{failure}");
+    let endpoint = Endpoint::new(&gate, server.pinned_trust()).expect("an address");
+    let short = RequestLimits { connect_to_change: Duration::from_millis(150), ..test_limits() };
+    let client = ProxmoxClient::new(endpoint, &test_token(), short).expect("a client");
+    let failure = exchange_command(&client, &stop_command()).expect_err("nobody lets it through in time");
+    assert_eq!((failure.cause, failure.delivery), (FailureCause::Busy, Delivery::NotDelivered), "{failure}");
     assert!(failure.to_string().contains("the change was not sent"), "{failure}");
     // Now both are let through: the one that was given up, and one for a reading.
     passes.send(()).and_then(|()| passes.send(())).expect("the gate is there");
-    let read = run(&client, &version());
-    assert!(read.is_err_and(|failure| failure.cause == Cause::Malformed), "it was answered, with no version");
+    let read = exchange_command(&client, &version_command());
+    assert!(read.is_err_and(|failure| failure.cause == FailureCause::Malformed), "it was answered, with no version");
     assert_eq!(server.requests().iter().map(|seen| seen.method.clone()).collect::<Vec<_>>(), ["GET"]);
 }
 
@@ -241,35 +270,36 @@ fn slow_gate(server: std::net::SocketAddr, passes: std::sync::mpsc::Receiver<()>
 }
 
 /// An address at which nobody listens: the port was given back.
-fn nobody() -> String {
+fn unused_address() -> String {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     format!("https://{}", listener.local_addr().expect("an address"))
 }
 
 #[test]
-fn where_nobody_listens_nothing_is_delivered() {
-    let endpoint = Endpoint::new(&nobody(), Trust::Fingerprints(Box::new([start(|_| Reply::Close).fingerprint]))).expect("an address");
-    let client = Client::new(endpoint, &token(), bounds()).expect("a client");
-    let failure = run(&client, &stop()).expect_err("a failure");
-    assert_eq!((failure.cause, failure.delivery), (Cause::Unreachable, Delivery::NotDelivered));
+fn refused_connection_delivers_nothing() {
+    let endpoint = Endpoint::new(&unused_address(), Trust::Fingerprints(Box::new([start_server(|_| ServerReply::Close).fingerprint])))
+        .expect("an address");
+    let client = ProxmoxClient::new(endpoint, &test_token(), test_limits()).expect("a client");
+    let failure = exchange_command(&client, &stop_command()).expect_err("a failure");
+    assert_eq!((failure.cause, failure.delivery), (FailureCause::Unreachable, Delivery::NotDelivered));
     assert!(failure.to_string().contains("no connection"), "{failure}");
 }
 
 /// Proxmox closes an idle connection after 5 s, and whatever is just being sent on it is lost.
 #[test]
-fn an_idle_connection_is_used_again_and_given_up_before_proxmox_does() {
-    let desk = Desk::with(ALONE, []);
-    let server = start(move |seen| Reply::Kept(desk.answer(&seen.method, &seen.path)));
+fn reuses_idle_connections_and_closes_them_before_proxmox() {
+    let desk = ScriptedProxmox::with_guests(STANDALONE_NODE, []);
+    let server = start_server(move |seen| ServerReply::KeepAlive(desk.respond(&seen.method, &seen.path)));
     let connections = || server.connections.load(std::sync::atomic::Ordering::SeqCst);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().expect("a runtime");
     runtime.block_on(async {
         // While something blocks, the paused clock moves only where it is told to, and waits for the other side of the wire.
         let (release, held) = std::sync::mpsc::channel::<()>();
         let holder = tokio::task::spawn_blocking(move || held.recv().is_err());
-        let client = server.client(server.pinned());
+        let client = server.client_with(server.pinned_trust());
         let ask_after = async |wait: Duration| {
             tokio::time::advance(wait).await;
-            client.exchange(&encode(&version())).await.expect("an answer");
+            client.exchange(&encode(&version_command())).await.expect("an answer");
             // The connection goes back to where it is taken from when its own task has had its turn.
             for _ in 0..32 {
                 tokio::task::yield_now().await;
@@ -285,26 +315,32 @@ fn an_idle_connection_is_used_again_and_given_up_before_proxmox_does() {
     });
 }
 
-fn proxmox(servers: &[(String, Trust)]) -> Proxmox {
+fn observer_of(servers: &[(String, Trust)]) -> ProxmoxObserver {
     let endpoints = servers.iter().map(|(url, trust)| Endpoint::new(url, trust.clone()).expect("an address")).collect();
     let name = EnvironmentName::new("lab").expect("a name");
-    Proxmox::new(Environment { name, cluster: Some("lab".into()), endpoints, token: token(), bounds: bounds() }).expect("an observer")
+    ProxmoxObserver::new(ConnectionSettings { name, cluster: Some("lab".into()), endpoints, token: test_token(), bounds: test_limits() })
+        .expect("an observer")
 }
 
-fn desk_server(desk: Desk) -> Server {
-    start(move |seen| Reply::Answer(desk.answer(&seen.method, &seen.path)))
+fn serve_scripted(desk: ScriptedProxmox) -> TestHttpsServer {
+    start_server(move |seen| ServerReply::Answer(desk.respond(&seen.method, &seen.path)))
 }
 
 #[test]
-fn one_reading_stays_with_one_endpoint_and_at_two_requests_per_node() {
-    let cluster = cluster_of("lab", 1, &[("n1", 1), ("n2", 1)]);
-    let desk = Desk::with(&cluster, (100..130).map(|vmid| (vmid, guest(vmid, if vmid % 2 == 0 { "n1" } else { "n2" }))));
-    let (first, second) = (desk_server(desk.clone()), desk_server(desk));
-    let observer = proxmox(&[(nobody(), first.pinned()), (first.url(), first.pinned()), (second.url(), second.pinned())]);
+fn reading_uses_one_endpoint_and_two_requests_per_node() {
+    let cluster = cluster_rows("lab", 1, &[("n1", 1), ("n2", 1)]);
+    let desk =
+        ScriptedProxmox::with_guests(&cluster, (100..130).map(|vmid| (vmid, stopped_guest(vmid, if vmid % 2 == 0 { "n1" } else { "n2" }))));
+    let (first, second) = (serve_scripted(desk.clone()), serve_scripted(desk));
+    let observer = observer_of(&[
+        (unused_address(), first.pinned_trust()),
+        (first.url(), first.pinned_trust()),
+        (second.url(), second.pinned_trust()),
+    ]);
     let ids: Vec<u64> = (100..130).collect();
-    let report = block_on(observer.report(&scope(&ids))).expect("a reading");
+    let report = block_on(observer.take_report(&scope_of(&ids))).expect("a reading");
     assert_eq!(report.reading.guests.len(), 30);
-    assert_eq!((report.place.as_str(), report.requests), (first.address.to_string().as_str(), 94));
+    assert_eq!((report.endpoint.as_str(), report.requests), (first.address.to_string().as_str(), 94));
     assert_eq!((first.requests().len(), second.requests().len()), (94, 0));
     assert_eq!(report.passed_over, 1);
     assert_eq!(&*report.reading.notes[0].code, "endpoint-unreachable");
@@ -314,21 +350,22 @@ fn one_reading_stays_with_one_endpoint_and_at_two_requests_per_node() {
 }
 
 #[test]
-fn an_endpoint_that_answered_once_is_not_exchanged_for_another() {
-    let broken = start(|_| Reply::Answer(raw(500, "RPCEnvironment init request failed: Unable to load access control list")));
-    let good = desk_server(Desk::with(ALONE, []));
-    let observer = proxmox(&[(broken.url(), broken.pinned()), (good.url(), good.pinned())]);
-    assert!(matches!(block_on(observer.report(&scope(&[]))), Err(ProxmoxError::Unread(_))));
+fn does_not_switch_endpoints_after_an_answer() {
+    let broken =
+        start_server(|_| ServerReply::Answer(raw_response(500, "RPCEnvironment init request failed: Unable to load access control list")));
+    let good = serve_scripted(ScriptedProxmox::with_guests(STANDALONE_NODE, []));
+    let observer = observer_of(&[(broken.url(), broken.pinned_trust()), (good.url(), good.pinned_trust())]);
+    assert!(matches!(block_on(observer.take_report(&scope_of(&[]))), Err(ProxmoxError::Unread(_))));
     assert_eq!((broken.requests().len(), good.requests().len()), (1, 0), "one attempt");
 }
 
 #[test]
-fn a_wrong_pin_is_an_alarm_that_stands_in_the_reading_and_nothing_is_sent_there() {
-    let desk = || Desk::with(&cluster_of("lab", 1, &[("n1", 1)]), [(100, guest(100, "n1"))]);
-    let (other, good) = (desk_server(desk()), desk_server(desk()));
-    let observer = proxmox(&[(other.url(), good.pinned()), (good.url(), good.pinned())]);
-    let report = block_on(observer.report(&scope(&[100]))).expect("a reading");
-    assert_eq!((report.place.as_str(), report.passed_over), (good.address.to_string().as_str(), 1));
+fn wrong_pin_is_noted_in_the_reading_and_nothing_is_sent() {
+    let desk = || ScriptedProxmox::with_guests(&cluster_rows("lab", 1, &[("n1", 1)]), [(100, stopped_guest(100, "n1"))]);
+    let (other, good) = (serve_scripted(desk()), serve_scripted(desk()));
+    let observer = observer_of(&[(other.url(), good.pinned_trust()), (good.url(), good.pinned_trust())]);
+    let report = block_on(observer.take_report(&scope_of(&[100]))).expect("a reading");
+    assert_eq!((report.endpoint.as_str(), report.passed_over), (good.address.to_string().as_str(), 1));
     assert!(other.requests().is_empty(), "the token does not travel to whoever answers there");
     let note = &report.reading.notes[0];
     assert_eq!((&*note.code, note.guest), ("pin-mismatch", None));
@@ -337,43 +374,46 @@ fn a_wrong_pin_is_an_alarm_that_stands_in_the_reading_and_nothing_is_sent_there(
 }
 
 #[test]
-fn where_no_endpoint_answers_a_wrong_pin_counts_before_silence() {
-    let other = desk_server(Desk::with(ALONE, []));
-    let wrong = start(|_| Reply::Close).pinned();
-    for ways in [[(nobody(), wrong.clone()), (other.url(), wrong.clone())], [(other.url(), wrong.clone()), (nobody(), wrong.clone())]] {
-        let error = block_on(proxmox(&ways).report(&scope(&[100]))).expect_err("no reading");
-        assert_eq!(error.code(), Some(Code::PinMismatch), "{error}");
+fn wrong_pin_outweighs_silent_endpoints() {
+    let other = serve_scripted(ScriptedProxmox::with_guests(STANDALONE_NODE, []));
+    let wrong = start_server(|_| ServerReply::Close).pinned_trust();
+    for ways in [
+        [(unused_address(), wrong.clone()), (other.url(), wrong.clone())],
+        [(other.url(), wrong.clone()), (unused_address(), wrong.clone())],
+    ] {
+        let error = block_on(observer_of(&ways).take_report(&scope_of(&[100]))).expect_err("no reading");
+        assert_eq!(error.code(), Some(FailureCode::PinMismatch), "{error}");
         assert!(error.remedy().is_some_and(|remedy| remedy.contains("pvenode cert info")), "{error}");
     }
 }
 
 #[test]
-fn where_no_endpoint_answers_each_is_named_with_its_reason() {
-    let (one, two) = (nobody(), nobody());
-    let trust = Trust::Fingerprints(Box::new([start(|_| Reply::Close).fingerprint]));
-    let observer = proxmox(&[(one.clone(), trust.clone()), (two.clone(), trust)]);
-    let error = block_on(observer.report(&scope(&[100]))).expect_err("no reading").to_string();
+fn names_every_silent_endpoint_with_its_reason() {
+    let (one, two) = (unused_address(), unused_address());
+    let trust = Trust::Fingerprints(Box::new([start_server(|_| ServerReply::Close).fingerprint]));
+    let observer = observer_of(&[(one.clone(), trust.clone()), (two.clone(), trust)]);
+    let error = block_on(observer.take_report(&scope_of(&[100]))).expect_err("no reading").to_string();
     for url in [one, two] {
         assert!(error.contains(url.trim_start_matches("https://")), "{error}");
     }
 }
 
 #[test]
-fn an_examination_sees_the_wire() {
+fn doctor_reports_certificates_and_clocks() {
     let said = std::cell::RefCell::new(Vec::new());
-    let server = desk_server(Desk::with(ALONE, []));
-    let other = Trust::Fingerprints(Box::new([Fingerprint::of(b"another")]));
-    let gone = nobody();
-    let observer = proxmox(&[(gone.clone(), server.pinned()), (server.url(), other), (server.url(), server.pinned())]);
+    let server = serve_scripted(ScriptedProxmox::with_guests(STANDALONE_NODE, []));
+    let other = Trust::Fingerprints(Box::new([Fingerprint::of_certificate(b"another")]));
+    let gone = unused_address();
+    let observer = observer_of(&[(gone.clone(), server.pinned_trust()), (server.url(), other), (server.url(), server.pinned_trust())]);
     let findings = block_on(observer.examine(None, &|what| said.borrow_mut().push(what.to_owned()))).findings;
     let at = |url: &str, check: &str| {
         let place = url.trim_start_matches("https://");
         findings.iter().filter(|own| own.about.as_deref() == Some(place) && own.check == check).map(|own| own.level).collect::<Vec<_>>()
     };
-    assert_eq!(at(&gone, "endpoint"), [Level::Warn], "another one answers: {findings:#?}");
-    assert_eq!(at(&server.url(), "endpoint"), [Level::Fail, Level::Ok]);
-    assert_eq!((at(&server.url(), "tls-pin"), at(&server.url(), "tls")), (vec![Level::Fail], vec![Level::Ok]));
-    assert_eq!(at(&server.url(), "version"), [Level::Ok]);
+    assert_eq!(at(&gone, "endpoint"), [FindingLevel::Warn], "another one answers: {findings:#?}");
+    assert_eq!(at(&server.url(), "endpoint"), [FindingLevel::Fail, FindingLevel::Ok]);
+    assert_eq!((at(&server.url(), "tls-pin"), at(&server.url(), "tls")), (vec![FindingLevel::Fail], vec![FindingLevel::Ok]));
+    assert_eq!(at(&server.url(), "version"), [FindingLevel::Ok]);
     let pin = findings.iter().find(|own| own.check == "tls-pin").and_then(|own| own.remedy.as_ref()).expect("a remedy");
     assert!(pin.lines.iter().any(|line| line.text == format!("fingerprints = [\"{}\"]", server.fingerprint)), "{pin:?}");
     assert!(said.borrow().first().is_some_and(|first| first.contains(gone.trim_start_matches("https://"))));
@@ -381,18 +421,18 @@ fn an_examination_sees_the_wire() {
 }
 
 #[test]
-fn a_clock_of_long_ago_is_found_in_the_header() {
+fn detects_a_wrong_clock_in_the_date_header() {
     let date =
         b"HTTP/1.1 200 OK\r\nDate: Thu, 01 Jan 1970 00:00:00 GMT\r\nConnection: close\r\n\r\n{\"data\":{\"version\":\"8.4\"}}".to_vec();
-    let past = start(move |_| Reply::Raw(date.clone()));
-    let findings = block_on(proxmox(&[(past.url(), past.pinned())]).examine(None, &|_| {})).findings;
+    let past = start_server(move |_| ServerReply::Raw(date.clone()));
+    let findings = block_on(observer_of(&[(past.url(), past.pinned_trust())]).examine(None, &|_| {})).findings;
     let clock = findings.iter().find(|own| own.check == "clock").expect("a clock");
-    assert!(clock.level == Level::Fail && clock.found.contains("behind ours"), "{clock:?}");
+    assert!(clock.level == FindingLevel::Fail && clock.found.contains("behind ours"), "{clock:?}");
 }
 
 #[test]
-fn a_secret_that_is_echoed_is_struck_out() {
-    let secret = crate::server::SECRET;
+fn redacts_an_echoed_secret() {
+    let secret = crate::https_server::SECRET;
     let body =
         format!(r#"{{"success":0,"status":500,"message":"bad header PVEAPIToken=svc@pve!probe={secret}","errors":{{"a":"{secret}"}}}}"#);
     let heads = [
@@ -403,44 +443,47 @@ fn a_secret_that_is_echoed_is_struck_out() {
     ];
     for head in heads {
         let bytes = head.clone().into_bytes();
-        let server = start(move |_| Reply::Raw(bytes.clone()));
-        let failure = run(&server.client(server.pinned()), &version()).expect_err("a failure");
+        let server = start_server(move |_| ServerReply::Raw(bytes.clone()));
+        let failure = exchange_command(&server.client_with(server.pinned_trust()), &version_command()).expect_err("a failure");
         let shown = format!("{failure} {failure:?}");
         assert!(!shown.contains(secret) && shown.contains("(secret)"), "{shown}");
     }
 }
 
 #[test]
-fn a_secret_that_is_echoed_with_escapes_of_json_is_struck_out_of_keys_and_values() {
-    let secret = crate::server::SECRET;
+fn redacts_a_json_escaped_secret_in_keys_and_values() {
+    let secret = crate::https_server::SECRET;
     for escaped in [secret.replace('-', "\\u002d"), secret.chars().map(|own| format!("\\u{:04X}", u32::from(own))).collect()] {
         let said = format!(r#"{{"success":0,"status":400,"message":"{escaped}","errors":{{"{escaped}":"{escaped}"}},"data":null}}"#);
         for status in ["200 OK", "502 Bad Gateway"] {
             let bytes = format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\n\r\n{said}", said.len()).into_bytes();
-            let server = start(move |_| Reply::Raw(bytes.clone()));
-            let failure = run(&server.client(server.pinned()), &version()).expect_err("a failure");
+            let server = start_server(move |_| ServerReply::Raw(bytes.clone()));
+            let failure = exchange_command(&server.client_with(server.pinned_trust()), &version_command()).expect_err("a failure");
             let shown = format!("{failure} {failure:?}");
             assert!(!shown.contains(secret) && shown.matches("(secret)").count() >= 3, "{shown}");
         }
         let body = format!(r#"{{"data":{{"version":"8.4-{escaped}"}}}}"#);
-        let server = start(move |_| Reply::Raw(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len()).into_bytes()));
-        let shown = format!("{:?}", run(&server.client(server.pinned()), &version()));
+        let server = start_server(move |_| {
+            ServerReply::Raw(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len()).into_bytes())
+        });
+        let shown = format!("{:?}", exchange_command(&server.client_with(server.pinned_trust()), &version_command()));
         assert!(!shown.contains(secret), "{shown}");
     }
 }
 
 /// How many requests the server of the test below was sent, which is what its clock goes by.
-static ASKED: AtomicU64 = AtomicU64::new(0);
+static REQUEST_COUNT: AtomicU64 = AtomicU64::new(0);
 
 #[test]
-fn g1_a_reading_is_as_old_as_its_beginning() {
-    let desk = Desk::with(&cluster_of("lab", 1, &[("n1", 1)]), [(100, guest(100, "n1"))]);
-    let server = start(move |seen| {
-        ASKED.fetch_add(1, Ordering::SeqCst);
-        Reply::Answer(desk.answer(&seen.method, &seen.path))
+fn g1_reading_is_dated_by_its_start() {
+    let desk = ScriptedProxmox::with_guests(&cluster_rows("lab", 1, &[("n1", 1)]), [(100, stopped_guest(100, "n1"))]);
+    let server = start_server(move |seen| {
+        REQUEST_COUNT.fetch_add(1, Ordering::SeqCst);
+        ServerReply::Answer(desk.respond(&seen.method, &seen.path))
     });
-    let clock = || SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000 + 60 * ASKED.load(Ordering::SeqCst));
-    let report = block_on(proxmox(&[(server.url(), server.pinned())]).with_clock(clock).report(&scope(&[100]))).expect("a reading");
+    let clock = || SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000 + 60 * REQUEST_COUNT.load(Ordering::SeqCst));
+    let report = block_on(observer_of(&[(server.url(), server.pinned_trust())]).with_clock(clock).take_report(&scope_of(&[100])))
+        .expect("a reading");
     assert!(report.requests >= 3, "time went by while it was taken");
     assert_eq!(report.reading.taken_at.as_deref(), Some("2027-01-15T08:00:00Z"));
 }

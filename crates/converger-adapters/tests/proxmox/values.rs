@@ -4,47 +4,48 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use converger_adapters::proxmox::codec::{Basis, Command, ConfigSet, GuestPath, Write, encode};
-use converger_adapters::proxmox::observe::Needs;
+use converger_adapters::proxmox::codec::{ConfigSet, GuestPath, ProxmoxCommand, ProxmoxWrite, WriteBasis, encode};
+use converger_adapters::proxmox::observe::ReadSet;
 use converger_core::action::{Change, FieldChange};
 use converger_core::desired::{self, Desired};
 use converger_core::document::Notation;
-use converger_core::guest::{Kind, NodeName, Vmid};
-use converger_core::normalize::{Field, Role, TABLE};
+use converger_core::guest::{GuestKind, NodeName, Vmid};
+use converger_core::normalize::{Field, FieldRole, TABLE};
 use converger_core::plan::{self, Verdict};
 use converger_core::policy::Rules;
-use converger_core::testing::{HOSTILE, Rng, declared, wanted_values};
+use converger_core::testing::{HOSTILE_TEXTS, Rng, to_declared_form, wanted_values};
 
-use crate::desk::{ALONE, Desk, Guest, guest, read};
-use crate::shelf::{Flavour, Shelf};
+use crate::scripted_proxmox::{STANDALONE_NODE, ScriptedGuest, ScriptedProxmox, stopped_guest, take_reading};
+use crate::stored_config::{ProxmoxRelease, StoredConfig};
 
 /// A declared state with one field of one guest.
-fn desired(kind: Kind, field: Field, value: &serde_json::Value) -> Desired {
-    let config = serde_json::json!({field.word(): declared(field, value, &mut Rng::new(1))});
+fn desired_with_field(kind: GuestKind, field: Field, value: &serde_json::Value) -> Desired {
+    let config = serde_json::json!({field.word(): to_declared_form(field, value, &mut Rng::new(1))});
     let guest = serde_json::json!({"vmid": 100, "kind": kind.word(), "name": "g100", "config": config});
     let text = serde_json::json!({"version": 1, "environment": "lab", "guests": [guest]}).to_string();
     desired::parse(text.as_bytes(), Notation::Json).unwrap_or_else(|faults| panic!("{text}: {faults:?}"))
 }
 
-fn shelf(flavour: Flavour, kind: Kind, start: &[(&str, &str)]) -> Shelf {
-    let name = if kind == Kind::Qemu { "name" } else { "hostname" };
+fn stored_config(flavour: ProxmoxRelease, kind: GuestKind, start: &[(&str, &str)]) -> StoredConfig {
+    let name = if kind == GuestKind::Qemu { "name" } else { "hostname" };
     // Enough memory for every balloon; what a case starts from counts more.
     let own = [(name, "g100"), ("digest", "0fe8"), ("memory", "4096")];
     let keys = own.iter().chain(start).map(|(key, text)| ((*key).to_owned(), (*text).to_owned()));
-    Shelf { flavour, kind: kind.word(), keys: keys.collect::<BTreeMap<_, _>>() }
+    StoredConfig { flavour, kind: kind.word(), keys: keys.collect::<BTreeMap<_, _>>() }
 }
 
 /// The verdict on the guest whose config is on the shelf.
-fn verdict(shelf: &Shelf, desired: Desired) -> Verdict {
-    let listed = guest(100, "n1").listed.map(|row| row.replace("qemu", shelf.kind));
-    let guest = Guest { kind: shelf.kind, listed, pending: shelf.pending(), ..guest(100, "n1") };
-    let taken = read(&Desk::with(ALONE, [(100, guest)]), &[100], &Needs::of(&desired), None).expect("a reading");
-    let scoped = taken.observation.within(&desired.scope());
+fn plan_verdict(shelf: &StoredConfig, desired: Desired) -> Verdict {
+    let listed = stopped_guest(100, "n1").listed.map(|row| row.replace("qemu", shelf.kind));
+    let guest = ScriptedGuest { kind: shelf.kind, listed, pending: shelf.pending_items(), ..stopped_guest(100, "n1") };
+    let taken = take_reading(&ScriptedProxmox::with_guests(STANDALONE_NODE, [(100, guest)]), &[100], &ReadSet::for_desired(&desired), None)
+        .expect("a reading");
+    let scoped = taken.observation.into_scoped(&desired.scope());
     let plan = plan::plan(Arc::new(desired), Arc::new(scoped), Arc::new(Rules::default()));
     plan.verdicts()[0].clone()
 }
 
-fn changes(verdict: &Verdict) -> Option<&[FieldChange]> {
+fn config_changes(verdict: &Verdict) -> Option<&[FieldChange]> {
     let Verdict::Steps(steps) = verdict else { return None };
     match &steps[0].change {
         Change::ConfigSet(changes) => Some(changes),
@@ -53,34 +54,34 @@ fn changes(verdict: &Verdict) -> Option<&[FieldChange]> {
 }
 
 /// Plans, writes what is planned, and plans again.
-fn check(flavour: Flavour, kind: Kind, field: Field, value: &serde_json::Value, start: &[(&str, &str)]) {
-    let mut shelf = shelf(flavour, kind, start);
+fn check_round_trip(flavour: ProxmoxRelease, kind: GuestKind, field: Field, value: &serde_json::Value, start: &[(&str, &str)]) {
+    let mut shelf = stored_config(flavour, kind, start);
     let agent = shelf.keys.get("agent").cloned();
     let case = format!("{flavour:?} {kind} {field:?} {value} from {start:?}");
-    let first = verdict(&shelf, desired(kind, field, value));
-    if let Some(changes) = changes(&first) {
+    let first = plan_verdict(&shelf, desired_with_field(kind, field, value));
+    if let Some(changes) = config_changes(&first) {
         let guest = GuestPath { node: NodeName::new("n1").expect("a name"), kind, vmid: Vmid::new(100).expect("an id") };
         let basis = agent.map_or("0fe8".to_owned(), |agent| format!("0fe8\nagent {agent}"));
-        let set =
-            ConfigSet::new(guest, changes, &Basis::parse(&basis).expect("a basis")).unwrap_or_else(|fault| panic!("{case}: {fault:?}"));
-        shelf.write(encode(&Command::Write(Write::ConfigSet(set))).form().expect("a form"));
+        let set = ConfigSet::new(guest, changes, &WriteBasis::parse(&basis).expect("a basis"))
+            .unwrap_or_else(|fault| panic!("{case}: {fault:?}"));
+        shelf.write_form(encode(&ProxmoxCommand::Write(ProxmoxWrite::ConfigSet(set))).form().expect("a form"));
     }
-    let second = verdict(&shelf, desired(kind, field, value));
+    let second = plan_verdict(&shelf, desired_with_field(kind, field, value));
     assert!(matches!(second, Verdict::Converged { pending_restart: false }), "{case}: {:?}\nthen {second:?}\nwith {:?}", first, shelf.keys);
 }
 
-fn managed() -> impl Iterator<Item = (Kind, Field)> {
-    TABLE.iter().filter(|rule| rule.role == Role::Managed).map(|rule| (rule.kind, rule.field))
+fn managed_fields() -> impl Iterator<Item = (GuestKind, Field)> {
+    TABLE.iter().filter(|rule| rule.role == FieldRole::Managed).map(|rule| (rule.kind, rule.field))
 }
 
 #[test]
-fn a_value_that_was_written_is_read_back_and_nothing_is_left_to_do() {
+fn written_value_reads_back_and_plans_nothing() {
     let mut cases = 0;
-    for (kind, field) in managed() {
+    for (kind, field) in managed_fields() {
         let values = wanted_values(kind, field);
-        for flavour in Flavour::ALL {
+        for flavour in ProxmoxRelease::ALL {
             for value in &values {
-                check(flavour, kind, field, value, &[]);
+                check_round_trip(flavour, kind, field, value, &[]);
                 cases += 1;
             }
         }
@@ -89,7 +90,7 @@ fn a_value_that_was_written_is_read_back_and_nothing_is_left_to_do() {
 }
 
 #[test]
-fn so_it_is_from_every_form_that_a_config_can_have_before() {
+fn written_value_reads_back_from_every_earlier_form() {
     let before: &[(&str, &[&str])] = &[
         ("agent", &["1", "0,fstrim_cloned_disks=1", "enabled=1,type=isa"]),
         ("balloon", &["0", "512"]),
@@ -105,32 +106,38 @@ fn so_it_is_from_every_form_that_a_config_can_have_before() {
         ("swap", &["0", "512"]),
         ("tags", &[" ", "old", "b;a"]),
     ];
-    for (kind, field) in managed() {
+    for (kind, field) in managed_fields() {
         let (_, texts) = before.iter().find(|(key, _)| *key == field.word()).expect("a form");
         for text in *texts {
             for value in wanted_values(kind, field) {
-                check(Flavour::Nine, kind, field, &value, &[(field.word(), text)]);
+                check_round_trip(ProxmoxRelease::Nine, kind, field, &value, &[(field.word(), text)]);
             }
         }
     }
-    check(Flavour::Eight, Kind::Qemu, Field::Memory, &serde_json::json!(2048), &[("memory", "current=1024")]);
-    check(Flavour::Eight, Kind::Qemu, Field::Memory, &serde_json::json!(1024), &[("memory", "current=1024")]);
+    check_round_trip(ProxmoxRelease::Eight, GuestKind::Qemu, Field::Memory, &serde_json::json!(2048), &[("memory", "current=1024")]);
+    check_round_trip(ProxmoxRelease::Eight, GuestKind::Qemu, Field::Memory, &serde_json::json!(1024), &[("memory", "current=1024")]);
 }
 
 #[test]
-fn texts_come_back_as_they_went() {
+fn texts_round_trip() {
     let seed = 0x5eed;
     let mut rng = Rng::new(seed);
     let parts = ["=", ";", "&", "+", "%", "%3B", "\n", " ", "ä", "😀", "a", "#", ":", "\"", "order=1", ","];
     for case in 0..300 {
-        let text: String = (0..rng.index(12)).map(|_| rng.word(&parts)).collect();
+        let text: String = (0..rng.index(12)).map(|_| rng.pick_word(&parts)).collect();
         let text = format!("x{text}");
-        for kind in Kind::ALL {
+        for kind in GuestKind::ALL {
             eprintln!("seed {seed} case {case} text {text:?}");
-            check(Flavour::Nine, kind, Field::Description, &serde_json::json!(text.trim_end()), &[("description", "old")]);
+            check_round_trip(
+                ProxmoxRelease::Nine,
+                kind,
+                Field::Description,
+                &serde_json::json!(text.trim_end()),
+                &[("description", "old")],
+            );
         }
     }
-    for text in HOSTILE.iter().filter(|text| !text.contains(|own: char| own.is_control() && own != '\n')) {
-        check(Flavour::Nine, Kind::Qemu, Field::Description, &serde_json::json!(text.trim_end()), &[]);
+    for text in HOSTILE_TEXTS.iter().filter(|text| !text.contains(|own: char| own.is_control() && own != '\n')) {
+        check_round_trip(ProxmoxRelease::Nine, GuestKind::Qemu, Field::Description, &serde_json::json!(text.trim_end()), &[]);
     }
 }

@@ -5,20 +5,20 @@ use std::{fs, thread};
 /// The least CPU time of each of several works on one input, in nanoseconds. They take turns, so that what disturbs the
 /// machine disturbs all of them. Works are functions that are not
 /// inlined, so that callgrind can count them by name.
-pub(crate) fn least<T: ?Sized, const WORKS: usize>(repetitions: u32, input: &T, works: [fn(&T); WORKS]) -> [u64; WORKS] {
+pub(crate) fn measure_least<T: ?Sized, const WORKS: usize>(repetitions: u32, input: &T, works: [fn(&T); WORKS]) -> [u64; WORKS] {
     let mut least = [u64::MAX; WORKS];
     for _ in 0..repetitions {
         for (work, least) in works.iter().zip(&mut least) {
-            let start = now_ns();
+            let start = thread_cpu_ns();
             work(input);
-            *least = (*least).min(now_ns() - start);
+            *least = (*least).min(thread_cpu_ns() - start);
         }
     }
     least
 }
 
 /// What this thread has used so far: the first number that the scheduler keeps of it.
-fn now_ns() -> u64 {
+fn thread_cpu_ns() -> u64 {
     // The scheduler brings its account up to date when it is called, and otherwise only with the next tick.
     thread::yield_now();
     let account = fs::read_to_string("/proc/self/schedstat").expect("Linux keeps an account of each process");

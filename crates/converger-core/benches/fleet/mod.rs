@@ -10,26 +10,26 @@ use converger_core::testing::Rng;
 
 /// A fleet: so many guests, some of them not as declared.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Fleet {
+pub(crate) struct BenchFleet {
     /// How many are declared.
     pub(crate) guests: u32,
     /// How many of them are not as declared.
-    pub(crate) drifted: Share,
+    pub(crate) drifted_share: GuestShare,
     /// How many of them come after the guest before them.
-    pub(crate) ordered: Share,
+    pub(crate) ordered_share: GuestShare,
 }
 
 /// A part of the guests, by chance.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Share {
+pub(crate) enum GuestShare {
     /// Nobody.
     None,
     /// One in so many.
     OneIn(u64),
 }
 
-impl Share {
-    fn takes(self, rng: &mut Rng) -> bool {
+impl GuestShare {
+    fn draws(self, rng: &mut Rng) -> bool {
         match self {
             Self::None => false,
             Self::OneIn(times) => rng.one_in(times),
@@ -42,7 +42,7 @@ const TAGS: [&str; 8] = ["berlin", "customer-a", "customer-b", "edge", "lab", "n
 const MEMORY_MIB: [u32; 6] = [512, 1024, 2048, 4096, 8192, 16384];
 const NODES: u64 = 32;
 
-struct Guest {
+struct FleetGuest {
     vmid: u32,
     kind: &'static str,
     name: String,
@@ -58,12 +58,12 @@ struct Guest {
     mac: String,
     is_pinned: bool,
     after: Option<u32>,
-    drift: Drift,
+    drift: FleetDrift,
 }
 
 /// The difference between a declared guest and its row.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Drift {
+enum FleetDrift {
     None,
     Cores,
     Memory,
@@ -78,7 +78,7 @@ enum Drift {
     Missing,
 }
 
-impl Drift {
+impl FleetDrift {
     /// Most drifted guests differ in config, some in their run-state, and one in eight cannot be touched.
     fn random(rng: &mut Rng) -> Self {
         match rng.below(32) {
@@ -97,23 +97,23 @@ impl Drift {
     }
 }
 
-impl Fleet {
+impl BenchFleet {
     /// desired.json on one line, as a machine writes it.
     pub(crate) fn desired_json(self) -> String {
-        let rows: Vec<String> = self.each().map(|guest| guest.declared_json()).collect();
+        let rows: Vec<String> = self.guests().map(|guest| guest.declared_json()).collect();
         format!("{{\"version\":1,\"environment\":\"lab\",\"guests\":[{}]}}\n", rows.join(","))
     }
 
     /// desired.yaml, as a person lays it out.
     pub(crate) fn desired_yaml(self) -> String {
-        let rows: String = self.each().map(|guest| guest.declared_yaml()).collect();
+        let rows: String = self.guests().map(|guest| guest.declared_yaml()).collect();
         format!("version: 1\nenvironment: lab\nguests:\n{rows}")
     }
 
     /// current.json on one line, as an observer writes it.
     pub(crate) fn current_json(self) -> String {
         let nodes: Vec<String> = (1..=NODES).map(|node| format!(r#"{{"name":"pve{node}","online":true}}"#)).collect();
-        let listed = self.each().filter(|guest| guest.drift != Drift::Missing);
+        let listed = self.guests().filter(|guest| guest.drift != FleetDrift::Missing);
         let rows: Vec<String> = listed.map(|guest| guest.observed_json()).collect();
         format!(
             "{{\"schema\":\"converger.observation/1\",\"environment\":\"lab\",\"source\":\"proxmox\",\"taken_at\":\"2026-11-15T12:00:00Z\",\
@@ -124,21 +124,21 @@ impl Fleet {
     }
 
     /// The guests, by id.
-    fn each(self) -> impl Iterator<Item = Guest> {
+    fn guests(self) -> impl Iterator<Item = FleetGuest> {
         let mut rng = Rng::new(2026);
         let mut vmid = 100;
         (0..self.guests).map(move |index| {
             let before = vmid;
             vmid += 1 + u32::from(rng.one_in(8));
-            let guest = Guest::random(&mut rng, vmid, index);
-            let after = (index > 0 && self.ordered.takes(&mut rng)).then_some(before);
-            let drift = if self.drifted.takes(&mut rng) { Drift::random(&mut rng) } else { Drift::None };
-            Guest { after, drift, ..guest }
+            let guest = FleetGuest::random(&mut rng, vmid, index);
+            let after = (index > 0 && self.ordered_share.draws(&mut rng)).then_some(before);
+            let drift = if self.drifted_share.draws(&mut rng) { FleetDrift::random(&mut rng) } else { FleetDrift::None };
+            FleetGuest { after, drift, ..guest }
         })
     }
 }
 
-impl Guest {
+impl FleetGuest {
     fn random(rng: &mut Rng, vmid: u32, index: u32) -> Self {
         let role = rng.pick(&ROLES).expect("there are roles");
         let hex = format!("{:016x}{:016x}", rng.next_u64(), rng.next_u64());
@@ -158,7 +158,7 @@ impl Guest {
             mac: format!("BC:24:11:{:02X}:{:02X}:{:02X}", rng.below(256), rng.below(256), rng.below(256)),
             is_pinned: rng.one_in(4),
             after: None,
-            drift: Drift::None,
+            drift: FleetDrift::None,
         }
     }
 
@@ -170,7 +170,7 @@ impl Guest {
             self.vmid,
             self.kind,
             self.name,
-            state(self.runs),
+            state_name(self.runs),
             self.cores,
             self.memory_mib,
             self.description,
@@ -188,7 +188,7 @@ impl Guest {
             self.vmid,
             self.kind,
             self.name,
-            state(self.runs),
+            state_name(self.runs),
             self.cores,
             self.memory_mib,
             self.description,
@@ -212,27 +212,27 @@ impl Guest {
     }
 
     fn observed_json(&self) -> String {
-        if self.drift == Drift::Unknown {
+        if self.drift == FleetDrift::Unknown {
             let (vmid, kind, node) = (self.vmid, self.kind, self.node);
             return format!(r#"{{"vmid":{vmid},"kind":"{kind}","node":"pve{node}","status":"unknown","cause":"read-failed"}}"#);
         }
-        let drifts = |drifts: &[Drift]| drifts.contains(&self.drift);
-        let name = if self.drift == Drift::Renamed { format!("{}-old", self.name) } else { self.name.clone() };
-        let runs = self.runs != drifts(&[Drift::RunState, Drift::Locked]);
-        let cores = if drifts(&[Drift::Cores, Drift::CoresAndMemory]) { self.cores - 1 } else { self.cores };
-        let memory = if drifts(&[Drift::Memory, Drift::CoresAndMemory]) { self.memory_mib * 2 } else { self.memory_mib };
-        let description = if self.drift == Drift::Description { "to be described" } else { &self.description };
-        let tags = if self.drift == Drift::Tags { json_list(&["unsorted"]) } else { json_list(&self.tags) };
+        let drifts = |drifts: &[FleetDrift]| drifts.contains(&self.drift);
+        let name = if self.drift == FleetDrift::Renamed { format!("{}-old", self.name) } else { self.name.clone() };
+        let runs = self.runs != drifts(&[FleetDrift::RunState, FleetDrift::Locked]);
+        let cores = if drifts(&[FleetDrift::Cores, FleetDrift::CoresAndMemory]) { self.cores - 1 } else { self.cores };
+        let memory = if drifts(&[FleetDrift::Memory, FleetDrift::CoresAndMemory]) { self.memory_mib * 2 } else { self.memory_mib };
+        let description = if self.drift == FleetDrift::Description { "to be described" } else { &self.description };
+        let tags = if self.drift == FleetDrift::Tags { json_list(&["unsorted"]) } else { json_list(&self.tags) };
         format!(
             r#"{{"vmid":{},"kind":"{}","name":"{name}","node":"pve{}","status":"{}","cpus":{cores},"maxmem":{},"lock":{},"ha":null,"template":false,"protection":false,"tags":{tags},"identity":{},"config":{{"cores":{cores},"memory":{memory},"description":"{description}","onboot":{}}},"pending":[],"digest":"{:016x}{:016x}{:08x}"}}"#,
             self.vmid,
             self.kind,
             self.node,
-            state(runs),
+            state_name(runs),
             u64::from(memory) << 20,
-            if self.drift == Drift::Locked { "\"backup\"" } else { "null" },
+            if self.drift == FleetDrift::Locked { "\"backup\"" } else { "null" },
             self.identity_json(),
-            self.onboot != (self.drift == Drift::Onboot),
+            self.onboot != (self.drift == FleetDrift::Onboot),
             self.ctime.wrapping_mul(0x9e37_79b9_7f4a_7c15),
             u64::from(self.vmid).wrapping_mul(0xbf58_476d_1ce4_e5b9),
             self.vmid,
@@ -240,7 +240,7 @@ impl Guest {
     }
 }
 
-fn state(runs: bool) -> &'static str {
+fn state_name(runs: bool) -> &'static str {
     if runs { "running" } else { "stopped" }
 }
 

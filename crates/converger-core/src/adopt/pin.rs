@@ -5,26 +5,26 @@
 
 use std::collections::BTreeMap;
 
-use super::{has_marks, without_blanks};
+use super::{drop_blank_marks, has_marks};
 use crate::desired::{self, Desired, DesiredGuest, Scope};
 use crate::document::{Diagnostics, Notation};
-use crate::guest::{Identity, Kind, Vmid};
+use crate::guest::{GuestIdentity, GuestKind, Vmid};
 use crate::observe::{ObservedGuest, Reading, Scoped, Seen};
 use crate::plan;
 use crate::refusal::Refusal;
 
 /// What somebody wants to be pinned.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wish {
+pub struct PinRequest {
     /// The guests to look at.
-    pub chosen: Chosen,
+    pub selection: PinSelection,
     /// The guests whose pin may be replaced where it does not hold.
-    pub again: Scope,
+    pub repin: Scope,
 }
 
 /// Which of the declared guests are looked at.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Chosen {
+pub enum PinSelection {
     /// All of them.
     All,
     /// Those of them that are named here.
@@ -33,7 +33,7 @@ pub enum Chosen {
 
 /// A declared state with birth marks, and what was done for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pinned {
+pub struct PinResult {
     /// The new text; the old one, byte for byte, where there was nothing to write.
     pub text: String,
     /// Causes that concern the whole reading; each guest's refusals repeat them.
@@ -48,39 +48,39 @@ pub struct GuestPin {
     /// Its id.
     pub vmid: Vmid,
     /// Its declared kind.
-    pub kind: Kind,
+    pub kind: GuestKind,
     /// Its declared name or, where only its marks are declared, the observed one.
     pub name: Option<Box<str>>,
     /// What was done.
-    pub outcome: Outcome,
+    pub outcome: PinOutcome,
     /// The marks that guests of this kind can have and that this one never had, as far as it was looked at.
     pub absent: Vec<&'static str>,
 }
 
 /// What was done about the marks of one guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum PinOutcome {
     /// It had no pin and has one now.
-    Pinned(Identity),
+    Pinned(GuestIdentity),
     /// Its pin holds and lacked some marks, which it has now.
-    Completed(Identity),
+    Completed(GuestIdentity),
     /// Its pin did not hold for these reasons, and was replaced as asked for.
-    Replaced(Identity, Vec<String>),
+    Replaced(GuestIdentity, Vec<String>),
     /// Its pin holds and is whole.
     Unchanged,
     /// It has no birth marks: there is nothing to pin it by.
-    Unmarked,
+    NoMarks,
     /// Nothing was written for it, for all of these causes.
     Refused(Vec<Refusal>),
 }
 
-impl Outcome {
+impl PinOutcome {
     /// The marks that are written, where some are.
     #[must_use]
-    pub fn written(&self) -> Option<&Identity> {
+    pub fn written_marks(&self) -> Option<&GuestIdentity> {
         match self {
             Self::Pinned(marks) | Self::Completed(marks) | Self::Replaced(marks, _) => Some(marks),
-            Self::Unchanged | Self::Unmarked | Self::Refused(_) => None,
+            Self::Unchanged | Self::NoMarks | Self::Refused(_) => None,
         }
     }
 }
@@ -95,65 +95,67 @@ impl Outcome {
 ///
 /// # Errors
 /// All faults of the text, or a place in it into which marks cannot be written.
-pub fn pin(bytes: &[u8], notation: Notation, observation: &Scoped, wish: &Wish) -> Result<Pinned, Diagnostics> {
+pub fn pin(bytes: &[u8], notation: Notation, observation: &Scoped, wish: &PinRequest) -> Result<PinResult, Diagnostics> {
     let desired = desired::parse(bytes, notation)?;
-    let refusals = plan::of_the_reading(observation);
-    let guests: Vec<GuestPin> = chosen(&desired, &wish.chosen).map(|guest| guest_pin(guest, observation, &refusals, wish)).collect();
-    let marks: BTreeMap<Vmid, Identity> = guests.iter().filter_map(|guest| Some((guest.vmid, guest.outcome.written()?.clone()))).collect();
-    let text = desired::with_marks(bytes, notation, &marks)?;
-    Ok(Pinned { text, refusals, guests })
+    let refusals = plan::observation_refusals(observation);
+    let guests: Vec<GuestPin> =
+        select_guests(&desired, &wish.selection).map(|guest| pin_guest(guest, observation, &refusals, wish)).collect();
+    let marks: BTreeMap<Vmid, GuestIdentity> =
+        guests.iter().filter_map(|guest| Some((guest.vmid, guest.outcome.written_marks()?.clone()))).collect();
+    let text = desired::insert_marks(bytes, notation, &marks)?;
+    Ok(PinResult { text, refusals, guests })
 }
 
-fn chosen<'d>(desired: &'d Desired, chosen: &Chosen) -> impl Iterator<Item = &'d DesiredGuest> {
+fn select_guests<'d>(desired: &'d Desired, chosen: &PinSelection) -> impl Iterator<Item = &'d DesiredGuest> {
     desired.guests().iter().filter(move |guest| match chosen {
-        Chosen::All => true,
-        Chosen::Only(scope) => scope.has(guest.vmid),
+        PinSelection::All => true,
+        PinSelection::Only(scope) => scope.contains(guest.vmid),
     })
 }
 
-fn guest_pin(guest: &DesiredGuest, observation: &Scoped, refusals: &[Refusal], wish: &Wish) -> GuestPin {
+fn pin_guest(guest: &DesiredGuest, observation: &Scoped, refusals: &[Refusal], wish: &PinRequest) -> GuestPin {
     let listed = observation.find(guest.vmid);
     let declared = guest.name.as_ref().map(|name| name.as_str());
     let name = declared.or_else(|| listed.and_then(|row| row.name.as_deref())).map(Into::into);
-    let (outcome, absent) = match marks_of(guest, listed, observation) {
-        Err(own) => (Outcome::Refused(refusals.iter().cloned().chain(own).collect()), Vec::new()),
-        Ok(_) if !refusals.is_empty() => (Outcome::Refused(refusals.to_vec()), Vec::new()),
+    let (outcome, absent) = match read_marks(guest, listed, observation) {
+        Err(own) => (PinOutcome::Refused(refusals.iter().cloned().chain(own).collect()), Vec::new()),
+        Ok(_) if !refusals.is_empty() => (PinOutcome::Refused(refusals.to_vec()), Vec::new()),
         Ok(seen) => {
             let absent = seen.marks().into_iter().filter(|(_, mark)| mark.is_none()).map(|(name, _)| name).collect();
-            (outcome(guest, seen, wish), absent)
+            (decide_outcome(guest, seen, wish), absent)
         }
     };
     GuestPin { vmid: guest.vmid, kind: guest.kind, name, outcome, absent }
 }
 
 /// The marks that were read of a guest, if it is the declared one as far as that can be said without them.
-fn marks_of(guest: &DesiredGuest, listed: Option<&ObservedGuest>, observation: &Scoped) -> Result<Identity, Vec<Refusal>> {
-    let row = match observation.seen(guest.vmid, listed) {
+fn read_marks(guest: &DesiredGuest, listed: Option<&ObservedGuest>, observation: &Scoped) -> Result<GuestIdentity, Vec<Refusal>> {
+    let row = match observation.presence(guest.vmid, listed) {
         Seen::Missing => return Err(vec![Refusal::guest_missing()]),
         Seen::Unknown(cause) => return Err(vec![Refusal::guest_unknown(cause)]),
         Seen::Present(row, _) => row,
     };
     // Neither pin nor config is looked at: the one may be replaced, the other is not touched.
     let bare = DesiredGuest { identity: None, config: Box::new([]), ..guest.clone() };
-    if let Some(refusals) = plan::unfit(&bare, row, observation) {
+    if let Some(refusals) = plan::check_guest(&bare, row, observation) {
         return Err(refusals);
     }
     match &row.identity {
         Reading::Unread => Err(vec![Refusal::guard_unread(vec!["identity".into()])]),
-        Reading::Read(marks) => Ok(without_blanks(marks)),
+        Reading::Read(marks) => Ok(drop_blank_marks(marks)),
     }
 }
 
-fn outcome(guest: &DesiredGuest, seen: Identity, wish: &Wish) -> Outcome {
+fn decide_outcome(guest: &DesiredGuest, seen: GuestIdentity, wish: &PinRequest) -> PinOutcome {
     match guest.identity.as_deref() {
-        None if has_marks(&seen) => Outcome::Pinned(seen),
-        None => Outcome::Unmarked,
-        Some(pinned) if *pinned == seen => Outcome::Unchanged,
-        Some(pinned) if pinned.holds_for(&seen) => Outcome::Completed(seen),
-        Some(pinned) if has_marks(&seen) && wish.again.has(guest.vmid) => {
+        None if has_marks(&seen) => PinOutcome::Pinned(seen),
+        None => PinOutcome::NoMarks,
+        Some(pinned) if *pinned == seen => PinOutcome::Unchanged,
+        Some(pinned) if pinned.holds_for(&seen) => PinOutcome::Completed(seen),
+        Some(pinned) if has_marks(&seen) && wish.repin.contains(guest.vmid) => {
             let differences = pinned.differences(&seen);
-            Outcome::Replaced(seen, differences)
+            PinOutcome::Replaced(seen, differences)
         }
-        Some(pinned) => Outcome::Refused(vec![Refusal::identity_mismatch(pinned.differences(&seen))]),
+        Some(pinned) => PinOutcome::Refused(vec![Refusal::identity_mismatch(pinned.differences(&seen))]),
     }
 }

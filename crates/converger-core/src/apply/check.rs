@@ -8,45 +8,45 @@
 
 use std::sync::Arc;
 
-use super::ask::{Cause, ConfigRead, Live, Membership, Place, Trouble};
+use super::env_request::{ClusterMembership, EnvFault, EnvFaultKind, GuestAddress, LiveConfig, LiveStatus};
 use super::operation::Operation;
 use super::promise;
 use crate::action::{Change, FieldChange};
-use crate::desired::{DesiredGuest, Setting};
-use crate::guest::{Identity, NodeName, RunState};
-use crate::normalize::{self, Field, Value, Words};
-use crate::observe::{CAUSE_NOT_GIVEN, CAUSE_NOT_LISTED, Pending, Status};
-use crate::policy::{HOLD_TAG, Own, Rules};
+use crate::desired::{DesiredGuest, DesiredSetting};
+use crate::guest::{GuestIdentity, NodeName, RunState};
+use crate::normalize::{self, Field, FieldValue, WordSet};
+use crate::observe::{CAUSE_NOT_GIVEN, CAUSE_NOT_LISTED, ObservedStatus, PendingChange};
+use crate::policy::{HOLD_TAG, OwnGuest, Rules};
 use crate::refusal::Refusal;
 
 /// What a step is held against beyond what its operation records: the rules of protection, and what is declared of the guest.
 ///
 /// It lives as long as the run: a stored operation has none, because it is never sent again.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Terms {
+pub struct CheckContext {
     rules: Arc<Rules>,
-    declared: Box<[Setting]>,
-    relies: Box<[Reliance]>,
+    declared: Box<[DesiredSetting]>,
+    dependencies: Box<[DependencyCheck]>,
 }
 
 /// Another guest that a step relies on by `after`: it was seen so when the step was planned, or another step sees to it, and it is
 /// read again before the step is sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reliance {
+pub struct DependencyCheck {
     /// Which, and where it was.
-    pub place: Place,
+    pub address: GuestAddress,
     /// What it must be.
     pub state: RunState,
 }
 
-impl Reliance {
+impl DependencyCheck {
     /// Why the step that relies on it is not sent, with what was read of it; `None`: it is as it must be.
     #[must_use]
-    pub fn refusal(&self, live: &Live) -> Option<Refusal> {
-        let on = || vec![self.place.vmid];
+    pub fn refusal(&self, live: &LiveStatus) -> Option<Refusal> {
+        let on = || vec![self.address.vmid];
         match (self.state, &live.status) {
-            (_, Status::Unknown(_)) => Some(self.unread()),
-            (wanted, Status::Known(found)) if wanted == *found => None,
+            (_, ObservedStatus::Unknown(_)) => Some(self.unread_refusal()),
+            (wanted, ObservedStatus::Known(found)) if wanted == *found => None,
             (RunState::Running, _) => Some(Refusal::dependency_not_running(on())),
             (RunState::Stopped, _) => Some(Refusal::dependent_running(on())),
         }
@@ -54,28 +54,28 @@ impl Reliance {
 
     /// The same where it could not be read.
     #[must_use]
-    pub fn unread(&self) -> Refusal {
-        Refusal::dependency_refused(vec![self.place.vmid])
+    pub fn unread_refusal(&self) -> Refusal {
+        Refusal::dependency_refused(vec![self.address.vmid])
     }
 }
 
-impl Terms {
+impl CheckContext {
     /// The terms of one declared guest.
     #[must_use]
     pub fn new(rules: Arc<Rules>, guest: &DesiredGuest) -> Self {
-        Self { rules, declared: guest.config.clone(), relies: Box::new([]) }
+        Self { rules, declared: guest.config.clone(), dependencies: Box::new([]) }
     }
 
     /// The same, and other guests that the step relies on.
     #[must_use]
-    pub fn with_reliances(self, relies: Vec<Reliance>) -> Self {
-        Self { relies: relies.into(), ..self }
+    pub fn with_dependencies(self, relies: Vec<DependencyCheck>) -> Self {
+        Self { dependencies: relies.into(), ..self }
     }
 
     /// The guest with this number among those that the step relies on.
     #[must_use]
-    pub fn reliance(&self, number: usize) -> Option<&Reliance> {
-        self.relies.get(number)
+    pub fn dependency(&self, number: usize) -> Option<&DependencyCheck> {
+        self.dependencies.get(number)
     }
 }
 
@@ -84,11 +84,11 @@ pub const FOUND_BEFORE_SENDING: &str = "before anything was sent";
 
 /// Whether a change may be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ready {
+pub enum SendDecision {
     /// Everything is as it was planned on.
-    Go,
+    Send,
     /// The guest is already as wanted: there is nothing to send.
-    AsWanted,
+    AlreadyDone,
     /// It is part of a restart, and what that is for is in effect already: the guest need not go down.
     NotNeeded,
     /// It must not be sent.
@@ -97,7 +97,7 @@ pub enum Ready {
 
 /// Whether the cluster allows anything at all to be sent to this node (S4).
 #[must_use]
-pub fn cluster(membership: &Membership, node: &NodeName) -> Option<Refusal> {
+pub fn check_cluster(membership: &ClusterMembership, node: &NodeName) -> Option<Refusal> {
     if !membership.quorate {
         return Some(Refusal::not_quorate());
     }
@@ -107,7 +107,7 @@ pub fn cluster(membership: &Membership, node: &NodeName) -> Option<Refusal> {
 
 /// Why nothing is sent to a guest that cannot be read (G1).
 #[must_use]
-pub fn unread(cause: &Cause) -> Refusal {
+pub fn unreadable_refusal(cause: &EnvFault) -> Refusal {
     Refusal::guest_unknown(cause.word.as_str())
 }
 
@@ -115,66 +115,70 @@ pub fn unread(cause: &Cause) -> Refusal {
 ///
 /// Not being listed proves nothing (S5): the guest is unknown then, and not missing.
 #[must_use]
-pub fn not_followed(looked: &Place, found: Option<&Place>) -> Option<Refusal> {
+pub fn check_relocation(looked: &GuestAddress, found: Option<&GuestAddress>) -> Option<Refusal> {
     match found {
         None => Some(Refusal::guest_unknown(CAUSE_NOT_LISTED)),
         Some(found) if found.kind != looked.kind => Some(Refusal::kind_mismatch(looked.kind, found.kind)),
-        Some(found) if found.vmid != looked.vmid || found.node == looked.node => Some(moved()),
+        Some(found) if found.vmid != looked.vmid || found.node == looked.node => Some(moved_refusal()),
         Some(_) => None,
     }
 }
 
 /// Why a guest that keeps moving is left alone.
 #[must_use]
-pub fn moved() -> Refusal {
+pub fn moved_refusal() -> Refusal {
     Refusal::guest_unknown("moved-while-read")
 }
 
 /// The refusal that a no of the environment amounts to, where its cause is one that this program would have refused for too.
 #[must_use]
-pub fn rejection(operation: &Operation, cause: &Cause) -> Option<Refusal> {
+pub fn refusal_for_rejection(operation: &Operation, cause: &EnvFault) -> Option<Refusal> {
     let text = &*cause.text;
-    match cause.trouble {
-        Trouble::Changed => Some(Refusal::plan_stale(vec![format!("config: {text}")])),
-        Trouble::Locked => Some(Refusal::guest_locked(text)),
-        Trouble::LockFile => Some(Refusal::lock_file_held(text)),
-        Trouble::Protected => Some(Refusal::protected_guest(vec!["protection-flag".into()], vec![operation.step.change.word().to_owned()])),
-        Trouble::NotQuorate => Some(Refusal::not_quorate()),
-        Trouble::NotThere => Some(unread(cause)),
-        Trouble::Template => Some(Refusal::guest_template()),
-        Trouble::HaOwned => Some(Refusal::ha_owned(text)),
-        Trouble::Unsupported => Some(Refusal::unsupported_change(operation.step.change.word(), text)),
-        Trouble::ShutdownTimeout | Trouble::Busy | Trouble::Other => None,
+    match cause.kind {
+        EnvFaultKind::ConfigChanged => Some(Refusal::plan_stale(vec![format!("config: {text}")])),
+        EnvFaultKind::Locked => Some(Refusal::guest_locked(text)),
+        EnvFaultKind::LockFile => Some(Refusal::lock_file_held(text)),
+        EnvFaultKind::Protected => {
+            Some(Refusal::protected_guest(vec!["protection-flag".into()], vec![operation.step.change.word().to_owned()]))
+        }
+        EnvFaultKind::NotQuorate => Some(Refusal::not_quorate()),
+        EnvFaultKind::GuestNotFound => Some(unreadable_refusal(cause)),
+        EnvFaultKind::Template => Some(Refusal::guest_template()),
+        EnvFaultKind::HaOwned => Some(Refusal::ha_owned(text)),
+        EnvFaultKind::Unsupported => Some(Refusal::unsupported_change(operation.step.change.word(), text)),
+        EnvFaultKind::ShutdownTimeout | EnvFaultKind::Busy | EnvFaultKind::Other => None,
     }
 }
 
 /// Whether the change of an operation may be sent to the guest that was read.
 #[must_use]
-pub fn ready(operation: &Operation, terms: &Terms, live: &Live, config: &ConfigRead) -> Ready {
-    if let Some(refusal) = other_guest(operation, config) {
-        return Ready::Refused(refusal);
+pub fn decide_send(operation: &Operation, terms: &CheckContext, live: &LiveStatus, config: &LiveConfig) -> SendDecision {
+    if let Some(refusal) = check_same_guest(operation, config) {
+        return SendDecision::Refused(refusal);
     }
     if promise::is_met_already(operation, live, config) {
-        return Ready::AsWanted;
+        return SendDecision::AlreadyDone;
     }
-    if promise::is_needless(operation, live, config) {
-        return Ready::NotNeeded;
+    if promise::is_restart_needless(operation, live, config) {
+        return SendDecision::NotNeeded;
     }
     let state = match &live.status {
-        Status::Known(state) => *state,
-        Status::Unknown(cause) => return Ready::Refused(Refusal::guest_unknown(cause.as_deref().unwrap_or(CAUSE_NOT_GIVEN))),
+        ObservedStatus::Known(state) => *state,
+        ObservedStatus::Unknown(cause) => {
+            return SendDecision::Refused(Refusal::guest_unknown(cause.as_deref().unwrap_or(CAUSE_NOT_GIVEN)));
+        }
     };
-    let refusal = guarded(operation, live, config, state)
-        .or_else(|| stale(operation, config, state))
-        .or_else(|| foreign_pending(operation, terms, config))
-        .or_else(|| protected(operation, terms, config))
-        .or_else(|| unfounded(operation, config));
-    refusal.map_or(Ready::Go, Ready::Refused)
+    let refusal = check_guards(operation, live, config, state)
+        .or_else(|| check_preconditions(operation, config, state))
+        .or_else(|| check_foreign_pending(operation, terms, config))
+        .or_else(|| check_protection(operation, terms, config))
+        .or_else(|| check_restart_reason(operation, config));
+    refusal.map_or(SendDecision::Send, SendDecision::Refused)
 }
 
 /// Why this is not the guest that was planned on (S6). Also asked before anything is said about an operation's outcome.
 #[must_use]
-pub fn other_guest(operation: &Operation, config: &ConfigRead) -> Option<Refusal> {
+pub fn check_same_guest(operation: &Operation, config: &LiveConfig) -> Option<Refusal> {
     let target = &operation.guest;
     if target.name != config.name {
         return Some(Refusal::name_mismatch(&target.name, &config.name));
@@ -188,7 +192,7 @@ pub fn other_guest(operation: &Operation, config: &ConfigRead) -> Option<Refusal
     }
 }
 
-fn differing_marks(planned: &Identity, found: &Identity) -> Vec<String> {
+fn differing_marks(planned: &GuestIdentity, found: &GuestIdentity) -> Vec<String> {
     let shown = |mark: &Option<String>| mark.clone().unwrap_or_else(|| "absent".into());
     let pairs = planned.marks().into_iter().zip(found.marks());
     pairs
@@ -198,38 +202,38 @@ fn differing_marks(planned: &Identity, found: &Identity) -> Vec<String> {
 }
 
 /// It is in somebody else's hands: locked, a template, held, or owned by high availability (S12).
-fn guarded(operation: &Operation, live: &Live, config: &ConfigRead, state: RunState) -> Option<Refusal> {
+fn check_guards(operation: &Operation, live: &LiveStatus, config: &LiveConfig, state: RunState) -> Option<Refusal> {
     if let Some(lock) = config.lock.as_ref().or(live.lock.as_ref()) {
         return Some(Refusal::guest_locked(lock));
     }
     if config.template {
         return Some(Refusal::guest_template());
     }
-    if let Some(tag) = tags_carried(config).find(|tag| tag.eq_ignore_ascii_case(HOLD_TAG)) {
+    if let Some(tag) = current_and_pending_tags(config).find(|tag| tag.eq_ignore_ascii_case(HOLD_TAG)) {
         return Some(Refusal::guest_held(tag));
     }
-    let ha = live.ha.as_ref().filter(|ha| ha.owns())?;
-    let changes_power = operation.step.change.leads_to().is_some();
+    let ha = live.ha.as_ref().filter(|ha| ha.owns_run_state())?;
+    let changes_power = operation.step.change.resulting_state().is_some();
     (changes_power || !ha.is_settled(state)).then(|| Refusal::ha_owned(ha.state.as_deref().unwrap_or("not known yet")))
 }
 
 /// What the guest has, and what it gets at its next start.
-fn tags_carried(config: &ConfigRead) -> impl Iterator<Item = &str> {
+fn current_and_pending_tags(config: &LiveConfig) -> impl Iterator<Item = &str> {
     let next = config.pending.iter().find_map(|entry| match entry {
-        Pending::Known(Field::Tags, Some(Value::Tags(tags))) => Some(tags),
+        PendingChange::Known(Field::Tags, Some(FieldValue::Tags(tags))) => Some(tags),
         _ => None,
     });
-    std::iter::once(&config.tags).chain(next).flat_map(Words::iter)
+    std::iter::once(&config.tags).chain(next).flat_map(WordSet::iter)
 }
 
 /// What differs from what the step was planned on.
-fn stale(operation: &Operation, config: &ConfigRead, state: RunState) -> Option<Refusal> {
+fn check_preconditions(operation: &Operation, config: &LiveConfig, state: RunState) -> Option<Refusal> {
     let mut differences = Vec::new();
     if state != operation.step.from {
         differences.push(format!("state: planned {}, found {}", operation.step.from.word(), state.word()));
     }
     if let Change::ConfigSet(fields) = &operation.step.change {
-        differences.extend(fields.iter().filter_map(|change| field_differs(operation, change, config)));
+        differences.extend(fields.iter().filter_map(|change| describe_field_difference(operation, change, config)));
         if config.revision.is_none() {
             return Some(Refusal::config_unreadable(vec!["digest".into()]));
         }
@@ -238,23 +242,23 @@ fn stale(operation: &Operation, config: &ConfigRead, state: RunState) -> Option<
 }
 
 /// A field whose value, in effect or waiting, is not the one that the write was planned on.
-fn field_differs(operation: &Operation, change: &FieldChange, config: &ConfigRead) -> Option<String> {
+fn describe_field_difference(operation: &Operation, change: &FieldChange, config: &LiveConfig) -> Option<String> {
     let name = change.field.word();
     let Some(rule) = normalize::rule_of(operation.guest.kind, change.field) else { return Some(format!("{name}: not a field")) };
-    let shown = |value: Option<&Value>| value.map_or_else(|| "absent".to_owned(), ToString::to_string);
-    let found = promise::in_effect(change.field, config);
+    let shown = |value: Option<&FieldValue>| value.map_or_else(|| "absent".to_owned(), ToString::to_string);
+    let found = promise::effective_value(change.field, config);
     let is_understood = config.values.not_understood(change.field).is_none();
     if !is_understood || !normalize::is_met(rule, change.before.as_ref(), found.as_ref()) {
         let found = promise::shown_in_effect(change.field, config);
         return Some(format!("{name}: planned {}, found {found}", shown(change.before.as_ref())));
     }
-    let waiting = promise::waiting(change.field, config);
+    let waiting = promise::pending_value(change.field, config);
     let is_same = match (&change.pending, waiting) {
         (None, None) => true,
         (Some(planned), Some(found)) => normalize::is_met(rule, planned.as_ref(), found),
         _ => false,
     };
-    let shown = |pending: Option<Option<&Value>>| pending.map_or_else(|| "nothing".to_owned(), shown);
+    let shown = |pending: Option<Option<&FieldValue>>| pending.map_or_else(|| "nothing".to_owned(), shown);
     let planned = change.pending.as_ref().map(Option::as_ref);
     (!is_same).then(|| format!("{name}: planned with {} waiting, found {}", shown(planned), shown(waiting)))
 }
@@ -262,13 +266,13 @@ fn field_differs(operation: &Operation, change: &FieldChange, config: &ConfigRea
 /// Keys that wait for the next start and are not ours: any write or power change would apply them too (design 6.21).
 ///
 /// Ours is what waits with the declared value, what this program wrote in an earlier run, and what this write was planned to replace.
-fn foreign_pending(operation: &Operation, terms: &Terms, config: &ConfigRead) -> Option<Refusal> {
+fn check_foreign_pending(operation: &Operation, terms: &CheckContext, config: &LiveConfig) -> Option<Refusal> {
     let written: &[FieldChange] = match &operation.step.change {
         Change::ConfigSet(fields) => fields,
         _ => &[],
     };
-    let is_ours = |entry: &&Pending| {
-        let Pending::Known(field, value) = entry else { return false };
+    let is_ours = |entry: &&PendingChange| {
+        let PendingChange::Known(field, value) = entry else { return false };
         let Some(rule) = normalize::rule_of(operation.guest.kind, *field) else { return false };
         let setting = terms.declared.iter().find(|setting| setting.field == *field);
         let is_declared = setting.is_some_and(|setting| normalize::is_met(rule, setting.wanted.as_ref(), value.as_ref()));
@@ -279,32 +283,37 @@ fn foreign_pending(operation: &Operation, terms: &Terms, config: &ConfigRead) ->
 }
 
 /// What the guest would go down for is gone: somebody took it back while it was waited.
-fn unfounded(operation: &Operation, config: &ConfigRead) -> Option<Refusal> {
-    let gone = promise::reason_gone(operation, config);
+fn check_restart_reason(operation: &Operation, config: &LiveConfig) -> Option<Refusal> {
+    let gone = promise::lost_restart_reasons(operation, config);
     (!gone.is_empty()).then(|| Refusal::plan_stale(gone))
 }
 
 /// G3 at the moment of sending, by what the guest is now.
-fn protected(operation: &Operation, terms: &Terms, config: &ConfigRead) -> Option<Refusal> {
+fn check_protection(operation: &Operation, terms: &CheckContext, config: &LiveConfig) -> Option<Refusal> {
     let step = &operation.step;
     if step.interrupts() {
-        let tags: Vec<&str> = tags_carried(config).collect();
-        let grounds =
-            terms.rules.grounds_of(operation.guest.vmid, &config.name, &tags, config.protection, Some((&config.identity, &config.macs)));
+        let tags: Vec<&str> = current_and_pending_tags(config).collect();
+        let grounds = terms.rules.protection_grounds_for(
+            operation.guest.vmid,
+            &config.name,
+            &tags,
+            config.protection,
+            Some((&config.identity, &config.macs)),
+        );
         let changes = || vec![step.change.word().to_owned()];
         if !grounds.is_empty() {
             return Some(Refusal::protected_guest(grounds, changes()));
         }
-        if let Some(host) = terms.rules.host().filter(|host| host.is(&config.identity, &config.macs) == Own::Untold) {
-            return Some(Refusal::own_guest_untold(host.unread(), changes()));
+        if let Some(host) = terms.rules.machine().filter(|host| host.match_guest(&config.identity, &config.macs) == OwnGuest::Unknown) {
+            return Some(Refusal::own_guest_untold(host.unreadable_marks(), changes()));
         }
     }
     let written = match &step.change {
         Change::ConfigSet(fields) => fields.iter().find(|change| change.field == Field::Tags)?,
         _ => return None,
     };
-    let stays = |tag: &str| matches!(&written.after, Some(Value::Tags(tags)) if tags.iter().any(|own| own == tag));
+    let stays = |tag: &str| matches!(&written.after, Some(FieldValue::Tags(tags)) if tags.iter().any(|own| own == tag));
     let lost: Vec<String> =
-        tags_carried(config).filter(|tag| terms.rules.is_protecting_tag(tag) && !stays(tag)).map(str::to_owned).collect();
+        current_and_pending_tags(config).filter(|tag| terms.rules.is_protecting_tag(tag) && !stays(tag)).map(str::to_owned).collect();
     (!lost.is_empty()).then(|| Refusal::protection_change(lost))
 }

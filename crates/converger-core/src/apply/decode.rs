@@ -5,23 +5,26 @@
 
 use std::fmt;
 
-use super::id::{IdempotencyKey, OperationId, RunId, Word};
-use super::operation::{Guards, Operation, Source, Target};
-use super::outcome::{End, Evidence, Fact, Findings, Outcome, Release};
+use super::id::{IdempotencyKey, OperationId, RunId, Slug};
+use super::operation::{GuestGuards, Operation, OperationSource, OperationTarget};
+use super::outcome::{Evidence, Fact, Findings, OperationEnd, Outcome, ReleaseCondition};
 use super::write::REASON_WORDS;
 use super::{OPERATION_SCHEMA, OUTCOME_SCHEMA};
-use crate::action::{CATALOGUE, Change, Class, FieldChange, Impact, Risk};
+use crate::action::{CATALOGUE, Change, ChangeClass, FieldChange, Impact, Risk};
 use crate::artifact::{Digest, INTEGER_MAX};
-use crate::document::{Decode, Diagnostic, Diagnostics, Next, Notation, Reader, Source as Events, Span, Stop, decode, quoted};
-use crate::guest::{EnvironmentName, Kind, NodeName, RunState, Vmid};
-use crate::marks;
-use crate::normalize::{Effect, Field, Value, Words};
-use crate::observe::{or_null, read_ha, read_text, read_value, read_words};
-use crate::plan::{Awaited, Reason, Step};
+use crate::birth_marks;
+use crate::document::{
+    DecodeAborted, Diagnostic, Diagnostics, DocumentDecoder, DocumentReader, EventSource as Events, Notation, Span, ValueKind, decode,
+    quote,
+};
+use crate::guest::{EnvironmentName, GuestKind, NodeName, RunState, Vmid};
+use crate::normalize::{ChangeEffect, Field, FieldValue, WordSet};
+use crate::observe::{read_ha, read_or_null, read_text, read_value, read_words};
+use crate::plan::{RestartField, Step, StepReason};
 
 /// Why a stored text cannot be read back.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Malformed {
+pub enum StoredTextError {
     /// It is of another schema: another version wrote it.
     OtherSchema {
         /// The schema that it names.
@@ -30,120 +33,120 @@ pub enum Malformed {
         known: &'static str,
     },
     /// It is damaged: all faults, with their places.
-    Faults(Diagnostics),
+    Invalid(Diagnostics),
     /// It says something that is well-formed, in another form than the one that this program writes.
-    OtherForm,
+    NotCanonical,
 }
 
-impl fmt::Display for Malformed {
+impl fmt::Display for StoredTextError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::OtherSchema { found, known } => {
-                write!(formatter, "it is of the schema {}, and this program reads `{known}`", quoted(found))
+                write!(formatter, "it is of the schema {}, and this program reads `{known}`", quote(found))
             }
-            Self::Faults(faults) => {
+            Self::Invalid(faults) => {
                 let first = faults.list().first();
                 let (at, message) = first.map_or((0, "it is not whole"), |fault| (fault.span.start, fault.message.as_str()));
                 write!(formatter, "at byte {at}: {message}")
             }
-            Self::OtherForm => formatter.write_str("it is not in the one form that this program writes, or has a key of another kind"),
+            Self::NotCanonical => formatter.write_str("it is not in the one form that this program writes, or has a key of another kind"),
         }
     }
 }
 
-impl std::error::Error for Malformed {}
+impl std::error::Error for StoredTextError {}
 
 /// Reads a stored operation.
 ///
 /// # Errors
 /// Anything that is not exactly one operation of [`OPERATION_SCHEMA`].
-pub fn parse_operation(bytes: &[u8]) -> Result<Operation, Malformed> {
-    parse(bytes, OPERATION_SCHEMA, OperationFile)
+pub fn parse_operation(bytes: &[u8]) -> Result<Operation, StoredTextError> {
+    parse_stored(bytes, OPERATION_SCHEMA, OperationDecoder)
 }
 
 /// Reads a stored outcome.
 ///
 /// # Errors
 /// Anything that is not exactly one outcome of [`OUTCOME_SCHEMA`].
-pub fn parse_outcome(bytes: &[u8]) -> Result<Outcome, Malformed> {
-    parse(bytes, OUTCOME_SCHEMA, OutcomeFile)
+pub fn parse_outcome(bytes: &[u8]) -> Result<Outcome, StoredTextError> {
+    parse_stored(bytes, OUTCOME_SCHEMA, OutcomeDecoder)
 }
 
 /// Another schema is said as such, whatever else was found: faults of a format that is not known say nothing.
-pub(crate) fn parse<T>(bytes: &[u8], known: &'static str, file: impl Decode<Option<T>>) -> Result<T, Malformed> {
+pub(crate) fn parse_stored<T>(bytes: &[u8], known: &'static str, file: impl DocumentDecoder<Option<T>>) -> Result<T, StoredTextError> {
     match decode(bytes, Notation::Json, file) {
         Ok(Some(value)) => Ok(value),
         // A decoder that has nothing to give has reported why.
-        Ok(None) => Err(Malformed::Faults(Diagnostics::default())),
-        Err(faults) => match decode(bytes, Notation::Json, SchemaOnly) {
-            Ok(Some(found)) if found != known => Err(Malformed::OtherSchema { found, known }),
-            _ => Err(Malformed::Faults(faults)),
+        Ok(None) => Err(StoredTextError::Invalid(Diagnostics::default())),
+        Err(faults) => match decode(bytes, Notation::Json, SchemaIdDecoder) {
+            Ok(Some(found)) if found != known => Err(StoredTextError::OtherSchema { found, known }),
+            _ => Err(StoredTextError::Invalid(faults)),
         },
     }
 }
 
-struct SchemaOnly;
+struct SchemaIdDecoder;
 
-impl Decode<Option<String>> for SchemaOnly {
-    fn decode<'t, S: Events<'t>>(self, reader: &mut Reader<'t, S>) -> Result<Option<String>, Stop> {
+impl DocumentDecoder<Option<String>> for SchemaIdDecoder {
+    fn decode<'t, S: Events<'t>>(self, reader: &mut DocumentReader<'t, S>) -> Result<Option<String>, DecodeAborted> {
         let mut found = None;
-        reader.entries("the record", |reader, key, _| match key {
-            "schema" => reader.text("`schema`").map(|text| found = text.map(|(text, _)| text.into_owned())),
+        reader.read_entries("the record", |reader, key, _| match key {
+            "schema" => reader.read_text("`schema`").map(|text| found = text.map(|(text, _)| text.into_owned())),
             _ => reader.skip_value(),
         })?;
         Ok(found)
     }
 }
 
-pub(crate) fn schema<'t, S: Events<'t>>(reader: &mut Reader<'t, S>, known: &str) -> Result<(), Stop> {
-    match reader.text("`schema`")? {
+pub(crate) fn check_schema<'t, S: Events<'t>>(reader: &mut DocumentReader<'t, S>, known: &str) -> Result<(), DecodeAborted> {
+    match reader.read_text("`schema`")? {
         Some((found, span)) if found != known => reader.report(Diagnostic::new(span, format!("the schema must be `{known}`"))),
         _ => Ok(()),
     }
 }
 
-pub(crate) struct OperationFile;
+pub(crate) struct OperationDecoder;
 
 const KEYS: [&str; 9] = ["environment", "guest", "id", "plan", "position", "run", "schema", "source", "step"];
 
-impl Decode<Option<Operation>> for OperationFile {
-    fn decode<'t, S: Events<'t>>(self, reader: &mut Reader<'t, S>) -> Result<Option<Operation>, Stop> {
-        let mut draft = Draft::default();
-        let seen = reader.fields("the operation", &KEYS, |reader, key, _| {
+impl DocumentDecoder<Option<Operation>> for OperationDecoder {
+    fn decode<'t, S: Events<'t>>(self, reader: &mut DocumentReader<'t, S>) -> Result<Option<Operation>, DecodeAborted> {
+        let mut draft = OperationDraft::default();
+        let seen = reader.read_fields("the operation", &KEYS, |reader, key, _| {
             match key {
-                0 => draft.environment = checked(reader, "`environment`", EnvironmentName::new)?,
-                1 => draft.guest = target(reader)?,
-                2 => draft.id = checked(reader, "`id`", OperationId::new)?,
-                3 => draft.plan = checked(reader, "`plan`", Digest::parse)?,
-                4 => draft.position = number(reader, "`position`")?,
-                5 => draft.run = checked(reader, "`run`", RunId::new)?,
-                6 => schema(reader, OPERATION_SCHEMA)?,
-                7 => draft.source = source(reader)?,
-                _ => draft.step = step(reader)?,
+                0 => draft.environment = read_checked(reader, "`environment`", EnvironmentName::new)?,
+                1 => draft.guest = read_target(reader)?,
+                2 => draft.id = read_checked(reader, "`id`", OperationId::new)?,
+                3 => draft.plan = read_checked(reader, "`plan`", Digest::parse)?,
+                4 => draft.position = read_u32(reader, "`position`")?,
+                5 => draft.run = read_checked(reader, "`run`", RunId::new)?,
+                6 => check_schema(reader, OPERATION_SCHEMA)?,
+                7 => draft.source = read_source(reader)?,
+                _ => draft.step = read_step(reader)?,
             }
             Ok(())
         })?;
         let Some(seen) = seen else { return Ok(None) };
-        reader.required(&seen, "the operation", &KEYS, &[0, 1, 2, 3, 4, 5, 6, 7, 8])?;
+        reader.require_keys(&seen, "the operation", &KEYS, &[0, 1, 2, 3, 4, 5, 6, 7, 8])?;
         Ok(draft.finish())
     }
 }
 
 #[derive(Default)]
-struct Draft {
+struct OperationDraft {
     environment: Option<EnvironmentName>,
-    guest: Option<Target>,
+    guest: Option<OperationTarget>,
     id: Option<OperationId>,
     plan: Option<Digest>,
     position: Option<u32>,
     run: Option<RunId>,
-    source: Option<Source>,
-    step: Option<(Step, Weight)>,
+    source: Option<OperationSource>,
+    step: Option<(Step, StepClassification)>,
 }
 
-impl Draft {
+impl OperationDraft {
     fn finish(self) -> Option<Operation> {
-        let (step, Weight { impact, risk, class }) = self.step?;
+        let (step, StepClassification { impact, risk, class }) = self.step?;
         Some(Operation {
             id: self.id?,
             run: self.run?,
@@ -161,101 +164,105 @@ impl Draft {
 }
 
 /// Text that a checked type accepts.
-pub(crate) fn checked<'t, S: Events<'t>, T>(reader: &mut Reader<'t, S>, what: &str, new: fn(&str) -> Option<T>) -> Result<Option<T>, Stop> {
-    let Some((text, span)) = reader.text(what)? else { return Ok(None) };
+pub(crate) fn read_checked<'t, S: Events<'t>, T>(
+    reader: &mut DocumentReader<'t, S>,
+    what: &str,
+    new: fn(&str) -> Option<T>,
+) -> Result<Option<T>, DecodeAborted> {
+    let Some((text, span)) = reader.read_text(what)? else { return Ok(None) };
     match new(&text) {
         Some(value) => Ok(Some(value)),
-        None => reader.refuse(Diagnostic::new(span, format!("{} is not a well-formed {what}", quoted(&text)))),
+        None => reader.report_none(Diagnostic::new(span, format!("{} is not a well-formed {what}", quote(&text)))),
     }
 }
 
-pub(crate) fn number<'t, S: Events<'t>>(reader: &mut Reader<'t, S>, what: &str) -> Result<Option<u32>, Stop> {
-    Ok(reader.integer(what, 0, u64::from(u32::MAX))?.and_then(|(number, _)| u32::try_from(number).ok()))
+pub(crate) fn read_u32<'t, S: Events<'t>>(reader: &mut DocumentReader<'t, S>, what: &str) -> Result<Option<u32>, DecodeAborted> {
+    Ok(reader.read_integer(what, 0, u64::from(u32::MAX))?.and_then(|(number, _)| u32::try_from(number).ok()))
 }
 
-pub(crate) fn vmid<'t, S: Events<'t>>(reader: &mut Reader<'t, S>, what: &str) -> Result<Option<Vmid>, Stop> {
-    Ok(reader.integer(what, u64::from(Vmid::MIN), u64::from(Vmid::MAX))?.and_then(|(number, _)| Vmid::new(number)))
+pub(crate) fn read_vmid<'t, S: Events<'t>>(reader: &mut DocumentReader<'t, S>, what: &str) -> Result<Option<Vmid>, DecodeAborted> {
+    Ok(reader.read_integer(what, u64::from(Vmid::MIN), u64::from(Vmid::MAX))?.and_then(|(number, _)| Vmid::new(number)))
 }
 
 /// One of a closed set, by its word.
-pub(crate) fn one_of<'t, S: Events<'t>, T: Copy>(
-    reader: &mut Reader<'t, S>,
+pub(crate) fn read_enum<'t, S: Events<'t>, T: Copy>(
+    reader: &mut DocumentReader<'t, S>,
     what: &str,
     words: &[&str],
     all: &[T],
-) -> Result<Option<T>, Stop> {
-    Ok(reader.word(what, words)?.and_then(|(index, _)| all.get(index).copied()))
+) -> Result<Option<T>, DecodeAborted> {
+    Ok(reader.read_keyword(what, words)?.and_then(|(index, _)| all.get(index).copied()))
 }
 
 const TARGET_KEYS: [&str; 6] = ["guards", "identity", "kind", "name", "node", "vmid"];
 
-fn target<'t, S: Events<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<Target>, Stop> {
+fn read_target<'t, S: Events<'t>>(reader: &mut DocumentReader<'t, S>) -> Result<Option<OperationTarget>, DecodeAborted> {
     let (mut own_guards, mut own_marks, mut kind, mut name, mut node, mut id) = (None, None, None, None, None, None);
-    let seen = reader.fields("`guest`", &TARGET_KEYS, |reader, key, _| {
+    let seen = reader.read_fields("`guest`", &TARGET_KEYS, |reader, key, _| {
         match key {
-            0 => own_guards = guards(reader)?,
-            1 => own_marks = marks::read(reader)?,
-            2 => kind = one_of(reader, "`kind`", &Kind::WORDS, &Kind::ALL)?,
+            0 => own_guards = read_guards(reader)?,
+            1 => own_marks = birth_marks::read_marks(reader)?,
+            2 => kind = read_enum(reader, "`kind`", &GuestKind::WORDS, &GuestKind::ALL)?,
             3 => name = read_text(reader, "`name`")?,
-            4 => node = checked(reader, "`node`", NodeName::new)?,
-            _ => id = vmid(reader, "`vmid`")?,
+            4 => node = read_checked(reader, "`node`", NodeName::new)?,
+            _ => id = read_vmid(reader, "`vmid`")?,
         }
         Ok(())
     })?;
     let Some(seen) = seen else { return Ok(None) };
-    reader.required(&seen, "`guest`", &TARGET_KEYS, &[0, 2, 3, 4, 5])?;
+    reader.require_keys(&seen, "`guest`", &TARGET_KEYS, &[0, 2, 3, 4, 5])?;
     let (Some(guards), Some(kind), Some(name), Some(node), Some(vmid)) = (own_guards, kind, name, node, id) else { return Ok(None) };
-    let identity = own_marks.map(|marks| marks.of(kind, reader)).transpose()?;
-    Ok(Some(Target { vmid, kind, name, node, identity, guards }))
+    let identity = own_marks.map(|marks| marks.into_identity(kind, reader)).transpose()?;
+    Ok(Some(OperationTarget { vmid, kind, name, node, identity, guards }))
 }
 
 const GUARD_KEYS: [&str; 5] = ["ha", "lock", "protection", "tags", "template"];
 
-fn guards<'t, S: Events<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<Guards>, Stop> {
+fn read_guards<'t, S: Events<'t>>(reader: &mut DocumentReader<'t, S>) -> Result<Option<GuestGuards>, DecodeAborted> {
     let (mut ha, mut lock, mut protection, mut tags, mut template) = (None, None, None, None, None);
-    let seen = reader.fields("`guards`", &GUARD_KEYS, |reader, key, _| {
+    let seen = reader.read_fields("`guards`", &GUARD_KEYS, |reader, key, _| {
         match key {
             0 => ha = read_ha(reader)?,
-            1 => lock = or_null(reader, |reader| read_text(reader, "`lock`"))?,
-            2 => protection = reader.flag("`protection`")?,
-            3 => tags = read_words(reader, "`tags`")?.map(Words::new),
-            _ => template = reader.flag("`template`")?,
+            1 => lock = read_or_null(reader, |reader| read_text(reader, "`lock`"))?,
+            2 => protection = reader.read_flag("`protection`")?,
+            3 => tags = read_words(reader, "`tags`")?.map(WordSet::new),
+            _ => template = reader.read_flag("`template`")?,
         }
         Ok(())
     })?;
     let Some(seen) = seen else { return Ok(None) };
-    reader.required(&seen, "`guards`", &GUARD_KEYS, &[0, 1, 2, 3, 4])?;
+    reader.require_keys(&seen, "`guards`", &GUARD_KEYS, &[0, 1, 2, 3, 4])?;
     let (Some(ha), Some(lock), Some(protection), Some(tags), Some(template)) = (ha, lock, protection, tags, template) else {
         return Ok(None);
     };
-    Ok(Some(Guards { ha, lock, protection, tags, template }))
+    Ok(Some(GuestGuards { ha, lock, protection, tags, template }))
 }
 
 const SOURCE_KEYS: [&str; 3] = ["key", "kind", "request"];
 
-fn source<'t, S: Events<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<Source>, Stop> {
+fn read_source<'t, S: Events<'t>>(reader: &mut DocumentReader<'t, S>) -> Result<Option<OperationSource>, DecodeAborted> {
     let (mut own_key, mut kind, mut request) = (None, None, None);
-    let seen = reader.fields("`source`", &SOURCE_KEYS, |reader, key, _| {
+    let seen = reader.read_fields("`source`", &SOURCE_KEYS, |reader, key, _| {
         match key {
-            0 => own_key = checked(reader, "`key`", IdempotencyKey::new)?,
-            1 => kind = reader.word("`kind`", &["convergent", "one-shot"])?.map(|(index, _)| index),
-            _ => request = checked(reader, "`request`", Digest::parse)?,
+            0 => own_key = read_checked(reader, "`key`", IdempotencyKey::new)?,
+            1 => kind = reader.read_keyword("`kind`", &["convergent", "one-shot"])?.map(|(index, _)| index),
+            _ => request = read_checked(reader, "`request`", Digest::parse)?,
         }
         Ok(())
     })?;
     let Some(seen) = seen else { return Ok(None) };
     match (kind, own_key, request) {
-        (Some(0), None, None) => Ok(Some(Source::Convergent)),
-        (Some(1), Some(key), Some(request)) => Ok(Some(Source::OneShot { key, request })),
-        _ => reader.refuse(Diagnostic::new(seen.span, "`source` is convergent, or one-shot with `key` and `request`")),
+        (Some(0), None, None) => Ok(Some(OperationSource::Convergent)),
+        (Some(1), Some(key), Some(request)) => Ok(Some(OperationSource::OneShot { key, request })),
+        _ => reader.report_none(Diagnostic::new(seen.span, "`source` is convergent, or one-shot with `key` and `request`")),
     }
 }
 
 /// What a step amounted to when it was judged.
-struct Weight {
+struct StepClassification {
     impact: Impact,
     risk: Risk,
-    class: Class,
+    class: ChangeClass,
 }
 
 const STEP_KEYS: [&str; 11] =
@@ -264,58 +271,58 @@ const IMPACTS: [Impact; 5] = [Impact::None, Impact::Reload, Impact::Reboot, Impa
 const IMPACT_WORDS: [&str; 5] = ["none", "reload", "reboot", "stop", "data-loss"];
 const RISKS: [Risk; 3] = [Risk::Low, Risk::Medium, Risk::High];
 const RISK_WORDS: [&str; 3] = ["low", "medium", "high"];
-const CLASSES: [Class; 3] = [Class::Benign, Class::Disruptive, Class::Destructive];
+const CLASSES: [ChangeClass; 3] = [ChangeClass::Benign, ChangeClass::Disruptive, ChangeClass::Destructive];
 const CLASS_WORDS: [&str; 3] = ["benign", "disruptive", "destructive"];
 
 #[derive(Default)]
 struct StepDraft {
     change: Option<usize>,
-    class: Option<Class>,
+    class: Option<ChangeClass>,
     fields: Option<Vec<FieldChange>>,
     from: Option<RunState>,
     impact: Option<Impact>,
     reason: Option<usize>,
     restart_for: Option<Vec<Field>>,
-    restart_to: Option<Vec<Awaited>>,
+    restart_to: Option<Vec<RestartField>>,
     risk: Option<Risk>,
     timeout_secs: Option<u32>,
     wait: Option<Vec<Vmid>>,
 }
 
-fn step<'t, S: Events<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<(Step, Weight)>, Stop> {
+fn read_step<'t, S: Events<'t>>(reader: &mut DocumentReader<'t, S>) -> Result<Option<(Step, StepClassification)>, DecodeAborted> {
     let mut draft = StepDraft::default();
     let changes = CATALOGUE.map(|action| action.change);
-    let seen = reader.fields("`step`", &STEP_KEYS, |reader, key, _| {
+    let seen = reader.read_fields("`step`", &STEP_KEYS, |reader, key, _| {
         match key {
-            0 => draft.change = reader.word("`change`", &changes)?.map(|(index, _)| index),
-            1 => draft.class = one_of(reader, "`class`", &CLASS_WORDS, &CLASSES)?,
-            2 => draft.fields = fields(reader)?,
-            3 => draft.from = one_of(reader, "`from`", &["running", "stopped"], &[RunState::Running, RunState::Stopped])?,
-            4 => draft.impact = one_of(reader, "`impact`", &IMPACT_WORDS, &IMPACTS)?,
-            5 => draft.reason = reader.word("`reason`", &REASON_WORDS)?.map(|(index, _)| index),
-            6 => draft.restart_for = list(reader, "`restart_for`", |reader| one_of(reader, "a field", &Field::WORDS, &Field::ALL))?,
-            7 => draft.restart_to = awaits(reader)?,
-            8 => draft.risk = one_of(reader, "`risk`", &RISK_WORDS, &RISKS)?,
-            9 => draft.timeout_secs = number(reader, "`timeout_secs`")?,
-            _ => draft.wait = list(reader, "`wait`", |reader| vmid(reader, "a guest"))?,
+            0 => draft.change = reader.read_keyword("`change`", &changes)?.map(|(index, _)| index),
+            1 => draft.class = read_enum(reader, "`class`", &CLASS_WORDS, &CLASSES)?,
+            2 => draft.fields = read_field_changes(reader)?,
+            3 => draft.from = read_enum(reader, "`from`", &["running", "stopped"], &[RunState::Running, RunState::Stopped])?,
+            4 => draft.impact = read_enum(reader, "`impact`", &IMPACT_WORDS, &IMPACTS)?,
+            5 => draft.reason = reader.read_keyword("`reason`", &REASON_WORDS)?.map(|(index, _)| index),
+            6 => draft.restart_for = read_list(reader, "`restart_for`", |reader| read_enum(reader, "a field", &Field::WORDS, &Field::ALL))?,
+            7 => draft.restart_to = read_restart_values(reader)?,
+            8 => draft.risk = read_enum(reader, "`risk`", &RISK_WORDS, &RISKS)?,
+            9 => draft.timeout_secs = read_u32(reader, "`timeout_secs`")?,
+            _ => draft.wait = read_list(reader, "`wait`", |reader| read_vmid(reader, "a guest"))?,
         }
         Ok(())
     })?;
     let Some(seen) = seen else { return Ok(None) };
-    reader.required(&seen, "`step`", &STEP_KEYS, &[0, 1, 3, 4, 5, 8, 10])?;
+    reader.require_keys(&seen, "`step`", &STEP_KEYS, &[0, 1, 3, 4, 5, 8, 10])?;
     match draft.finish() {
         Some(step) => Ok(Some(step)),
-        None => reader.refuse(Diagnostic::new(seen.span, "`step` lacks a key that its change or reason needs, or has one of another")),
+        None => reader.report_none(Diagnostic::new(seen.span, "`step` lacks a key that its change or reason needs, or has one of another")),
     }
 }
 
-pub(crate) fn list<'t, S: Events<'t>, T>(
-    reader: &mut Reader<'t, S>,
+pub(crate) fn read_list<'t, S: Events<'t>, T>(
+    reader: &mut DocumentReader<'t, S>,
     what: &str,
-    read: fn(&mut Reader<'t, S>) -> Result<Option<T>, Stop>,
-) -> Result<Option<Vec<T>>, Stop> {
+    read: fn(&mut DocumentReader<'t, S>) -> Result<Option<T>, DecodeAborted>,
+) -> Result<Option<Vec<T>>, DecodeAborted> {
     let mut list = Vec::new();
-    let seen = reader.items(what, |reader| {
+    let seen = reader.read_items(what, |reader| {
         list.extend(read(reader)?);
         Ok(())
     })?;
@@ -323,7 +330,7 @@ pub(crate) fn list<'t, S: Events<'t>, T>(
 }
 
 impl StepDraft {
-    fn finish(self) -> Option<(Step, Weight)> {
+    fn finish(self) -> Option<(Step, StepClassification)> {
         // In the order of the catalogue.
         let change = match (self.change?, self.fields, self.timeout_secs) {
             (0, Some(fields), None) => Change::ConfigSet(fields.into()),
@@ -334,40 +341,40 @@ impl StepDraft {
             _ => return None,
         };
         let reason = match (self.reason?, self.restart_for, self.restart_to) {
-            (0, None, None) => Reason::ConfigDiffers,
-            (1, None, None) => Reason::StateDiffers,
-            (2, Some(fields), None) => Reason::RestartForConfig(fields.into_iter().map(without_value).collect()),
+            (0, None, None) => StepReason::ConfigDiffers,
+            (1, None, None) => StepReason::StateDiffers,
+            (2, Some(fields), None) => StepReason::RestartForConfig(fields.into_iter().map(without_value).collect()),
             (2, Some(fields), Some(awaited)) if awaited.iter().map(|awaited| &awaited.field).eq(&fields) => {
-                Reason::RestartForConfig(awaited.into())
+                StepReason::RestartForConfig(awaited.into())
             }
             _ => return None,
         };
         let step = Step { change, reason, from: self.from?, wait: self.wait?.into() };
-        Some((step, Weight { impact: self.impact?, risk: self.risk?, class: self.class? }))
+        Some((step, StepClassification { impact: self.impact?, risk: self.risk?, class: self.class? }))
     }
 }
 
 /// What a restart was for, in a record of before its values were kept.
-fn without_value(field: Field) -> Awaited {
-    Awaited { field, value: None }
+fn without_value(field: Field) -> RestartField {
+    RestartField { field, value: None }
 }
 
-fn awaits<'t, S: Events<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<Vec<Awaited>>, Stop> {
+fn read_restart_values<'t, S: Events<'t>>(reader: &mut DocumentReader<'t, S>) -> Result<Option<Vec<RestartField>>, DecodeAborted> {
     let mut awaited = Vec::new();
-    let seen = reader.fields("`restart_to`", &Field::WORDS, |reader, index, span| {
+    let seen = reader.read_fields("`restart_to`", &Field::WORDS, |reader, index, span| {
         let Some(field) = Field::ALL.get(index).copied() else { return Ok(()) };
-        awaited.extend(value(reader, field, span)?.map(|value| Awaited { field, value: Some(value) }));
+        awaited.extend(read_field_value(reader, field, span)?.map(|value| RestartField { field, value: Some(value) }));
         Ok(())
     })?;
-    awaited.sort_by_key(|awaited: &Awaited| awaited.field);
+    awaited.sort_by_key(|awaited: &RestartField| awaited.field);
     Ok(seen.map(|_| awaited))
 }
 
-fn fields<'t, S: Events<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<Vec<FieldChange>>, Stop> {
+fn read_field_changes<'t, S: Events<'t>>(reader: &mut DocumentReader<'t, S>) -> Result<Option<Vec<FieldChange>>, DecodeAborted> {
     let mut changes = Vec::new();
-    let seen = reader.fields("`fields`", &Field::WORDS, |reader, index, span| {
+    let seen = reader.read_fields("`fields`", &Field::WORDS, |reader, index, span| {
         let Some(field) = Field::ALL.get(index).copied() else { return Ok(()) };
-        changes.extend(field_change(reader, field, span)?);
+        changes.extend(read_field_change(reader, field, span)?);
         Ok(())
     })?;
     changes.sort_by_key(|change: &FieldChange| change.field);
@@ -376,96 +383,105 @@ fn fields<'t, S: Events<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<Vec<Fi
 
 const FIELD_KEYS: [&str; 4] = ["after", "before", "effect", "pending"];
 
-fn field_change<'t, S: Events<'t>>(reader: &mut Reader<'t, S>, field: Field, span: Span) -> Result<Option<FieldChange>, Stop> {
-    const EFFECTS: [Effect; 3] = [Effect::Recorded, Effect::Live, Effect::AtRestart];
+fn read_field_change<'t, S: Events<'t>>(
+    reader: &mut DocumentReader<'t, S>,
+    field: Field,
+    span: Span,
+) -> Result<Option<FieldChange>, DecodeAborted> {
+    const EFFECTS: [ChangeEffect; 3] = [ChangeEffect::Recorded, ChangeEffect::Live, ChangeEffect::AtRestart];
     let (mut after, mut before, mut effect, mut pending) = (None, None, None, None);
-    let seen = reader.fields(field.quoted(), &FIELD_KEYS, |reader, key, _| {
+    let seen = reader.read_fields(field.quoted_name(), &FIELD_KEYS, |reader, key, _| {
         match key {
-            0 => after = value(reader, field, span)?,
-            1 => before = value(reader, field, span)?,
-            2 => effect = one_of(reader, "`effect`", &EFFECTS.map(Effect::word), &EFFECTS)?,
-            _ => pending = value(reader, field, span)?,
+            0 => after = read_field_value(reader, field, span)?,
+            1 => before = read_field_value(reader, field, span)?,
+            2 => effect = read_enum(reader, "`effect`", &EFFECTS.map(ChangeEffect::word), &EFFECTS)?,
+            _ => pending = read_field_value(reader, field, span)?,
         }
         Ok(())
     })?;
     let Some(seen) = seen else { return Ok(None) };
-    reader.required(&seen, field.quoted(), &FIELD_KEYS, &[0, 1, 2])?;
+    reader.require_keys(&seen, field.quoted_name(), &FIELD_KEYS, &[0, 1, 2])?;
     let (Some(after), Some(before), Some(effect)) = (after, before, effect) else { return Ok(None) };
     Ok(Some(FieldChange { field, before, after, pending, effect }))
 }
 
 /// A value of a field; `Some(None)` is `null`: the key is absent.
-fn value<'t, S: Events<'t>>(reader: &mut Reader<'t, S>, field: Field, span: Span) -> Result<Option<Option<Value>>, Stop> {
-    or_null(reader, |reader| {
+fn read_field_value<'t, S: Events<'t>>(
+    reader: &mut DocumentReader<'t, S>,
+    field: Field,
+    span: Span,
+) -> Result<Option<Option<FieldValue>>, DecodeAborted> {
+    read_or_null(reader, |reader| {
         let Some(loose) = read_value(reader)? else { return Ok(None) };
-        match loose.shaped(field.shape()) {
+        match loose.into_value(field.shape()) {
             Some(value) => Ok(Some(value)),
-            None => reader.refuse(Diagnostic::new(span, format!("a value of {} is of another type", field.quoted()))),
+            None => reader.report_none(Diagnostic::new(span, format!("a value of {} is of another type", field.quoted_name()))),
         }
     })
 }
 
-pub(crate) struct OutcomeFile;
+pub(crate) struct OutcomeDecoder;
 
 const OUTCOME_KEYS: [&str; 6] = ["code", "end", "evidence", "observed", "release", "schema"];
 
-impl Decode<Option<Outcome>> for OutcomeFile {
-    fn decode<'t, S: Events<'t>>(self, reader: &mut Reader<'t, S>) -> Result<Option<Outcome>, Stop> {
+impl DocumentDecoder<Option<Outcome>> for OutcomeDecoder {
+    fn decode<'t, S: Events<'t>>(self, reader: &mut DocumentReader<'t, S>) -> Result<Option<Outcome>, DecodeAborted> {
         let (mut code, mut end, mut own_evidence, mut observed, mut release) = (None, None, None, None, None);
-        let seen = reader.fields("the outcome", &OUTCOME_KEYS, |reader, key, _| {
+        let seen = reader.read_fields("the outcome", &OUTCOME_KEYS, |reader, key, _| {
             match key {
-                0 => code = checked(reader, "`code`", Word::new)?,
-                1 => end = one_of(reader, "`end`", &End::WORDS, &End::ALL)?,
-                2 => own_evidence = evidence(reader)?,
-                3 => observed = evidence(reader)?,
-                4 => release = one_of(reader, "`release`", &Release::WORDS, &Release::ALL)?,
-                _ => schema(reader, OUTCOME_SCHEMA)?,
+                0 => code = read_checked(reader, "`code`", Slug::new)?,
+                1 => end = read_enum(reader, "`end`", &OperationEnd::WORDS, &OperationEnd::ALL)?,
+                2 => own_evidence = read_evidence(reader)?,
+                3 => observed = read_evidence(reader)?,
+                4 => release = read_enum(reader, "`release`", &ReleaseCondition::WORDS, &ReleaseCondition::ALL)?,
+                _ => check_schema(reader, OUTCOME_SCHEMA)?,
             }
             Ok(())
         })?;
         let Some(seen) = seen else { return Ok(None) };
-        reader.required(&seen, "the outcome", &OUTCOME_KEYS, &[1, 2, 3, 5])?;
+        reader.require_keys(&seen, "the outcome", &OUTCOME_KEYS, &[1, 2, 3, 5])?;
         let (Some(end), Some(evidence), Some(observed)) = (end, own_evidence, observed) else { return Ok(None) };
-        match outcome(end, code, release, Findings { evidence, observed }) {
+        match build_outcome(end, code, release, Findings { evidence, observed }) {
             Some(outcome) => Ok(Some(outcome)),
-            None => {
-                reader.refuse(Diagnostic::new(seen.span, "the outcome lacks `code` or `release`, or has one that its end does not have"))
-            }
+            None => reader
+                .report_none(Diagnostic::new(seen.span, "the outcome lacks `code` or `release`, or has one that its end does not have")),
         }
     }
 }
 
-fn outcome(end: End, code: Option<Word>, release: Option<Release>, findings: Findings) -> Option<Outcome> {
+fn build_outcome(end: OperationEnd, code: Option<Slug>, release: Option<ReleaseCondition>, findings: Findings) -> Option<Outcome> {
     Some(match (end, code, release) {
-        (End::Done, None, None) => Outcome::Done(findings),
-        (End::Failed, Some(code), None) => Outcome::Failed { code, findings },
-        (End::Refused, Some(code), None) => Outcome::Refused { code, findings },
-        (End::Held, Some(code), Some(release)) => Outcome::Held { code, release, findings },
-        (End::NotRun, Some(code), None) => Outcome::NotRun { code, findings },
+        (OperationEnd::Done, None, None) => Outcome::Done(findings),
+        (OperationEnd::Failed, Some(code), None) => Outcome::Failed { code, findings },
+        (OperationEnd::Refused, Some(code), None) => Outcome::Refused { code, findings },
+        (OperationEnd::Held, Some(code), Some(release)) => Outcome::Held { code, release, findings },
+        (OperationEnd::NotRun, Some(code), None) => Outcome::NotRun { code, findings },
         _ => return None,
     })
 }
 
-pub(crate) fn evidence<'t, S: Events<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<Evidence>, Stop> {
+pub(crate) fn read_evidence<'t, S: Events<'t>>(reader: &mut DocumentReader<'t, S>) -> Result<Option<Evidence>, DecodeAborted> {
     let mut evidence = Evidence::default();
-    let seen = reader.entries("the evidence", |reader, key, span| {
-        let (word, fact) = (Word::new(key), fact(reader)?);
+    let seen = reader.read_entries("the evidence", |reader, key, span| {
+        let (word, fact) = (Slug::new(key), read_fact(reader)?);
         let Some(word) = word else {
-            return reader.report(Diagnostic::new(span, format!("{} is not a key of evidence", quoted(key))));
+            return reader.report(Diagnostic::new(span, format!("{} is not a key of evidence", quote(key))));
         };
         let Some(fact) = fact else { return Ok(()) };
         if evidence.insert(word, fact).is_some() {
-            reader.report(Diagnostic::new(span, format!("{} is given twice", quoted(key))))?;
+            reader.report(Diagnostic::new(span, format!("{} is given twice", quote(key))))?;
         }
         Ok(())
     })?;
     Ok(seen.map(|_| evidence))
 }
 
-fn fact<'t, S: Events<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<Fact>, Stop> {
+fn read_fact<'t, S: Events<'t>>(reader: &mut DocumentReader<'t, S>) -> Result<Option<Fact>, DecodeAborted> {
     Ok(match reader.peek_kind()? {
-        Next::Text => read_text(reader, "a fact")?.map(Fact::Text),
-        Next::List => read_words(reader, "a fact")?.map(|words| Fact::Words(words.into())),
-        Next::Map | Next::Flag | Next::Other => reader.integer("a fact", 0, INTEGER_MAX)?.map(|(number, _)| Fact::Number(number)),
+        ValueKind::Text => read_text(reader, "a fact")?.map(Fact::Text),
+        ValueKind::List => read_words(reader, "a fact")?.map(|words| Fact::Words(words.into())),
+        ValueKind::Map | ValueKind::Flag | ValueKind::Other => {
+            reader.read_integer("a fact", 0, INTEGER_MAX)?.map(|(number, _)| Fact::Number(number))
+        }
     })
 }

@@ -3,17 +3,17 @@
 //! Intent, then at most one mark of its sending, at most one task, and exactly one end; what ended held may be resolved once. Every store asks here, so
 //! that no store can have an order of its own.
 
-use super::Record;
+use super::JournalRecord;
 use std::fmt;
 
 use super::id::{BootId, OperationId, TaskId};
 use super::operation::Operation;
-use super::outcome::{End, Outcome, Resolution};
+use super::outcome::{OperationEnd, Outcome, Resolution};
 use crate::artifact::INTEGER_MAX;
 
 /// One operation with everything that the journal has of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct History {
+pub struct OperationHistory {
     /// The operation.
     pub operation: Box<Operation>,
     /// When its intent was recorded.
@@ -21,18 +21,18 @@ pub struct History {
     /// The start of the machine that its run ran on, where that can be told.
     pub boot: Option<BootId>,
     /// The mark before it was sent.
-    pub sending: Option<Sending>,
+    pub sending: Option<SendingMark>,
     /// The task, and when it was recorded.
     pub task: Option<(TaskId, u64)>,
     /// The end, and when it was recorded.
     pub ended: Option<(Outcome, u64)>,
     /// What became of it after it was held.
-    pub resolved: Option<Resolved>,
+    pub resolved: Option<ResolutionRecord>,
 }
 
 /// From when on an operation may have been sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sending {
+pub struct SendingMark {
     /// By the clock of the day.
     pub at_ms: u64,
     /// By how long the machine had been up.
@@ -41,7 +41,7 @@ pub struct Sending {
 
 /// What somebody said became of a held operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Resolved {
+pub struct ResolutionRecord {
     /// What became of it.
     pub resolution: Resolution,
     /// Who said so.
@@ -54,7 +54,7 @@ pub struct Resolved {
 
 /// Why a record may not follow, or may not be taken at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Illegal {
+pub enum IllegalRecord {
     /// Its operation has no intent.
     NoIntent,
     /// Its operation has an intent already.
@@ -64,7 +64,7 @@ pub enum Illegal {
     /// Its operation has a task already.
     SecondTask,
     /// Its operation has ended.
-    AlreadyEnded(End),
+    AlreadyEnded(OperationEnd),
     /// It resolves an operation that is not held.
     NotHeld,
     /// It resolves an operation that was resolved before.
@@ -75,16 +75,16 @@ pub enum Illegal {
 
 /// How far an operation is: all that the order of records depends on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Progress {
+pub struct JournalProgress {
     /// Whether its task is recorded.
-    pub is_tasked: bool,
+    pub has_task: bool,
     /// How it ended, if it has.
-    pub end: Option<End>,
+    pub end: Option<OperationEnd>,
     /// What became of it after it was held, if that is known.
     pub resolution: Option<Resolution>,
 }
 
-impl Progress {
+impl JournalProgress {
     /// Whether it has no end: at a start it may have been sent, and must be resolved by reading before anything else.
     #[must_use]
     pub fn is_open(self) -> bool {
@@ -94,7 +94,7 @@ impl Progress {
     /// Whether it ended held and nobody has said yet what became of it.
     #[must_use]
     pub fn is_held(self) -> bool {
-        self.end == Some(End::Held) && self.resolution.is_none()
+        self.end == Some(OperationEnd::Held) && self.resolution.is_none()
     }
 
     /// Whether no other operation may touch its guest: it is under way, or what became of it is not known (G12).
@@ -107,47 +107,47 @@ impl Progress {
     ///
     /// # Errors
     /// Why it may not.
-    pub fn admits(self, record: &Record) -> Result<(), Illegal> {
+    pub fn check_record(self, record: &JournalRecord) -> Result<(), IllegalRecord> {
         if !is_storable(record) {
-            return Err(Illegal::NotStorable);
+            return Err(IllegalRecord::NotStorable);
         }
         match (record, self.end) {
-            (Record::Intent { .. }, _) => Err(Illegal::SecondIntent),
-            (Record::Resolved { .. }, _) => self.admits_resolution(),
-            (_, Some(end)) => Err(Illegal::AlreadyEnded(end)),
+            (JournalRecord::Intent { .. }, _) => Err(IllegalRecord::SecondIntent),
+            (JournalRecord::Resolved { .. }, _) => self.check_resolution(),
+            (_, Some(end)) => Err(IllegalRecord::AlreadyEnded(end)),
             // What is checked anew before it is sent is marked anew, and the last mark counts; what has a task was sent.
-            (Record::Sending { .. }, None) if self.is_tasked => Err(Illegal::SentAlready),
-            (Record::Tasked { .. }, None) if self.is_tasked => Err(Illegal::SecondTask),
+            (JournalRecord::Sending { .. }, None) if self.has_task => Err(IllegalRecord::SentAlready),
+            (JournalRecord::TaskStarted { .. }, None) if self.has_task => Err(IllegalRecord::SecondTask),
             // A task without a mark: the machine died before the mark was on its disk.
-            (Record::Sending { .. } | Record::Tasked { .. } | Record::Ended { .. }, None) => Ok(()),
+            (JournalRecord::Sending { .. } | JournalRecord::TaskStarted { .. } | JournalRecord::Ended { .. }, None) => Ok(()),
         }
     }
 
-    fn admits_resolution(self) -> Result<(), Illegal> {
+    fn check_resolution(self) -> Result<(), IllegalRecord> {
         match self.resolution {
-            Some(resolution) => Err(Illegal::AlreadyResolved(resolution)),
+            Some(resolution) => Err(IllegalRecord::AlreadyResolved(resolution)),
             None if self.is_held() => Ok(()),
-            None => Err(Illegal::NotHeld),
+            None => Err(IllegalRecord::NotHeld),
         }
     }
 
     /// How far it is after this record, which must have been admitted.
     #[must_use]
-    pub fn after(self, record: &Record) -> Self {
+    pub fn advance(self, record: &JournalRecord) -> Self {
         match record {
-            Record::Intent { .. } => Self::default(),
-            Record::Sending { .. } => self,
-            Record::Tasked { .. } => Self { is_tasked: true, ..self },
-            Record::Ended { outcome, .. } => Self { end: Some(outcome.end()), ..self },
-            Record::Resolved { resolution, .. } => Self { resolution: Some(*resolution), ..self },
+            JournalRecord::Intent { .. } => Self::default(),
+            JournalRecord::Sending { .. } => self,
+            JournalRecord::TaskStarted { .. } => Self { has_task: true, ..self },
+            JournalRecord::Ended { outcome, .. } => Self { end: Some(outcome.end()), ..self },
+            JournalRecord::Resolved { resolution, .. } => Self { resolution: Some(*resolution), ..self },
         }
     }
 }
 
-impl History {
+impl OperationHistory {
     /// The history that an intent begins.
     #[must_use]
-    pub fn begin(operation: Box<Operation>, at_ms: u64) -> Self {
+    pub fn from_intent(operation: Box<Operation>, at_ms: u64) -> Self {
         Self { operation, at_ms, boot: None, sending: None, task: None, ended: None, resolved: None }
     }
 
@@ -159,9 +159,9 @@ impl History {
 
     /// How far it is.
     #[must_use]
-    pub fn progress(&self) -> Progress {
-        Progress {
-            is_tasked: self.task.is_some(),
+    pub fn progress(&self) -> JournalProgress {
+        JournalProgress {
+            has_task: self.task.is_some(),
             end: self.ended.as_ref().map(|(outcome, _)| outcome.end()),
             resolution: self.resolved.as_ref().map(|resolved| resolved.resolution),
         }
@@ -171,21 +171,23 @@ impl History {
     ///
     /// # Errors
     /// Why it may not follow; the history is then as it was.
-    pub fn add(&mut self, record: Record) -> Result<(), Illegal> {
-        self.progress().admits(&record)?;
+    pub fn add_record(&mut self, record: JournalRecord) -> Result<(), IllegalRecord> {
+        self.progress().check_record(&record)?;
         match record {
-            // INVARIANT: `admits` has refused it.
-            Record::Intent { .. } => return Err(Illegal::SecondIntent),
-            Record::Sending { at_ms, up_ms, .. } => self.sending = Some(Sending { at_ms, up_ms }),
-            Record::Tasked { task, at_ms, .. } => self.task = Some((task, at_ms)),
-            Record::Ended { outcome, at_ms, .. } => self.ended = Some((outcome, at_ms)),
-            Record::Resolved { resolution, by, reason, at_ms, .. } => self.resolved = Some(Resolved { resolution, by, reason, at_ms }),
+            // INVARIANT: `check_record` has refused it.
+            JournalRecord::Intent { .. } => return Err(IllegalRecord::SecondIntent),
+            JournalRecord::Sending { at_ms, up_ms, .. } => self.sending = Some(SendingMark { at_ms, up_ms }),
+            JournalRecord::TaskStarted { task, at_ms, .. } => self.task = Some((task, at_ms)),
+            JournalRecord::Ended { outcome, at_ms, .. } => self.ended = Some((outcome, at_ms)),
+            JournalRecord::Resolved { resolution, by, reason, at_ms, .. } => {
+                self.resolved = Some(ResolutionRecord { resolution, by, reason, at_ms })
+            }
         }
         Ok(())
     }
 }
 
-impl fmt::Display for Illegal {
+impl fmt::Display for IllegalRecord {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoIntent => formatter.write_str("it has no intent"),
@@ -202,19 +204,19 @@ impl fmt::Display for Illegal {
 
 /// Whether a record would be read back as it is.
 #[must_use]
-pub fn is_storable(record: &Record) -> bool {
+pub fn is_storable(record: &JournalRecord) -> bool {
     let fits = match record {
-        Record::Intent { operation, .. } => operation.is_storable(),
-        Record::Sending { up_ms, .. } => *up_ms <= INTEGER_MAX,
-        Record::Tasked { .. } => true,
-        Record::Ended { outcome, .. } => outcome.is_storable(),
-        Record::Resolved { by, reason, .. } => is_remark(by) && is_remark(reason),
+        JournalRecord::Intent { operation, .. } => operation.is_storable(),
+        JournalRecord::Sending { up_ms, .. } => *up_ms <= INTEGER_MAX,
+        JournalRecord::TaskStarted { .. } => true,
+        JournalRecord::Ended { outcome, .. } => outcome.is_storable(),
+        JournalRecord::Resolved { by, reason, .. } => is_valid_remark(by) && is_valid_remark(reason),
     };
     fits && record.at_ms() <= INTEGER_MAX
 }
 
 /// Whether a text of a person can be kept: who they are, or why they did something. Not blank, at most 4096 bytes.
 #[must_use]
-pub fn is_remark(text: &str) -> bool {
+pub fn is_valid_remark(text: &str) -> bool {
     text.len() <= 4096 && !text.trim().is_empty()
 }

@@ -69,15 +69,15 @@ checked_text!(
 );
 checked_text!(
     /// A word of machines: a code, or a key of evidence. Lower-case letters, digits, `-`, `_` and `.`, at most 64.
-    Word,
+    Slug,
     |text| is_within(text, 64)
         && text.starts_with(|first: char| first.is_ascii_lowercase())
         && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'_' | b'.'))
 );
 
-impl Word {
+impl Slug {
     /// What stands where a word of ours is not one, which a test rules out.
-    pub(crate) fn lost() -> Self {
+    pub(crate) fn placeholder() -> Self {
         Self("lost".into())
     }
 }
@@ -115,8 +115,8 @@ mod tests {
         assert!(IdempotencyKey::new("a b").is_none() && IdempotencyKey::new(&"k".repeat(129)).is_none());
         assert!(IdempotencyKey::new("8e03978e-40d5-43dd-bc93-6894a57f9324").is_some());
         for bad in ["", "Failed", "it failed", "-a", "9a", &"a".repeat(65)] {
-            assert!(Word::new(bad).is_none(), "{bad:?}");
+            assert!(Slug::new(bad).is_none(), "{bad:?}");
         }
-        assert!(Word::new("task-lost").is_some());
+        assert!(Slug::new("task-lost").is_some());
     }
 }

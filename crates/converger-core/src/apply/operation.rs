@@ -1,13 +1,13 @@
 //! One step of a plan on its way: everything that is needed to know, after a crash, what may have been done to whom.
 
 use super::id::{IdempotencyKey, OperationId, RunId};
-use crate::action::{Change, Class, FieldChange, Impact, Risk};
+use crate::action::{Change, ChangeClass, FieldChange, Impact, Risk};
 use crate::artifact::{Digest, INTEGER_MAX};
 use crate::desired::DesiredGuest;
-use crate::guest::{EnvironmentName, Identity, Kind, NodeName, Vmid};
-use crate::normalize::{Field, Value, Words};
-use crate::observe::{Ha, ObservedGuest, Reading};
-use crate::plan::{Plan, Reason, Step};
+use crate::guest::{EnvironmentName, GuestIdentity, GuestKind, NodeName, Vmid};
+use crate::normalize::{Field, FieldValue, WordSet};
+use crate::observe::{HaState, ObservedGuest, Reading};
+use crate::plan::{Plan, Step, StepReason};
 
 /// One step of one guest, with what it was planned on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub struct Operation {
     /// The environment.
     pub environment: EnvironmentName,
     /// The guest.
-    pub guest: Target,
+    pub guest: OperationTarget,
     /// The change, and the run-state and values that it was planned on.
     pub step: Step,
     /// What it does to the guest, as it was judged then.
@@ -27,18 +27,18 @@ pub struct Operation {
     /// How much can go wrong, as it was judged then.
     pub risk: Risk,
     /// What it amounts to, as it was judged then.
-    pub class: Class,
+    pub class: ChangeClass,
     /// Its place in the guest's lane, from 0.
     pub position: u32,
     /// The plan, by the digest of its body.
     pub plan: Digest,
     /// Where the intent came from.
-    pub source: Source,
+    pub source: OperationSource,
 }
 
 /// Where the intent of an operation came from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum OperationSource {
     /// The declared state: derived anew from every reading, so that repeating it is harmless.
     Convergent,
     /// A request that acts once (G13).
@@ -52,54 +52,54 @@ pub enum Source {
 
 /// The guest of an operation as it was seen at plan time.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Target {
+pub struct OperationTarget {
     /// Its id.
     pub vmid: Vmid,
     /// Its kind.
-    pub kind: Kind,
+    pub kind: GuestKind,
     /// Its name; words of others.
     pub name: Box<str>,
     /// The node that it was on. A guest may move: this is where it was looked for, not who it is.
     pub node: NodeName,
     /// Its birth marks, where they were read.
-    pub identity: Option<Identity>,
+    pub identity: Option<GuestIdentity>,
     /// What guards it.
-    pub guards: Guards,
+    pub guards: GuestGuards,
 }
 
 /// What guards a guest, all of it read. A guest of which any of it was not read has no step (G1).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Guards {
+pub struct GuestGuards {
     /// The high-availability manager's hold on it.
-    pub ha: Option<Ha>,
+    pub ha: Option<HaState>,
     /// The lock that is held.
     pub lock: Option<Box<str>>,
     /// Whether the platform's own protection is on.
     pub protection: bool,
     /// Its tags.
-    pub tags: Words,
+    pub tags: WordSet,
     /// Whether it is a template.
     pub template: bool,
 }
 
-impl Guards {
+impl GuestGuards {
     /// What guards a guest; `None` where any of it was not read.
     #[must_use]
-    pub fn of(row: &ObservedGuest) -> Option<Self> {
+    pub fn from_row(row: &ObservedGuest) -> Option<Self> {
         Some(Self {
-            ha: row.ha.as_ref().read()?.clone(),
-            lock: row.lock.as_ref().read()?.clone(),
-            protection: row.protection.read()?,
-            tags: row.tags.as_ref().read()?.clone(),
-            template: row.template.read()?,
+            ha: row.ha.as_ref().into_option()?.clone(),
+            lock: row.lock.as_ref().into_option()?.clone(),
+            protection: row.protection.into_option()?,
+            tags: row.tags.as_ref().into_option()?.clone(),
+            template: row.template.into_option()?,
         })
     }
 }
 
-impl Target {
+impl OperationTarget {
     /// A guest of a plan, as the plan's reading has it; `None` where that reading does not carry a step.
     #[must_use]
-    pub fn of(plan: &Plan, guest: &DesiredGuest) -> Option<Self> {
+    pub fn from_plan(plan: &Plan, guest: &DesiredGuest) -> Option<Self> {
         let observation = plan.observation();
         let row = observation.find(guest.vmid)?;
         Some(Self {
@@ -108,10 +108,10 @@ impl Target {
             name: row.name.clone()?,
             node: observation.node_of(row)?.name.clone(),
             identity: match &row.identity {
-                Reading::Read(identity) => Some(Identity::clone(identity)),
+                Reading::Read(identity) => Some(GuestIdentity::clone(identity)),
                 Reading::Unread => None,
             },
-            guards: Guards::of(row)?,
+            guards: GuestGuards::from_row(row)?,
         })
     }
 }
@@ -124,11 +124,11 @@ impl Operation {
         id: OperationId,
         run: RunId,
         environment: EnvironmentName,
-        guest: Target,
+        guest: OperationTarget,
         step: Step,
         position: u32,
         plan: Digest,
-        source: Source,
+        source: OperationSource,
     ) -> Self {
         let (impact, risk, class) = (step.impact(), step.risk(), step.class());
         Self { id, run, environment, guest, step, impact, risk, class, position, plan, source }
@@ -146,16 +146,16 @@ impl Operation {
 }
 
 /// Marks are kept in one case of letters, never blank, and below the largest integer of any artifact.
-fn marks_fit(kind: Kind, identity: &Identity) -> bool {
+fn marks_fit(kind: GuestKind, identity: &GuestIdentity) -> bool {
     let is_word = |mark: &Option<Box<str>>| mark.as_deref().is_none_or(|mark| !mark.trim().is_empty());
     match identity {
-        Identity::Qemu { uuid, ctime } => {
+        GuestIdentity::Qemu { uuid, ctime } => {
             let lower = uuid.as_deref().is_none_or(|uuid| !uuid.bytes().any(|byte| byte.is_ascii_uppercase()));
-            kind == Kind::Qemu && lower && is_word(uuid) && ctime.is_none_or(|ctime| ctime <= INTEGER_MAX)
+            kind == GuestKind::Qemu && lower && is_word(uuid) && ctime.is_none_or(|ctime| ctime <= INTEGER_MAX)
         }
-        Identity::Lxc { rootfs, mac } => {
+        GuestIdentity::Lxc { rootfs, mac } => {
             let upper = mac.as_deref().is_none_or(|mac| !mac.bytes().any(|byte| byte.is_ascii_lowercase()));
-            kind == Kind::Lxc && upper && is_word(rootfs) && is_word(mac)
+            kind == GuestKind::Lxc && upper && is_word(rootfs) && is_word(mac)
         }
     }
 }
@@ -168,8 +168,8 @@ fn change_fits(change: &Change) -> bool {
 }
 
 /// The values of a restart are all known or none is.
-fn reason_fits(reason: &Reason) -> bool {
-    let Reason::RestartForConfig(fields) = reason else { return true };
+fn reason_fits(reason: &StepReason) -> bool {
+    let StepReason::RestartForConfig(fields) = reason else { return true };
     let known = fields.iter().filter(|awaited| awaited.value.is_some()).count();
     let is_whole = known == 0 || known == fields.len();
     let values = fields.iter().filter_map(|awaited| Some((awaited.field, awaited.value.as_ref()?.as_ref()?)));
@@ -184,6 +184,6 @@ fn field_fits(change: &FieldChange) -> bool {
 }
 
 /// A value is of the field's shape, which is how it is told from another one in a file.
-fn value_fits(field: Field, value: &Value) -> bool {
-    value.shape() == field.shape() && !matches!(value, Value::Text(text) if text.trim_end() != &**text)
+fn value_fits(field: Field, value: &FieldValue) -> bool {
+    value.shape() == field.shape() && !matches!(value, FieldValue::Text(text) if text.trim_end() != &**text)
 }

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::id::Word;
-use crate::failure::Code;
+use super::id::Slug;
+use crate::failure::FailureCode;
 use crate::refusal::{self, Datum, Refusal};
 
 /// How an operation ended, with what it rests on.
@@ -14,30 +14,30 @@ pub enum Outcome {
     /// It was tried, and the environment did not do it.
     Failed {
         /// The cause.
-        code: Word,
+        code: Slug,
         /// What it rests on.
         findings: Findings,
     },
     /// It was decided against, here or by the environment, and nothing changed.
     Refused {
         /// The cause, a code of the refusal table.
-        code: Word,
+        code: Slug,
         /// What it rests on.
         findings: Findings,
     },
     /// It cannot be said what became of it. The guest is left alone until that is known.
     Held {
         /// The cause.
-        code: Word,
+        code: Slug,
         /// What releases it.
-        release: Release,
+        release: ReleaseCondition,
         /// What it rests on.
         findings: Findings,
     },
     /// Its turn never came; nothing was sent.
     NotRun {
         /// The cause.
-        code: Word,
+        code: Slug,
         /// What it rests on.
         findings: Findings,
     },
@@ -46,7 +46,7 @@ pub enum Outcome {
 /// The word for an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[allow(missing_docs)]
-pub enum End {
+pub enum OperationEnd {
     Done,
     Failed,
     Refused,
@@ -54,10 +54,10 @@ pub enum End {
     NotRun,
 }
 
-impl End {
+impl OperationEnd {
     /// All ends.
     pub const ALL: [Self; 5] = [Self::Done, Self::Failed, Self::Refused, Self::Held, Self::NotRun];
-    /// Their words, in the order of [`End::ALL`].
+    /// Their words, in the order of [`OperationEnd::ALL`].
     pub const WORDS: [&'static str; 5] = ["done", "failed", "refused", "held", "not-run"];
 
     /// The word for it.
@@ -75,17 +75,17 @@ impl End {
 
 /// What releases a held operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Release {
+pub enum ReleaseCondition {
     /// A later reading that shows what became of it.
     Reading,
     /// A person, who looked.
     Person,
 }
 
-impl Release {
+impl ReleaseCondition {
     /// Both ways.
     pub const ALL: [Self; 2] = [Self::Reading, Self::Person];
-    /// Their words, in the order of [`Release::ALL`].
+    /// Their words, in the order of [`ReleaseCondition::ALL`].
     pub const WORDS: [&'static str; 2] = ["reading", "person"];
 
     /// The word for it.
@@ -137,7 +137,7 @@ pub struct Findings {
 
 /// Facts, in the order of their keys.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Evidence(BTreeMap<Word, Fact>);
+pub struct Evidence(BTreeMap<Slug, Fact>);
 
 /// One fact. Texts of others are data and are escaped where they are shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -174,11 +174,11 @@ impl From<&Datum> for Fact {
 }
 
 /// A fact that is no larger than evidence may be.
-fn brief_fact(fact: Fact) -> Fact {
-    let brief = |text: Box<str>| refusal::brief(text.into()).into_boxed_str();
+fn shorten_fact(fact: Fact) -> Fact {
+    let brief = |text: Box<str>| refusal::shorten(text.into()).into_boxed_str();
     match fact {
         Fact::Text(text) => Fact::Text(brief(text)),
-        Fact::Words(words) => Fact::Words(refusal::briefly(words.into_vec(), brief, String::into_boxed_str).into()),
+        Fact::Words(words) => Fact::Words(refusal::shorten_list(words.into_vec(), brief, String::into_boxed_str).into()),
         fact @ Fact::Number(_) => fact,
     }
 }
@@ -188,7 +188,7 @@ fn brief_fact(fact: Fact) -> Fact {
 const EVIDENCE_BYTES_MAX: usize = 24 << 10;
 
 /// How long a fact is where it is written.
-fn weight(fact: &Fact) -> usize {
+fn encoded_len(fact: &Fact) -> usize {
     let escaped = |byte: u8| match byte {
         b'"' | b'\\' => 2,
         0..0x20 => 6,
@@ -203,13 +203,13 @@ fn weight(fact: &Fact) -> usize {
 }
 
 impl Evidence {
-    /// These facts and one more. A key that is no [`Word`] has no place in a record, and the fact is left out; a fact for which there is no more
+    /// These facts and one more. A key that is no [`Slug`] has no place in a record, and the fact is left out; a fact for which there is no more
     /// room in a record is named by its length.
     #[must_use]
     pub fn with(mut self, key: &str, fact: impl Into<Fact>) -> Self {
-        let Some(key) = Word::new(key) else { return self };
-        let (fact, before) = (brief_fact(fact.into()), self.0.values().map(weight).sum::<usize>());
-        let bytes = weight(&fact);
+        let Some(key) = Slug::new(key) else { return self };
+        let (fact, before) = (shorten_fact(fact.into()), self.0.values().map(encoded_len).sum::<usize>());
+        let bytes = encoded_len(&fact);
         let fact = if before + bytes > EVIDENCE_BYTES_MAX { Fact::Text(format!("… {bytes} bytes left out").into()) } else { fact };
         self.0.insert(key, fact);
         self
@@ -222,7 +222,7 @@ impl Evidence {
     }
 
     /// The facts, in the order of their keys.
-    pub fn iter(&self) -> impl Iterator<Item = (&Word, &Fact)> {
+    pub fn iter(&self) -> impl Iterator<Item = (&Slug, &Fact)> {
         self.0.iter()
     }
 
@@ -232,7 +232,7 @@ impl Evidence {
         self.0.is_empty()
     }
 
-    pub(super) fn insert(&mut self, key: Word, fact: Fact) -> Option<Fact> {
+    pub(super) fn insert(&mut self, key: Slug, fact: Fact) -> Option<Fact> {
         self.0.insert(key, fact)
     }
 
@@ -245,30 +245,30 @@ impl Evidence {
 impl Outcome {
     /// The end of a step that a refusal stopped.
     #[must_use]
-    pub fn refused(refusal: &Refusal) -> Self {
+    pub fn from_refusal(refusal: &Refusal) -> Self {
         let facts = refusal.evidence().iter();
         let evidence = facts.fold(Evidence::default(), |evidence, (key, datum)| evidence.with(key, datum));
         // INVARIANT: words of the refusal table are kebab-case; `every_code_is_a_word` holds it.
-        let code = Word::new(refusal.code().word()).unwrap_or_else(Word::lost);
+        let code = Slug::new(refusal.code().word()).unwrap_or_else(Slug::placeholder);
         Self::Refused { code, findings: Findings { evidence, ..Findings::default() } }
     }
 
     /// The end of a step that was tried and not done.
     #[must_use]
-    pub fn failed(code: Code, findings: Findings) -> Self {
-        Self::Failed { code: word(code), findings }
+    pub fn new_failed(code: FailureCode, findings: Findings) -> Self {
+        Self::Failed { code: failure_slug(code), findings }
     }
 
     /// The end of a step of which it cannot be said what became of it.
     #[must_use]
-    pub fn held(code: Code, release: Release, findings: Findings) -> Self {
-        Self::Held { code: word(code), release, findings }
+    pub fn new_held(code: FailureCode, release: ReleaseCondition, findings: Findings) -> Self {
+        Self::Held { code: failure_slug(code), release, findings }
     }
 
     /// The end of a step whose turn never came.
     #[must_use]
-    pub fn not_run(code: Code, evidence: Evidence) -> Self {
-        Self::NotRun { code: word(code), findings: Findings { evidence, ..Findings::default() } }
+    pub fn new_not_run(code: FailureCode, evidence: Evidence) -> Self {
+        Self::NotRun { code: failure_slug(code), findings: Findings { evidence, ..Findings::default() } }
     }
 
     /// The same end, resting on these facts too.
@@ -286,19 +286,19 @@ impl Outcome {
 
     /// The word of its end.
     #[must_use]
-    pub fn end(&self) -> End {
+    pub fn end(&self) -> OperationEnd {
         match self {
-            Self::Done(_) => End::Done,
-            Self::Failed { .. } => End::Failed,
-            Self::Refused { .. } => End::Refused,
-            Self::Held { .. } => End::Held,
-            Self::NotRun { .. } => End::NotRun,
+            Self::Done(_) => OperationEnd::Done,
+            Self::Failed { .. } => OperationEnd::Failed,
+            Self::Refused { .. } => OperationEnd::Refused,
+            Self::Held { .. } => OperationEnd::Held,
+            Self::NotRun { .. } => OperationEnd::NotRun,
         }
     }
 
     /// The cause, where there is one: what was done needs none.
     #[must_use]
-    pub fn code(&self) -> Option<&Word> {
+    pub fn code(&self) -> Option<&Slug> {
         match self {
             Self::Done(_) => None,
             Self::Failed { code, .. } | Self::Refused { code, .. } | Self::Held { code, .. } | Self::NotRun { code, .. } => Some(code),
@@ -326,9 +326,9 @@ impl Outcome {
 }
 
 /// The word of a failure's code.
-fn word(code: Code) -> Word {
+fn failure_slug(code: FailureCode) -> Slug {
     // INVARIANT: words of the failure table are kebab-case; `every_code_is_a_word` holds it.
-    Word::new(code.word()).unwrap_or_else(Word::lost)
+    Slug::new(code.word()).unwrap_or_else(Slug::placeholder)
 }
 
 #[cfg(test)]
@@ -339,7 +339,7 @@ mod tests {
 
     /// An answer of megabytes is kept as evidence that it was one, and not whole (S23).
     #[test]
-    fn evidence_has_bounds_and_says_what_it_leaves_out() {
+    fn evidence_is_bounded_and_reports_omissions() {
         let long = "é".repeat(40_000_000);
         let many: Vec<String> = (0..100_000).map(|number| format!("key{number}")).collect();
         let refusal = Refusal::config_pending(many.clone());
@@ -360,17 +360,17 @@ mod tests {
 
     #[test]
     fn every_code_is_a_word() {
-        assert!(TABLE.iter().all(|entry| Word::new(entry.word).is_some()));
-        assert!(failure::TABLE.iter().all(|entry| Word::new(entry.word).is_some()));
-        let Outcome::Refused { code, findings } = Outcome::refused(&Refusal::limit_stops(6, 5)) else { panic!("refused") };
+        assert!(TABLE.iter().all(|entry| Slug::new(entry.word).is_some()));
+        assert!(failure::TABLE.iter().all(|entry| Slug::new(entry.word).is_some()));
+        let Outcome::Refused { code, findings } = Outcome::from_refusal(&Refusal::limit_stops(6, 5)) else { panic!("refused") };
         assert_eq!(code.as_str(), "limit-stops");
         assert_eq!(findings.evidence.get("max"), Some(&Fact::Number(5)));
     }
 
     #[test]
-    fn words_stand_in_the_order_of_the_enums() {
-        assert!(End::ALL.iter().zip(End::WORDS).all(|(end, word)| end.word() == word));
-        assert!(Release::ALL.iter().zip(Release::WORDS).all(|(release, word)| release.word() == word));
+    fn words_match_enum_order() {
+        assert!(OperationEnd::ALL.iter().zip(OperationEnd::WORDS).all(|(end, word)| end.word() == word));
+        assert!(ReleaseCondition::ALL.iter().zip(ReleaseCondition::WORDS).all(|(release, word)| release.word() == word));
         assert!(Resolution::ALL.iter().zip(Resolution::WORDS).all(|(resolution, word)| resolution.word() == word));
     }
 

@@ -5,22 +5,22 @@
 //!
 //! What never enters: who reads the journal.
 
-use super::history::History;
+use super::history::OperationHistory;
 use super::outcome::Outcome;
 use crate::action::{Change, FieldChange};
-use crate::guest::Identity;
-use crate::normalize::{self, Field, Value};
-use crate::observe::{Observation, ObservedGuest, Pending, Reading};
+use crate::guest::GuestIdentity;
+use crate::normalize::{self, Field, FieldValue};
+use crate::observe::{Observation, ObservedGuest, PendingChange, Reading};
 use crate::policy::OwnWrite;
 
 /// The pending changes in a reading that this program wrote, by the histories of the guests, newest first.
 #[must_use]
-pub fn own_writes(newest_first: &[History], observation: &Observation) -> Vec<OwnWrite> {
+pub fn own_writes(newest_first: &[OperationHistory], observation: &Observation) -> Vec<OwnWrite> {
     let of_row = |row: &ObservedGuest| -> Vec<OwnWrite> {
         let (Reading::Read(pending), Reading::Read(identity)) = (&row.pending, &row.identity) else { return Vec::new() };
         let known = pending.iter().filter_map(|entry| match entry {
-            Pending::Known(field, value) => Some((*field, value.as_ref())),
-            Pending::Other(_) => None,
+            PendingChange::Known(field, value) => Some((*field, value.as_ref())),
+            PendingChange::Other(_) => None,
         });
         let own = known.filter(|(field, value)| is_own(newest_first, row, identity, *field, *value));
         own.map(|(field, value)| OwnWrite::new(row.vmid, field, value)).collect()
@@ -29,9 +29,15 @@ pub fn own_writes(newest_first: &[History], observation: &Observation) -> Vec<Ow
 }
 
 /// The last write of the field that was carried out on this guest, which its birth marks tell from others of its id, wrote this value.
-fn is_own(newest_first: &[History], row: &ObservedGuest, identity: &Identity, field: Field, value: Option<&Value>) -> bool {
+fn is_own(
+    newest_first: &[OperationHistory],
+    row: &ObservedGuest,
+    identity: &GuestIdentity,
+    field: Field,
+    value: Option<&FieldValue>,
+) -> bool {
     let has_marks = identity.marks().iter().any(|(_, mark)| mark.is_some());
-    let is_of_guest = |history: &&History| {
+    let is_of_guest = |history: &&OperationHistory| {
         let target = &history.operation.guest;
         target.vmid == row.vmid && target.kind == row.kind && target.identity.as_ref() == Some(identity)
     };
@@ -40,11 +46,11 @@ fn is_own(newest_first: &[History], row: &ObservedGuest, identity: &Identity, fi
     has_marks && rule.zip(written).is_some_and(|(rule, change)| normalize::is_met(rule, change.after.as_ref(), value))
 }
 
-fn is_done(history: &History) -> bool {
+fn is_done(history: &OperationHistory) -> bool {
     matches!(&history.ended, Some((Outcome::Done(_), _)))
 }
 
-fn write_of(history: &History, field: Field) -> Option<&FieldChange> {
+fn write_of(history: &OperationHistory, field: Field) -> Option<&FieldChange> {
     match &history.operation.step.change {
         Change::ConfigSet(fields) => fields.iter().find(|change| change.field == field),
         _ => None,

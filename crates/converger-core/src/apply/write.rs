@@ -5,11 +5,11 @@ use std::io;
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
-use super::operation::{Guards, Operation, Source, Target};
+use super::operation::{GuestGuards, Operation, OperationSource, OperationTarget};
 use super::outcome::{Evidence, Fact, Outcome};
 use super::{OPERATION_SCHEMA, OUTCOME_SCHEMA};
-use crate::action::{Change, Fields};
-use crate::plan::{Awaited, Reason, Step};
+use crate::action::{Change, FieldChanges};
+use crate::plan::{RestartField, Step, StepReason};
 
 /// The stored form of an operation, one line of canonical JSON.
 ///
@@ -38,12 +38,12 @@ impl Serialize for Operation {
         map.serialize_entry("run", &self.run)?;
         map.serialize_entry("schema", OPERATION_SCHEMA)?;
         map.serialize_entry("source", &self.source)?;
-        map.serialize_entry("step", &StepRow(self))?;
+        map.serialize_entry("step", &StoredStepRow(self))?;
         map.end()
     }
 }
 
-impl Serialize for Target {
+impl Serialize for OperationTarget {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
         map.serialize_entry("guards", &self.guards)?;
@@ -58,7 +58,7 @@ impl Serialize for Target {
     }
 }
 
-impl Serialize for Guards {
+impl Serialize for GuestGuards {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
         map.serialize_entry("ha", &self.ha)?;
@@ -70,7 +70,7 @@ impl Serialize for Guards {
     }
 }
 
-impl Serialize for Source {
+impl Serialize for OperationSource {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
         match self {
@@ -86,9 +86,9 @@ impl Serialize for Source {
 }
 
 /// A step that can be read back: its reason is a word and not a sentence, and its weight is as it was judged.
-struct StepRow<'o>(&'o Operation);
+struct StoredStepRow<'o>(&'o Operation);
 
-impl Serialize for StepRow<'_> {
+impl Serialize for StoredStepRow<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let Operation { step, impact, risk, class, .. } = self.0;
         let Step { change, reason, from, wait } = step;
@@ -96,15 +96,15 @@ impl Serialize for StepRow<'_> {
         map.serialize_entry("change", change.word())?;
         map.serialize_entry("class", class)?;
         if let Change::ConfigSet(fields) = change {
-            map.serialize_entry("fields", &Fields(fields))?;
+            map.serialize_entry("fields", &FieldChanges(fields))?;
         }
         map.serialize_entry("from", from.word())?;
         map.serialize_entry("impact", impact)?;
         map.serialize_entry("reason", reason_word(reason))?;
-        if let Reason::RestartForConfig(fields) = reason {
+        if let StepReason::RestartForConfig(fields) = reason {
             map.serialize_entry("restart_for", &fields.iter().map(|awaited| awaited.field).collect::<Vec<_>>())?;
             if fields.iter().all(|awaited| awaited.value.is_some()) {
-                map.serialize_entry("restart_to", &Awaits(fields))?;
+                map.serialize_entry("restart_to", &RestartValues(fields))?;
             }
         }
         map.serialize_entry("risk", risk)?;
@@ -117,9 +117,9 @@ impl Serialize for StepRow<'_> {
 }
 
 /// The values that a restart is to bring into effect, by their fields.
-struct Awaits<'o>(&'o [Awaited]);
+struct RestartValues<'o>(&'o [RestartField]);
 
-impl Serialize for Awaits<'_> {
+impl Serialize for RestartValues<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_map(self.0.iter().map(|awaited| (awaited.field.word(), awaited.value.as_ref().and_then(Option::as_ref))))
     }
@@ -128,12 +128,12 @@ impl Serialize for Awaits<'_> {
 /// The words for reasons, in the order of [`reason_word`]'s match.
 pub(super) const REASON_WORDS: [&str; 3] = ["config-differs", "state-differs", "restart-for-config"];
 
-fn reason_word(reason: &Reason) -> &'static str {
+fn reason_word(reason: &StepReason) -> &'static str {
     let [config, state, restart] = REASON_WORDS;
     match reason {
-        Reason::ConfigDiffers => config,
-        Reason::StateDiffers => state,
-        Reason::RestartForConfig(_) => restart,
+        StepReason::ConfigDiffers => config,
+        StepReason::StateDiffers => state,
+        StepReason::RestartForConfig(_) => restart,
     }
 }
 

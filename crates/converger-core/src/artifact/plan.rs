@@ -6,14 +6,14 @@ use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use sha2::{Digest as _, Sha256};
 
-use super::{BUFFER_BYTES, Digest, HASH_BUFFER_BYTES, Tee, write};
-use crate::action::{Change, Fields, Undo};
-use crate::apply::{Guards, Target};
-use crate::audit::{Summary, summary};
+use super::{BUFFER_BYTES, Digest, HASH_BUFFER_BYTES, TeeHashWriter, write_json};
+use crate::action::{Change, FieldChanges, InverseChange};
+use crate::apply::{GuestGuards, OperationTarget};
+use crate::audit::{PlanSummary, summarize_plan};
 use crate::desired::DesiredGuest;
 use crate::guest::EnvironmentName;
 use crate::observe::{Note, ObservedGuest, Reading};
-use crate::plan::{PLANNER, Plan, Step, Verdict};
+use crate::plan::{PLANNER_VERSION, Plan, Step, Verdict};
 use crate::policy::{Circumstances, Limits};
 use crate::refusal::Refusal;
 use crate::safety::{Judged, Judgement};
@@ -32,7 +32,7 @@ pub enum Provenance {
 }
 
 /// The body is the first member by name, so that its digest is known when the rest is written.
-const BEFORE_BODY: &str = "{\"body\":";
+const BODY_PREFIX: &str = "{\"body\":";
 
 /// Writes plan.json as one line of canonical JSON and returns the digest of its body.
 ///
@@ -40,10 +40,10 @@ const BEFORE_BODY: &str = "{\"body\":";
 /// What the writer says.
 pub fn write_plan(out: &mut impl Write, judged: &Judged, provenance: Provenance) -> io::Result<Digest> {
     let mut buffered = BufWriter::with_capacity(BUFFER_BYTES, out);
-    buffered.write_all(BEFORE_BODY.as_bytes())?;
+    buffered.write_all(BODY_PREFIX.as_bytes())?;
     let digest = write_body(&mut buffered, judged.plan())?;
-    let (judgement, notes) = (JudgementRow::of(judged.judgement())?, &*judged.plan().observation().notes);
-    let rest = Rest { digest, judgement, notes, provenance, schema: SCHEMA, summary: summary(judged) };
+    let (judgement, notes) = (JudgementRow::from_judgement(judged.judgement())?, &*judged.plan().observation().notes);
+    let rest = PlanTrailerRow { digest, judgement, notes, provenance, schema: SCHEMA, summary: summarize_plan(judged) };
     let rest = serde_json::to_vec(&rest).map_err(io::Error::from)?;
     buffered.write_all(b",")?;
     buffered.write_all(rest.strip_prefix(b"{").unwrap_or(&rest))?;
@@ -54,9 +54,9 @@ pub fn write_plan(out: &mut impl Write, judged: &Judged, provenance: Provenance)
 
 /// Whether plan.json is as [`write_plan`] left it, as far as this digest binds it: that of the bytes of its body.
 #[must_use]
-pub fn is_bound(plan_json: &str, digest: &Digest) -> bool {
+pub fn has_body_digest(plan_json: &str, digest: &Digest) -> bool {
     let rest = format!(",\"digest\":\"{digest}\",\"judgement\":");
-    let body = plan_json.strip_prefix(BEFORE_BODY).and_then(|text| text.split_once(&rest));
+    let body = plan_json.strip_prefix(BODY_PREFIX).and_then(|text| text.split_once(&rest));
     body.is_some_and(|(body, _)| Digest::of_bytes(body.as_bytes()) == *digest)
 }
 
@@ -65,8 +65,8 @@ pub fn is_bound(plan_json: &str, digest: &Digest) -> bool {
 /// # Errors
 /// What the writer says.
 pub fn write_body(out: &mut impl Write, plan: &Plan) -> io::Result<Digest> {
-    let mut tee = BufWriter::with_capacity(HASH_BUFFER_BYTES, Tee { hash: Sha256::new(), out });
-    write(&mut tee, &Body::of(plan)?)?;
+    let mut tee = BufWriter::with_capacity(HASH_BUFFER_BYTES, TeeHashWriter { hash: Sha256::new(), out });
+    write_json(&mut tee, &PlanBodyRow::from_plan(plan)?)?;
     let tee = tee.into_inner().map_err(io::IntoInnerError::into_error)?;
     Ok(Digest(tee.hash.finalize().into()))
 }
@@ -77,15 +77,15 @@ pub fn write_body(out: &mut impl Write, plan: &Plan) -> io::Result<Digest> {
 /// What the writer says.
 pub fn write_judgement(out: &mut impl Write, judgement: &Judgement) -> io::Result<Digest> {
     let (circumstances, limits, refusals) = (judgement.circumstances(), judgement.limits(), judgement.refusals());
-    let mut tee = BufWriter::with_capacity(HASH_BUFFER_BYTES, Tee { hash: Sha256::new(), out });
-    write(&mut tee, &Findings { circumstances, limits, refusals })?;
+    let mut tee = BufWriter::with_capacity(HASH_BUFFER_BYTES, TeeHashWriter { hash: Sha256::new(), out });
+    write_json(&mut tee, &JudgementContent { circumstances, limits, refusals })?;
     let tee = tee.into_inner().map_err(io::IntoInnerError::into_error)?;
     Ok(Digest(tee.hash.finalize().into()))
 }
 
 /// Everything but the body, in the order of the names.
 #[derive(Serialize)]
-struct Rest<'p> {
+struct PlanTrailerRow<'p> {
     digest: Digest,
     judgement: JudgementRow<'p>,
     /// What people should know about the reading.
@@ -93,11 +93,11 @@ struct Rest<'p> {
     notes: &'p [Note],
     provenance: Provenance,
     schema: &'static str,
-    summary: Summary,
+    summary: PlanSummary,
 }
 
 #[derive(Serialize)]
-struct Findings<'p> {
+struct JudgementContent<'p> {
     circumstances: &'p Circumstances,
     limits: &'p Limits,
     refusals: &'p [Refusal],
@@ -112,7 +112,7 @@ struct JudgementRow<'p> {
 }
 
 impl<'p> JudgementRow<'p> {
-    fn of(judgement: &'p Judgement) -> io::Result<Self> {
+    fn from_judgement(judgement: &'p Judgement) -> io::Result<Self> {
         let (circumstances, limits, refusals) = (judgement.circumstances(), judgement.limits(), judgement.refusals());
         let digest = write_judgement(&mut io::sink(), judgement)?;
         Ok(Self { circumstances, digest, limits, refusals })
@@ -121,47 +121,47 @@ impl<'p> JudgementRow<'p> {
 
 /// The body, in the order of the names.
 #[derive(Serialize)]
-struct Body<'p> {
+struct PlanBodyRow<'p> {
     catalogue_digest: Digest,
     desired_digest: Digest,
     environment: &'p EnvironmentName,
-    guests: Guests<'p>,
+    guests: PlanGuestRows<'p>,
     observation_digest: Digest,
     planner: u32,
     refusals: &'p [Refusal],
     rules_digest: Digest,
 }
 
-impl<'p> Body<'p> {
-    fn of(plan: &'p Plan) -> io::Result<Self> {
+impl<'p> PlanBodyRow<'p> {
+    fn from_plan(plan: &'p Plan) -> io::Result<Self> {
         Ok(Self {
             catalogue_digest: super::catalogue_digest()?,
             desired_digest: super::desired_digest(plan.desired())?,
             environment: plan.desired().environment(),
-            guests: Guests(plan),
+            guests: PlanGuestRows(plan),
             observation_digest: super::observation_digest(plan.observation())?,
-            planner: PLANNER,
+            planner: PLANNER_VERSION,
             refusals: plan.refusals(),
             rules_digest: super::rules_digest(plan.rules())?,
         })
     }
 }
 
-struct Guests<'p>(&'p Plan);
+struct PlanGuestRows<'p>(&'p Plan);
 
-impl Serialize for Guests<'_> {
+impl Serialize for PlanGuestRows<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(self.0.guests().map(|(guest, verdict)| Row { plan: self.0, guest, verdict }))
+        serializer.collect_seq(self.0.guests().map(|(guest, verdict)| PlanGuestRow { plan: self.0, guest, verdict }))
     }
 }
 
-struct Row<'p> {
+struct PlanGuestRow<'p> {
     plan: &'p Plan,
     guest: &'p DesiredGuest,
     verdict: &'p Verdict,
 }
 
-impl Serialize for Row<'_> {
+impl Serialize for PlanGuestRow<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
         map.serialize_entry("kind", &self.guest.kind)?;
@@ -177,9 +177,9 @@ impl Serialize for Row<'_> {
             }
             Verdict::Steps(steps) => {
                 if let Some(row) = self.plan.observation().find(self.guest.vmid) {
-                    map.serialize_entry("precondition", &Found(row))?;
+                    map.serialize_entry("precondition", &GuestPreconditionRow(row))?;
                 }
-                map.serialize_entry("steps", &Steps(steps))?;
+                map.serialize_entry("steps", &PlanStepRows(steps))?;
                 map.serialize_entry("verdict", "steps")?;
             }
             Verdict::Refused(refusals) => {
@@ -193,35 +193,35 @@ impl Serialize for Row<'_> {
 }
 
 /// What must be found again before any step of the guest: who it is, and what guards it.
-struct Found<'p>(&'p ObservedGuest);
+struct GuestPreconditionRow<'p>(&'p ObservedGuest);
 
-impl Serialize for Found<'_> {
+impl Serialize for GuestPreconditionRow<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let row = self.0;
         let mut map = serializer.serialize_map(None)?;
-        map.serialize_entry("ha", &row.ha.as_ref().read())?;
+        map.serialize_entry("ha", &row.ha.as_ref().into_option())?;
         if let Reading::Read(identity) = &row.identity {
             map.serialize_entry("identity", identity)?;
         }
-        map.serialize_entry("lock", &row.lock.as_ref().read())?;
+        map.serialize_entry("lock", &row.lock.as_ref().into_option())?;
         map.serialize_entry("name", &row.name)?;
-        map.serialize_entry("protection", &row.protection.as_ref().read())?;
-        map.serialize_entry("tags", &row.tags.as_ref().read())?;
-        map.serialize_entry("template", &row.template.as_ref().read())?;
+        map.serialize_entry("protection", &row.protection.as_ref().into_option())?;
+        map.serialize_entry("tags", &row.tags.as_ref().into_option())?;
+        map.serialize_entry("template", &row.template.as_ref().into_option())?;
         map.end()
     }
 }
 
 /// The guest of an operation as the body of its plan has it, in canonical JSON: all of it was read, or it would have no step (G1).
-pub(super) fn target_text(target: &Target) -> serde_json::Result<String> {
+pub(super) fn target_text(target: &OperationTarget) -> serde_json::Result<String> {
     serde_json::to_string(&TargetRow(target))
 }
 
-struct TargetRow<'p>(&'p Target);
+struct TargetRow<'p>(&'p OperationTarget);
 
 impl Serialize for TargetRow<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Target { name, identity, guards: Guards { ha, lock, protection, tags, template }, .. } = self.0;
+        let OperationTarget { name, identity, guards: GuestGuards { ha, lock, protection, tags, template }, .. } = self.0;
         let mut map = serializer.serialize_map(None)?;
         map.serialize_entry("ha", ha)?;
         if let Some(identity) = identity {
@@ -236,56 +236,56 @@ impl Serialize for TargetRow<'_> {
     }
 }
 
-struct Steps<'p>(&'p [Step]);
+struct PlanStepRows<'p>(&'p [Step]);
 
-impl Serialize for Steps<'_> {
+impl Serialize for PlanStepRows<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(self.0.iter().map(|step| StepRow { step, why: Why::Told }))
+        serializer.collect_seq(self.0.iter().map(|step| PlanStepRow { step, why: ReasonText::Included }))
     }
 }
 
-struct StepRow<'p> {
+struct PlanStepRow<'p> {
     step: &'p Step,
-    why: Why,
+    why: ReasonText,
 }
 
 /// Whether the sentence that says why stands with a step.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Why {
-    Told,
-    LeftOut,
+enum ReasonText {
+    Included,
+    Omitted,
 }
 
 /// A step as it stands in the body of a plan, in canonical JSON, but for the sentence that says why: that is for people, and an operation has a
 /// word for it.
 pub(super) fn step_text(step: &Step) -> serde_json::Result<String> {
-    serde_json::to_string(&StepRow { step, why: Why::LeftOut })
+    serde_json::to_string(&PlanStepRow { step, why: ReasonText::Omitted })
 }
 
 #[derive(Serialize)]
-struct Precondition {
+struct StepPreconditionRow {
     status: &'static str,
 }
 
-impl Serialize for StepRow<'_> {
+impl Serialize for PlanStepRow<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let Self { step, why } = self;
         let mut map = serializer.serialize_map(None)?;
         map.serialize_entry("change", step.change.word())?;
         map.serialize_entry("class", &step.class())?;
         if let Change::ConfigSet(fields) = &step.change {
-            map.serialize_entry("fields", &Fields(fields))?;
+            map.serialize_entry("fields", &FieldChanges(fields))?;
         }
         map.serialize_entry("impact", &step.impact())?;
-        map.serialize_entry("precondition", &Precondition { status: step.from.word() })?;
-        if *why == Why::Told {
-            map.serialize_entry("reason", &step.why())?;
+        map.serialize_entry("precondition", &StepPreconditionRow { status: step.from.word() })?;
+        if *why == ReasonText::Included {
+            map.serialize_entry("reason", &step.reason_text())?;
         }
         map.serialize_entry("risk", &step.risk())?;
         if let Change::Shutdown { timeout_secs } | Change::Reboot { timeout_secs } = &step.change {
             map.serialize_entry("timeout_secs", timeout_secs)?;
         }
-        map.serialize_entry("undo", &Undo(&step.change))?;
+        map.serialize_entry("undo", &InverseChange(&step.change))?;
         if !step.wait.is_empty() {
             map.serialize_entry("wait", &step.wait)?;
         }

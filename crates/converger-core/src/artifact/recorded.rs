@@ -20,32 +20,32 @@ use crate::refusal::Refusal;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordedPlan {
     environment: Value,
-    guests: BTreeMap<u64, Row>,
+    guests: BTreeMap<u64, RecordedGuest>,
     /// Rows that are of no guest, or of one that is there already.
-    strange: Vec<String>,
+    malformed_rows: Vec<String>,
 }
 
 /// Whether the later of two plans may leave guests of the earlier one out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Narrowed {
+pub enum GuestOmission {
     /// Some of them were asked for.
-    Yes,
+    Allowed,
     /// All of them were.
-    No,
+    Forbidden,
 }
 
 /// What a plan says about one guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Row {
+struct RecordedGuest {
     kind: Value,
     name: Value,
     verdict: Value,
     steps: Value,
     identity: Value,
     /// Who it was and what guarded it, as it is written. Not compared with a later plan, where only who it is counts.
-    found: String,
+    precondition: String,
     /// The steps as they are written, without the sentence that says why. Operations are held against it, of which there may be many.
-    bare: Vec<String>,
+    step_texts: Vec<String>,
     /// Not compared: the same guest may be refused for another reason.
     codes: Vec<String>,
 }
@@ -53,14 +53,14 @@ struct Row {
 impl RecordedPlan {
     /// From the body of a plan.json. What is not as a body is written leads to differences, never to agreement.
     #[must_use]
-    pub fn read(body: &Value) -> Self {
-        let mut recorded = Self { environment: at(body, "environment"), guests: BTreeMap::new(), strange: Vec::new() };
-        for (number, row) in rows(body.get("guests")).enumerate() {
+    pub fn from_body(body: &Value) -> Self {
+        let mut recorded = Self { environment: member(body, "environment"), guests: BTreeMap::new(), malformed_rows: Vec::new() };
+        for (number, row) in elements(body.get("guests")).enumerate() {
             match row.get("vmid").and_then(Value::as_u64) {
-                None => recorded.strange.push(format!("row {}: it is of no guest", number + 1)),
+                None => recorded.malformed_rows.push(format!("row {}: it is of no guest", number + 1)),
                 Some(vmid) => {
-                    if recorded.guests.insert(vmid, Row::read(row)).is_some() {
-                        recorded.strange.push(format!("{vmid}: it is there twice"));
+                    if recorded.guests.insert(vmid, RecordedGuest::from_row(row)).is_some() {
+                        recorded.malformed_rows.push(format!("{vmid}: it is there twice"));
                     }
                 }
             }
@@ -72,38 +72,38 @@ impl RecordedPlan {
     ///
     /// # Errors
     /// It cannot be written as JSON.
-    pub fn of(plan: &Plan) -> io::Result<Self> {
+    pub fn from_plan(plan: &Plan) -> io::Result<Self> {
         let mut body = Vec::new();
         write_body(&mut body, plan)?;
-        Ok(Self::read(&serde_json::from_slice(&body)?))
+        Ok(Self::from_body(&serde_json::from_slice(&body)?))
     }
 
     /// What differs from this one to a later one, guest by guest; nothing: the same steps on the same guests.
     #[must_use]
-    pub fn differences(&self, now: &Self, narrowed: Narrowed) -> Vec<String> {
+    pub fn differences(&self, now: &Self, narrowed: GuestOmission) -> Vec<String> {
         if self.environment != now.environment {
             return vec![format!("environment: then {}, now {}", self.environment, now.environment)];
         }
         let ids: BTreeSet<u64> = self.guests.keys().chain(now.guests.keys()).copied().collect();
         let differs = |vmid: u64| match (self.guests.get(&vmid), now.guests.get(&vmid)) {
-            (Some(then), Some(now)) if then.is_meant_as(now) => None,
-            (Some(_), None) if narrowed == Narrowed::Yes => None,
-            (then, now) => Some(format!("{vmid}: {}", told_apart(then, now))),
+            (Some(then), Some(now)) if then.is_equivalent_to(now) => None,
+            (Some(_), None) if narrowed == GuestOmission::Allowed => None,
+            (then, now) => Some(format!("{vmid}: {}", describe_difference(then, now))),
         };
-        let strange = self.strange.iter().chain(&now.strange).cloned();
+        let strange = self.malformed_rows.iter().chain(&now.malformed_rows).cloned();
         strange.chain(ids.into_iter().filter_map(differs)).collect()
     }
 
     /// Whether an operation is a step of it: of this guest by its birth marks and under these guards, in this place, doing this, and judged like
     /// this.
     #[must_use]
-    pub fn has(&self, operation: &Operation) -> bool {
+    pub fn contains_operation(&self, operation: &Operation) -> bool {
         let Operation { guest, step, impact, risk, class, position, environment, .. } = operation;
         let Some(row) = self.guests.get(&u64::from(guest.vmid.get())) else { return false };
-        let planned = usize::try_from(*position).ok().and_then(|at| row.bare.get(at));
+        let planned = usize::try_from(*position).ok().and_then(|at| row.step_texts.get(at));
         let as_judged = (*impact, *risk, *class) == (step.impact(), step.risk(), step.class());
         let kind = row.kind == guest.kind.word();
-        let is_found = target_text(guest).is_ok_and(|found| found == row.found);
+        let is_found = target_text(guest).is_ok_and(|found| found == row.precondition);
         let is_of = self.environment == environment.as_str() && kind && row.name == *guest.name && is_found;
         as_judged && is_of && planned.is_some_and(|planned| step_text(step).is_ok_and(|own| own == *planned))
     }
@@ -116,7 +116,7 @@ impl RecordedPlan {
 
     /// Why this one must not stand for the plan of now: other steps, or other guests.
     #[must_use]
-    pub fn stale(&self, now: &Self, narrowed: Narrowed) -> Option<Refusal> {
+    pub fn stale_refusal(&self, now: &Self, narrowed: GuestOmission) -> Option<Refusal> {
         let differences = self.differences(now, narrowed);
         (!differences.is_empty()).then(|| Refusal::plan_stale(differences))
     }
@@ -130,28 +130,28 @@ fn without_reason(mut step: Value) -> Value {
     step
 }
 
-impl Row {
-    fn read(row: &Value) -> Self {
-        let identity = row.get("precondition").map_or(Value::Null, |precondition| at(precondition, "identity"));
-        let codes = rows(row.get("refusals")).filter_map(|refusal| refusal.get("code").and_then(Value::as_str));
+impl RecordedGuest {
+    fn from_row(row: &Value) -> Self {
+        let identity = row.get("precondition").map_or(Value::Null, |precondition| member(precondition, "identity"));
+        let codes = elements(row.get("refusals")).filter_map(|refusal| refusal.get("code").and_then(Value::as_str));
         let codes = codes.map(str::to_owned).collect();
-        let (kind, name, verdict, steps) = (at(row, "kind"), at(row, "name"), at(row, "verdict"), at(row, "steps"));
+        let (kind, name, verdict, steps) = (member(row, "kind"), member(row, "name"), member(row, "verdict"), member(row, "steps"));
         let found = row.get("precondition").map_or_else(String::new, Value::to_string);
-        let bare = rows(Some(&steps)).map(|step| without_reason(step.clone()).to_string()).collect();
-        Self { kind, name, verdict, steps, identity, found, bare, codes }
+        let bare = elements(Some(&steps)).map(|step| without_reason(step.clone()).to_string()).collect();
+        Self { kind, name, verdict, steps, identity, precondition: found, step_texts: bare, codes }
     }
 
     /// What must be the same: which guest it is and what is done to it. Other tags than then are no other plan.
-    fn is_meant_as(&self, other: &Self) -> bool {
+    fn is_equivalent_to(&self, other: &Self) -> bool {
         let meant = |row: &Self| [row.kind.clone(), row.name.clone(), row.verdict.clone(), row.steps.clone(), row.identity.clone()];
         meant(self) == meant(other)
     }
 
     /// What a plan says about a guest, in a few words.
-    fn shown(&self) -> String {
+    fn summarize(&self) -> String {
         let who = self.name.as_str().unwrap_or_default();
         match self.verdict.as_str() {
-            Some("steps") => format!("{} on {who}", rows(Some(&self.steps)).map(step).collect::<Vec<_>>().join(", ")),
+            Some("steps") => format!("{} on {who}", elements(Some(&self.steps)).map(describe_step).collect::<Vec<_>>().join(", ")),
             Some("refused") => format!("{who} refused ({})", self.codes.join(", ")),
             verdict => format!("{who} {}", verdict.unwrap_or_default()),
         }
@@ -159,49 +159,50 @@ impl Row {
 }
 
 /// What differs, in a few words; where those are the same, what they leave out.
-fn told_apart(then: Option<&Row>, now: Option<&Row>) -> String {
-    let [before, after] = [then, now].map(|row| row.map_or_else(|| "not in the plan".to_owned(), Row::shown));
+fn describe_difference(then: Option<&RecordedGuest>, now: Option<&RecordedGuest>) -> String {
+    let [before, after] = [then, now].map(|row| row.map_or_else(|| "not in the plan".to_owned(), RecordedGuest::summarize));
     let (Some(then), Some(now)) = (then, now) else { return format!("then {before}, now {after}") };
     if before != after {
         return format!("then {before}, now {after}");
     }
     let mut found = Vec::new();
-    apart("kind", &then.kind, &now.kind, &mut found);
-    apart("birth marks", &then.identity, &now.identity, &mut found);
-    apart("steps", &then.steps, &now.steps, &mut found);
+    collect_differences("kind", &then.kind, &now.kind, &mut found);
+    collect_differences("birth marks", &then.identity, &now.identity, &mut found);
+    collect_differences("steps", &then.steps, &now.steps, &mut found);
     let guest = if then.identity == now.identity { "" } else { "another guest has this id now: " };
     format!("{before}, {guest}{}", found.join(", "))
 }
 
 /// The places where two values differ, with both sides.
-fn apart(place: &str, then: &Value, now: &Value, found: &mut Vec<String>) {
+fn collect_differences(place: &str, then: &Value, now: &Value, found: &mut Vec<String>) {
     match (then, now) {
         (Value::Object(one), Value::Object(two)) => {
             let keys: BTreeSet<&String> = one.keys().chain(two.keys()).collect();
-            keys.into_iter().for_each(|key| apart(&format!("{place} {key}"), &at(then, key), &at(now, key), found));
+            keys.into_iter().for_each(|key| collect_differences(&format!("{place} {key}"), &member(then, key), &member(now, key), found));
         }
         (Value::Array(one), Value::Array(two)) if one.len() == two.len() => {
             let pairs = one.iter().zip(two).enumerate();
-            pairs.for_each(|(number, (then, now))| apart(&format!("{place} {}", number + 1), then, now, found));
+            pairs.for_each(|(number, (then, now))| collect_differences(&format!("{place} {}", number + 1), then, now, found));
         }
         (then, now) if then == now => {}
         (then, now) => found.push(format!("{place}: then {then}, now {now}")),
     }
 }
 
-fn step(step: &Value) -> String {
+fn describe_step(step: &Value) -> String {
     let fields = step.get("fields").and_then(Value::as_object).into_iter().flatten();
-    let fields: Vec<String> = fields.map(|(name, field)| format!("{name} {} to {}", at(field, "before"), at(field, "after"))).collect();
+    let fields: Vec<String> =
+        fields.map(|(name, field)| format!("{name} {} to {}", member(field, "before"), member(field, "after"))).collect();
     let word = step.get("change").and_then(Value::as_str).unwrap_or_default();
     if fields.is_empty() { word.to_owned() } else { format!("{word} ({})", fields.join(", ")) }
 }
 
 /// A member, or nothing.
-fn at(value: &Value, key: &str) -> Value {
+fn member(value: &Value, key: &str) -> Value {
     value.get(key).cloned().unwrap_or_default()
 }
 
-fn rows(value: Option<&Value>) -> impl Iterator<Item = &Value> {
+fn elements(value: Option<&Value>) -> impl Iterator<Item = &Value> {
     value.and_then(Value::as_array).into_iter().flatten()
 }
 
@@ -210,70 +211,79 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn row(vmid: u32, steps: &Value) -> Value {
+    fn guest_row(vmid: u32, steps: &Value) -> Value {
         json!({ "vmid": vmid, "kind": "qemu", "name": "web", "verdict": "steps", "steps": steps,
             "precondition": { "identity": { "uuid": "a" }, "tags": [] } })
     }
 
-    fn body(guests: &[Value]) -> Value {
+    fn plan_body(guests: &[Value]) -> Value {
         json!({ "environment": "lab", "guests": guests })
     }
 
-    fn differences(then: &Value, now: &Value, narrowed: Narrowed) -> Vec<String> {
-        RecordedPlan::read(then).differences(&RecordedPlan::read(now), narrowed)
+    fn differences(then: &Value, now: &Value, narrowed: GuestOmission) -> Vec<String> {
+        RecordedPlan::from_body(then).differences(&RecordedPlan::from_body(now), narrowed)
     }
 
     #[test]
-    fn g15_other_steps_another_guest_or_another_list_are_differences() {
+    fn g15_changed_steps_guests_or_lists_are_differences() {
         let start = json!([{ "change": "start" }]);
-        let then = body(&[row(100, &start), row(101, &start)]);
-        let mut recycled = row(100, &start);
+        let then = plan_body(&[guest_row(100, &start), guest_row(101, &start)]);
+        let mut recycled = guest_row(100, &start);
         recycled["precondition"]["identity"]["uuid"] = json!("b");
         let cases = [
-            body(&[recycled, row(101, &start)]),
-            body(&[row(100, &json!([{ "change": "stop" }])), row(101, &start)]),
-            body(&[row(100, &start)]),
-            body(&[row(100, &start), row(101, &start), row(102, &start)]),
+            plan_body(&[recycled, guest_row(101, &start)]),
+            plan_body(&[guest_row(100, &json!([{ "change": "stop" }])), guest_row(101, &start)]),
+            plan_body(&[guest_row(100, &start)]),
+            plan_body(&[guest_row(100, &start), guest_row(101, &start), guest_row(102, &start)]),
             json!({ "environment": "prod", "guests": [] }),
         ];
         for now in cases {
-            assert_eq!(differences(&then, &now, Narrowed::No).len(), 1, "{now}");
-            assert!(RecordedPlan::read(&then).stale(&RecordedPlan::read(&now), Narrowed::No).is_some(), "{now}");
+            assert_eq!(differences(&then, &now, GuestOmission::Forbidden).len(), 1, "{now}");
+            assert!(
+                RecordedPlan::from_body(&then).stale_refusal(&RecordedPlan::from_body(&now), GuestOmission::Forbidden).is_some(),
+                "{now}"
+            );
         }
-        assert_eq!(differences(&then, &body(&[row(102, &start)]), Narrowed::Yes), ["102: then not in the plan, now start on web"]);
+        assert_eq!(
+            differences(&then, &plan_body(&[guest_row(102, &start)]), GuestOmission::Allowed),
+            ["102: then not in the plan, now start on web"]
+        );
     }
 
     /// Of two rows about one guest somebody may have read the other one.
     #[test]
-    fn g15_a_row_that_is_there_twice_or_of_nobody_agrees_with_nothing() {
+    fn g15_duplicate_or_unidentified_rows_never_match() {
         let start = json!([{ "change": "start" }]);
-        let (now, nobody) = (body(&[row(100, &start)]), json!({ "name": "web" }));
-        let twice = body(&[row(100, &json!([{ "change": "stop" }])), row(100, &start)]);
-        assert_eq!(differences(&twice, &now, Narrowed::Yes), ["100: it is there twice"]);
-        assert_eq!(differences(&body(&[row(100, &start), nobody]), &now, Narrowed::Yes), ["row 2: it is of no guest"]);
+        let (now, nobody) = (plan_body(&[guest_row(100, &start)]), json!({ "name": "web" }));
+        let twice = plan_body(&[guest_row(100, &json!([{ "change": "stop" }])), guest_row(100, &start)]);
+        assert_eq!(differences(&twice, &now, GuestOmission::Allowed), ["100: it is there twice"]);
+        assert_eq!(differences(&plan_body(&[guest_row(100, &start), nobody]), &now, GuestOmission::Allowed), ["row 2: it is of no guest"]);
     }
 
     #[test]
-    fn what_differs_is_said_though_the_steps_sound_the_same() {
+    fn reports_differences_that_the_summaries_hide() {
         let start = json!([{ "change": "shutdown", "timeout_secs": 60, "wait": [] }]);
-        let then = body(&[row(100, &start), row(101, &start)]);
-        let (mut recycled, mut patient) = (row(100, &start), row(101, &start));
+        let then = plan_body(&[guest_row(100, &start), guest_row(101, &start)]);
+        let (mut recycled, mut patient) = (guest_row(100, &start), guest_row(101, &start));
         recycled["precondition"]["identity"]["uuid"] = json!("b");
         patient["steps"][0]["timeout_secs"] = json!(600);
         let expected = [
             "100: shutdown on web, another guest has this id now: birth marks uuid: then \"a\", now \"b\"",
             "101: shutdown on web, steps 1 timeout_secs: then 60, now 600",
         ];
-        assert_eq!(differences(&then, &body(&[recycled, patient]), Narrowed::No), expected);
+        assert_eq!(differences(&then, &plan_body(&[recycled, patient]), GuestOmission::Forbidden), expected);
     }
 
     #[test]
-    fn what_does_not_change_the_steps_is_none() {
+    fn changes_that_leave_the_steps_alone_are_no_difference() {
         let start = json!([{ "change": "start" }]);
-        let then = body(&[row(100, &start), row(101, &start)]);
-        let mut tagged = row(100, &start);
+        let then = plan_body(&[guest_row(100, &start), guest_row(101, &start)]);
+        let mut tagged = guest_row(100, &start);
         tagged["precondition"]["tags"] = json!(["seen"]);
-        assert_eq!(differences(&then, &body(&[tagged.clone(), row(101, &start)]), Narrowed::No), Vec::<String>::new());
-        assert_eq!(differences(&then, &body(&[tagged]), Narrowed::Yes), Vec::<String>::new());
+        assert_eq!(
+            differences(&then, &plan_body(&[tagged.clone(), guest_row(101, &start)]), GuestOmission::Forbidden),
+            Vec::<String>::new()
+        );
+        assert_eq!(differences(&then, &plan_body(&[tagged]), GuestOmission::Allowed), Vec::<String>::new());
     }
 }

@@ -9,55 +9,55 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use super::layout::{self, Entry, Place};
+use super::layout::{self, GuestLayout, KeyValueSpan};
 use super::{Desired, parse};
-use crate::document::{Diagnostic, Diagnostics, Notation, Span, utf8, yaml_quoted, yaml_text};
-use crate::guest::{Identity, Vmid};
-use crate::marks;
+use crate::birth_marks;
+use crate::document::{Diagnostic, Diagnostics, Notation, Span, decode_utf8, to_yaml_quoted, to_yaml_scalar};
+use crate::guest::{GuestIdentity, Vmid};
 
-pub(super) fn with_marks(bytes: &[u8], notation: Notation, marks: &BTreeMap<Vmid, Identity>) -> Result<String, Diagnostics> {
+pub(super) fn insert_marks(bytes: &[u8], notation: Notation, marks: &BTreeMap<Vmid, GuestIdentity>) -> Result<String, Diagnostics> {
     let desired = parse(bytes, notation)?;
-    let text = utf8(bytes)?;
-    let mut guests: Vec<Guest<'_>> = Vec::new();
-    for place in layout::of(bytes, notation)? {
+    let text = decode_utf8(bytes)?;
+    let mut guests: Vec<GuestEdit<'_>> = Vec::new();
+    for place in layout::locate_guests(bytes, notation)? {
         let (Some(wanted), Some((index, own))) = (marks.get(&place.vmid), desired.find(place.vmid)) else { continue };
-        let page = Page { text, notation, is_compact: slice(text, place.id.key.end, place.id.value.start) == ":" };
-        let edits = page.guest(&place, own.identity.as_deref(), wanted).ok_or_else(|| foreign(notation, &place, wanted))?;
-        guests.push(Guest { place, wanted, index, edits });
+        let page = EditedText { text, notation, is_compact: slice(text, place.id.key.end, place.id.value.start) == ":" };
+        let edits = page.edit_guest(&place, own.identity.as_deref(), wanted).ok_or_else(|| layout_fault(notation, &place, wanted))?;
+        guests.push(GuestEdit { place, wanted, index, edits });
     }
     let written = |count: usize| {
         let (chosen, _) = guests.split_at_checked(count)?;
-        let text = applied(text, chosen);
-        is_as_wanted(&desired, chosen, &text, notation).then_some(text)
+        let text = apply_edits(text, chosen);
+        adds_only_marks(&desired, chosen, &text, notation).then_some(text)
     };
     written(guests.len()).ok_or_else(|| {
         let counts: Vec<usize> = (1..=guests.len()).collect();
         let first = counts.partition_point(|count| written(*count).is_some());
-        guests.get(first).map_or_else(Diagnostics::default, |guest| foreign(notation, &guest.place, guest.wanted))
+        guests.get(first).map_or_else(Diagnostics::default, |guest| layout_fault(notation, &guest.place, guest.wanted))
     })
 }
 
 /// Birth marks as a map of YAML within one line.
-pub(super) fn marks_text(identity: &Identity) -> String {
-    Page { text: "", notation: Notation::Yaml, is_compact: false }.map(identity, " ")
+pub(super) fn format_marks(identity: &GuestIdentity) -> String {
+    EditedText { text: "", notation: Notation::Yaml, is_compact: false }.format_identity(identity, " ")
 }
 
 /// A guest whose marks are written.
-struct Guest<'w> {
-    place: Place,
-    wanted: &'w Identity,
+struct GuestEdit<'w> {
+    place: GuestLayout,
+    wanted: &'w GuestIdentity,
     index: usize,
-    edits: Vec<Edit>,
+    edits: Vec<TextEdit>,
 }
 
 /// A part of the text that is replaced.
-struct Edit {
+struct TextEdit {
     range: Range<usize>,
     text: String,
 }
 
-fn applied(text: &str, guests: &[Guest<'_>]) -> String {
-    let mut edits: Vec<&Edit> = guests.iter().flat_map(|guest| &guest.edits).collect();
+fn apply_edits(text: &str, guests: &[GuestEdit<'_>]) -> String {
+    let mut edits: Vec<&TextEdit> = guests.iter().flat_map(|guest| &guest.edits).collect();
     edits.sort_by_key(|edit| (edit.range.start, edit.range.end));
     let mut out = String::with_capacity(text.len() + edits.iter().map(|edit| edit.text.len()).sum::<usize>());
     let mut at = 0;
@@ -71,7 +71,7 @@ fn applied(text: &str, guests: &[Guest<'_>]) -> String {
 }
 
 /// Whether the new text declares what the old one did, with these marks and nothing else.
-fn is_as_wanted(desired: &Desired, guests: &[Guest<'_>], text: &str, notation: Notation) -> bool {
+fn adds_only_marks(desired: &Desired, guests: &[GuestEdit<'_>], text: &str, notation: Notation) -> bool {
     let mut expected = desired.clone();
     for guest in guests {
         if let Some(own) = expected.guests.get_mut(guest.index) {
@@ -81,43 +81,43 @@ fn is_as_wanted(desired: &Desired, guests: &[Guest<'_>], text: &str, notation: N
     parse(text.as_bytes(), notation).is_ok_and(|found| found == expected)
 }
 
-fn foreign(notation: Notation, place: &Place, wanted: &Identity) -> Diagnostics {
-    let page = Page { text: "", notation, is_compact: false };
+fn layout_fault(notation: Notation, place: &GuestLayout, wanted: &GuestIdentity) -> Diagnostics {
+    let page = EditedText { text: "", notation, is_compact: false };
     let message = format!("the birth marks of guest {} cannot be written into a layout like this", place.vmid);
-    let help = format!("write them by hand: {}", page.pair("identity", &page.map(wanted, " ")));
-    Diagnostic::new(place.id.value, message).help(help).into()
+    let help = format!("write them by hand: {}", page.format_pair("identity", &page.format_identity(wanted, " ")));
+    Diagnostic::new(place.id.value, message).with_help(help).into()
 }
 
 /// The text that is edited, and how it is written.
 #[derive(Clone, Copy)]
-struct Page<'t> {
+struct EditedText<'t> {
     text: &'t str,
     notation: Notation,
     /// JSON without blanks.
     is_compact: bool,
 }
 
-impl Page<'_> {
+impl EditedText<'_> {
     /// What to edit so that a guest has these marks; `None` where its layout is not understood.
-    fn guest(&self, place: &Place, pinned: Option<&Identity>, wanted: &Identity) -> Option<Vec<Edit>> {
+    fn edit_guest(&self, place: &GuestLayout, pinned: Option<&GuestIdentity>, wanted: &GuestIdentity) -> Option<Vec<TextEdit>> {
         if let (Some(found), Some(pinned)) = (&place.identity, pinned) {
-            return self.identity(found, pinned, wanted);
+            return self.edit_identity(found, pinned, wanted);
         }
         // The id is a bare number and always does; a name or a kind could be a block of lines.
         let beside = [place.name, place.kind].into_iter().flatten().find(|entry| self.is_simple(entry)).unwrap_or(place.id);
         let keys = [Some(place.id), place.kind, place.name];
         let margin = if slice(self.text, place.map.start, place.map.end + 1).starts_with("{ ") { " " } else { "" };
         let margin = if self.is_flow(place.map) { margin } else { " " };
-        let pair = self.pair("identity", &self.map(wanted, margin));
-        Some(vec![self.insert(place.map, &keys, &beside, &pair)])
+        let pair = self.format_pair("identity", &self.format_identity(wanted, margin));
+        Some(vec![self.insert_pair(place.map, &keys, &beside, &pair)])
     }
 
     /// Each mark that differs is replaced, those that are not there are added, and those that the guest lacks are removed.
-    fn identity(&self, found: &layout::Marks, pinned: &Identity, wanted: &Identity) -> Option<Vec<Edit>> {
-        let old = marks::written(pinned);
-        let new = marks::written(wanted);
+    fn edit_identity(&self, found: &layout::IdentityLayout, pinned: &GuestIdentity, wanted: &GuestIdentity) -> Option<Vec<TextEdit>> {
+        let old = birth_marks::identity_entries(pinned);
+        let new = birth_marks::identity_entries(wanted);
         let entry =
-            |key: &str| marks::KEYS.iter().position(|own| *own == key).and_then(|index| found.entries.get(index).copied().flatten());
+            |key: &str| birth_marks::KEYS.iter().position(|own| *own == key).and_then(|index| found.entries.get(index).copied().flatten());
         let mut edits = Vec::new();
         let (mut kept, mut lost, mut gained) = (None, None, None);
         for ((key, old), (_, new)) in old.into_iter().zip(new) {
@@ -125,20 +125,22 @@ impl Page<'_> {
                 (Some(entry), Some(new)) => {
                     kept = Some(entry);
                     if old.as_ref() != Some(&new) {
-                        edits.push(self.replace(&entry, &new)?);
+                        edits.push(self.replace_value(&entry, &new)?);
                     }
                 }
                 (Some(entry), None) => lost = Some(entry),
-                (None, Some(new)) => gained = Some(self.pair(key, &self.mark(&new))),
+                (None, Some(new)) => gained = Some(self.format_pair(key, &self.format_mark(&new))),
                 (None, None) => {}
             }
         }
         match (kept, lost, gained) {
             (_, None, None) => {}
-            (Some(kept), None, Some(pair)) if self.is_simple(&kept) => edits.push(self.insert(found.map, &found.entries, &kept, &pair)),
-            (Some(kept), Some(lost), None) => edits.extend(self.remove(found.map, &lost, &kept)?),
+            (Some(kept), None, Some(pair)) if self.is_simple(&kept) => {
+                edits.push(self.insert_pair(found.map, &found.entries, &kept, &pair))
+            }
+            (Some(kept), Some(lost), None) => edits.extend(self.remove_pair(found.map, &lost, &kept)?),
             (None, Some(lost), Some(text)) if self.is_simple(&lost) => {
-                edits.push(Edit { range: index(lost.key.start)..index(lost.value.end), text });
+                edits.push(TextEdit { range: to_index(lost.key.start)..to_index(lost.value.end), text });
             }
             _ => return None,
         }
@@ -146,56 +148,56 @@ impl Page<'_> {
     }
 
     /// Another value in the quotes of the old one.
-    fn replace(&self, entry: &Entry, mark: &marks::Mark) -> Option<Edit> {
+    fn replace_value(&self, entry: &KeyValueSpan, mark: &birth_marks::MarkValue) -> Option<TextEdit> {
         let old = slice(self.text, entry.value.start, entry.value.end);
         let text = match mark {
-            marks::Mark::Text(text) if old.starts_with('"') && self.notation == Notation::Yaml => yaml_quoted(text),
-            marks::Mark::Text(text) if old.starts_with('\'') && yaml_text(text) == **text => format!("'{text}'"),
-            mark => self.mark(mark),
+            birth_marks::MarkValue::Text(text) if old.starts_with('"') && self.notation == Notation::Yaml => to_yaml_quoted(text),
+            birth_marks::MarkValue::Text(text) if old.starts_with('\'') && to_yaml_scalar(text) == **text => format!("'{text}'"),
+            mark => self.format_mark(mark),
         };
-        self.is_simple(entry).then(|| Edit { range: index(entry.value.start)..index(entry.value.end), text })
+        self.is_simple(entry).then(|| TextEdit { range: to_index(entry.value.start)..to_index(entry.value.end), text })
     }
 
     /// A key with its value behind another one, on a line of its own where that one is.
-    fn insert(&self, map: Span, keys: &[Option<Entry>], beside: &Entry, pair: &str) -> Edit {
-        let end = index(beside.value.end);
+    fn insert_pair(&self, map: Span, keys: &[Option<KeyValueSpan>], beside: &KeyValueSpan, pair: &str) -> TextEdit {
+        let end = to_index(beside.value.end);
         if self.is_flow(map) {
-            let gap = match (self.own_line(beside), self.is_compact) {
+            let gap = match (self.line_separator(beside), self.is_compact) {
                 (Some(gap), _) => gap,
                 (None, true) => String::new(),
                 (None, false) => " ".to_owned(),
             };
-            return Edit { range: end..end, text: format!(",{gap}{pair}") };
+            return TextEdit { range: end..end, text: format!(",{gap}{pair}") };
         }
         let line_end = self.line_end(end);
-        let columns = keys.iter().flatten().map(|entry| self.column(index(entry.key.start)));
+        let columns = keys.iter().flatten().map(|entry| self.column(to_index(entry.key.start)));
         let margin = " ".repeat(columns.min().unwrap_or(0));
-        Edit { range: line_end..line_end, text: format!("{}{margin}{pair}", self.line_break(line_end)) }
+        TextEdit { range: line_end..line_end, text: format!("{}{margin}{pair}", self.line_break(line_end)) }
     }
 
     /// What makes a new line like that of an entry in braces, if the entry begins one and no comment follows on it: the comment is
     /// about the entry and stays beside it.
-    fn own_line(&self, entry: &Entry) -> Option<String> {
+    fn line_separator(&self, entry: &KeyValueSpan) -> Option<String> {
         // Only the blanks before the key are looked at: a file may be one line of any length.
-        let before = self.text.get(..index(entry.key.start))?;
+        let before = self.text.get(..to_index(entry.key.start))?;
         let line_start = before.trim_end_matches([' ', '\t']).len();
         let last = line_start.checked_sub(1).filter(|last| matches!(self.text.as_bytes().get(*last), Some(b'\n' | b'\r')))?;
-        let end = index(entry.value.end);
+        let end = to_index(entry.value.end);
         let rest = self.text.get(end..self.line_end(end))?;
         let margin = before.get(line_start..)?;
         (!rest.contains('#')).then(|| format!("{}{margin}", self.line_break(last)))
     }
 
     /// Takes a key and its value out; comments stay.
-    fn remove(&self, map: Span, lost: &Entry, kept: &Entry) -> Option<Vec<Edit>> {
-        let (start, end) = (index(lost.key.start), index(lost.value.end));
-        let nothing = |range: Range<usize>| Edit { range, text: String::new() };
+    fn remove_pair(&self, map: Span, lost: &KeyValueSpan, kept: &KeyValueSpan) -> Option<Vec<TextEdit>> {
+        let (start, end) = (to_index(lost.key.start), to_index(lost.value.end));
+        let nothing = |range: Range<usize>| TextEdit { range, text: String::new() };
         if !self.is_simple(lost) {
             return None;
         }
         if self.is_flow(map) {
             let is_first = lost.key.start < kept.key.start;
-            let gap = if is_first { end..index(kept.key.start) } else { index(kept.value.end)..start };
+            let gap = if is_first { end..to_index(kept.key.start) } else { to_index(kept.value.end)..start };
             let between = self.text.get(gap.clone())?;
             let comma = gap.start + (between.len() - between.trim_start().strip_prefix(',')?.len());
             return Some(match (is_first, between.contains('#')) {
@@ -216,14 +218,16 @@ impl Page<'_> {
     }
 
     /// `{ uuid: ..., ctime: ... }`, in the notation of the file.
-    fn map(&self, wanted: &Identity, margin: &str) -> String {
-        let pairs = marks::written(wanted).into_iter().filter_map(|(key, mark)| Some(self.pair(key, &self.mark(&mark?))));
+    fn format_identity(&self, wanted: &GuestIdentity, margin: &str) -> String {
+        let pairs = birth_marks::identity_entries(wanted)
+            .into_iter()
+            .filter_map(|(key, mark)| Some(self.format_pair(key, &self.format_mark(&mark?))));
         let pairs: Vec<String> = pairs.collect();
         let margin = if self.notation == Notation::Json { "" } else { margin };
         format!("{{{margin}{}{margin}}}", pairs.join(if self.is_compact { "," } else { ", " }))
     }
 
-    fn pair(&self, key: &str, value: &str) -> String {
+    fn format_pair(&self, key: &str, value: &str) -> String {
         match (self.notation, self.is_compact) {
             (Notation::Yaml, _) => format!("{key}: {value}"),
             (Notation::Json, false) => format!("\"{key}\": {value}"),
@@ -231,23 +235,23 @@ impl Page<'_> {
         }
     }
 
-    fn mark(&self, mark: &marks::Mark) -> String {
+    fn format_mark(&self, mark: &birth_marks::MarkValue) -> String {
         match (mark, self.notation) {
-            (marks::Mark::Number(number), _) => number.to_string(),
-            (marks::Mark::Text(text), Notation::Yaml) => yaml_text(text),
-            (marks::Mark::Text(text), Notation::Json) => serde_json::Value::from(&**text).to_string(),
+            (birth_marks::MarkValue::Number(number), _) => number.to_string(),
+            (birth_marks::MarkValue::Text(text), Notation::Yaml) => to_yaml_scalar(text),
+            (birth_marks::MarkValue::Text(text), Notation::Json) => serde_json::Value::from(&**text).to_string(),
         }
     }
 
     /// Whether key and value are joined by a colon, and the value is no block of lines, whose place is not known exactly.
-    fn is_simple(&self, entry: &Entry) -> bool {
+    fn is_simple(&self, entry: &KeyValueSpan) -> bool {
         let between = slice(self.text, entry.key.end, entry.value.start).trim_start();
         between.strip_prefix(':').is_some_and(|rest| !rest.trim_start().starts_with(['|', '>']))
     }
 
     /// A map in braces; the map of a block begins with its first key.
     fn is_flow(&self, map: Span) -> bool {
-        self.text.get(index(map.start)..).is_some_and(|rest| rest.starts_with('{'))
+        self.text.get(to_index(map.start)..).is_some_and(|rest| rest.starts_with('{'))
     }
 
     fn line_start(&self, at: usize) -> usize {
@@ -277,9 +281,9 @@ impl Page<'_> {
 }
 
 fn slice(text: &str, start: u32, end: u32) -> &str {
-    text.get(index(start)..index(end)).unwrap_or("")
+    text.get(to_index(start)..to_index(end)).unwrap_or("")
 }
 
-fn index(offset: u32) -> usize {
+fn to_index(offset: u32) -> usize {
     usize::try_from(offset).unwrap_or(usize::MAX)
 }

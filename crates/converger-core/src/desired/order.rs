@@ -8,7 +8,7 @@ use crate::document::{Diagnostic, Span};
 use crate::guest::Vmid;
 
 /// `guest` names `on` in its `after`.
-pub(super) struct Edge {
+pub(super) struct DependencyEdge {
     pub(super) guest: Vmid,
     pub(super) on: Vmid,
     pub(super) span: Span,
@@ -17,36 +17,36 @@ pub(super) struct Edge {
 /// The order as indexes into `guests`, which are sorted by id; `None` where no edge exists.
 ///
 /// `is_declared` also knows guests that have a fault of their own: those are in no order, and the file is refused anyway.
-pub(super) fn of(
+pub(super) fn dependency_order(
     guests: &[DesiredGuest],
-    edges: &[Edge],
+    edges: &[DependencyEdge],
     is_declared: impl Fn(Vmid) -> bool,
 ) -> Result<Option<Box<[u32]>>, Vec<Diagnostic>> {
     if edges.is_empty() {
         return Ok(None);
     }
-    let undeclared: Vec<Diagnostic> = edges.iter().filter(|edge| !is_declared(edge.on)).map(undeclared).collect();
+    let undeclared: Vec<Diagnostic> = edges.iter().filter(|edge| !is_declared(edge.on)).map(undeclared_fault).collect();
     if !undeclared.is_empty() || edges.iter().any(|edge| index_of(guests, edge.on).is_none()) {
         return Err(undeclared);
     }
-    let order = sorted(guests);
+    let order = topological_sort(guests);
     if order.len() == guests.len() {
         return Ok(Some(order.into()));
     }
-    Err(vec![cycle(guests, &order, edges)])
+    Err(vec![cycle_fault(guests, &order, edges)])
 }
 
 fn index_of(guests: &[DesiredGuest], vmid: Vmid) -> Option<usize> {
     guests.binary_search_by_key(&vmid, |guest| guest.vmid).ok()
 }
 
-fn undeclared(edge: &Edge) -> Diagnostic {
+fn undeclared_fault(edge: &DependencyEdge) -> Diagnostic {
     Diagnostic::new(edge.span, format!("guest {} is to come after {}, which is not declared", edge.guest, edge.on))
-        .help("declare that guest too, or remove it from `after`")
+        .with_help("declare that guest too, or remove it from `after`")
 }
 
 /// Kahn's algorithm with a heap: shorter than `guests` where there is a cycle.
-fn sorted(guests: &[DesiredGuest]) -> Vec<u32> {
+fn topological_sort(guests: &[DesiredGuest]) -> Vec<u32> {
     let mut waiting: Vec<usize> = guests.iter().map(|guest| guest.after.len()).collect();
     let mut dependents: Vec<Vec<usize>> = vec![Vec::new(); guests.len()];
     for (index, guest) in guests.iter().enumerate() {
@@ -74,7 +74,7 @@ fn sorted(guests: &[DesiredGuest]) -> Vec<u32> {
 }
 
 /// Names one cycle: from a guest that could not be ordered, go on to what it waits for until a guest comes again.
-fn cycle(guests: &[DesiredGuest], order: &[u32], edges: &[Edge]) -> Diagnostic {
+fn cycle_fault(guests: &[DesiredGuest], order: &[u32], edges: &[DependencyEdge]) -> Diagnostic {
     const SHOWN_MAX: usize = 12;
     let mut ordered = vec![false; guests.len()];
     for index in order {
@@ -104,5 +104,5 @@ fn cycle(guests: &[DesiredGuest], order: &[u32], edges: &[Edge]) -> Diagnostic {
     }
     names.extend(ring.first().map(ToString::to_string));
     Diagnostic::new(place.map_or(Span::at(0), |edge| edge.span), format!("`after` goes in a circle: {}", names.join(" after ")))
-        .help("no guest of a circle could ever be first; remove one of these")
+        .with_help("no guest of a circle could ever be first; remove one of these")
 }

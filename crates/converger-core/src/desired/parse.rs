@@ -1,14 +1,16 @@
 //! From text to [`Desired`]: keys, types, and what must hold between the guests of one file.
 
-use super::config::{self, Draft as Config};
-use super::order::{self, Edge};
-use super::{Desired, DesiredGuest, Form, Restart, Stop, VERSION};
-use crate::document::{Decode, Diagnostic, Diagnostics, Notation, Reader, Source, Span, Stop as End, decode, is_decimal, quoted};
-use crate::guest::{EnvironmentName, GuestName, Kind, RunState, Vmid};
-use crate::marks::{self, Marks};
+use super::config::{self, ConfigDraft as Config};
+use super::order::{self, DependencyEdge};
+use super::{Desired, DesiredGuest, RestartPolicy, StopMethod, VERSION, ValueForm};
+use crate::birth_marks::{self, MarksDraft};
+use crate::document::{
+    DecodeAborted as End, Diagnostic, Diagnostics, DocumentDecoder, DocumentReader, EventSource, Notation, Span, decode, is_decimal, quote,
+};
+use crate::guest::{EnvironmentName, GuestKind, GuestName, RunState, Vmid};
 
-pub(super) fn parse(bytes: &[u8], notation: Notation, form: Form) -> Result<Desired, Diagnostics> {
-    let drafts = decode(bytes, notation, File(form))?;
+pub(super) fn parse(bytes: &[u8], notation: Notation, form: ValueForm) -> Result<Desired, Diagnostics> {
+    let drafts = decode(bytes, notation, DesiredDecoder(form))?;
     let Some(environment) = drafts.environment else { return Err(Diagnostics::default()) };
     Ok(Desired { environment, guests: drafts.guests.into(), order: drafts.order })
 }
@@ -20,122 +22,134 @@ const NORMAL_KEYS: [&str; 10] = ["vmid", "kind", "name", "state", "config", "res
 
 /// What has been read so far.
 #[derive(Default)]
-struct Drafts {
+struct DesiredDraft {
     environment: Option<EnvironmentName>,
     guests: Vec<DesiredGuest>,
     /// The place of each guest's id, beside `guests`.
     places: Vec<(Vmid, Span)>,
-    edges: Vec<Edge>,
+    edges: Vec<DependencyEdge>,
     order: Option<Box<[u32]>>,
 }
 
-struct File(Form);
+struct DesiredDecoder(ValueForm);
 
-impl Decode<Drafts> for File {
-    fn decode<'t, S: Source<'t>>(self, reader: &mut Reader<'t, S>) -> Result<Drafts, End> {
-        let mut drafts = Drafts::default();
-        if reader.is_empty()? {
+impl DocumentDecoder<DesiredDraft> for DesiredDecoder {
+    fn decode<'t, S: EventSource<'t>>(self, reader: &mut DocumentReader<'t, S>) -> Result<DesiredDraft, End> {
+        let mut drafts = DesiredDraft::default();
+        if reader.peek_end()? {
             let fault = Diagnostic::new(Span::at(0), "the file declares nothing");
-            reader.report(fault.help("begin with `version: 1`, `environment: <name>` and `guests:`"))?;
+            reader.report(fault.with_help("begin with `version: 1`, `environment: <name>` and `guests:`"))?;
             return Ok(drafts);
         }
-        let mut scratch = Config::of(self.0);
-        let seen = reader.fields("the file", &KEYS, |reader, key, _| match key {
-            0 => version(reader),
-            1 => environment(reader, &mut drafts),
-            _ => reader.items("guests", |reader| guest(reader, &mut drafts, &mut scratch)).map(|_| ()),
+        let mut scratch = Config::with_form(self.0);
+        let seen = reader.read_fields("the file", &KEYS, |reader, key, _| match key {
+            0 => check_version(reader),
+            1 => read_environment(reader, &mut drafts),
+            _ => reader.read_items("guests", |reader| read_guest(reader, &mut drafts, &mut scratch)).map(|_| ()),
         })?;
         if let Some(seen) = seen {
-            reader.required(&seen, "the file", &KEYS, &[0, 1, 2])?;
+            reader.require_keys(&seen, "the file", &KEYS, &[0, 1, 2])?;
         }
-        together(reader, &mut drafts)?;
+        check_guests(reader, &mut drafts)?;
         Ok(drafts)
     }
 }
 
-fn version<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<(), End> {
-    match reader.integer("`version`", 0, u64::MAX)? {
+fn check_version<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>) -> Result<(), End> {
+    match reader.read_integer("`version`", 0, u64::MAX)? {
         Some((number, span)) if number != VERSION => {
             let fault = Diagnostic::new(span, format!("version {number} is not known to this program"));
-            reader.report(fault.help(format!("this program reads version {VERSION}")))
+            reader.report(fault.with_help(format!("this program reads version {VERSION}")))
         }
         _ => Ok(()),
     }
 }
 
-fn environment<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, drafts: &mut Drafts) -> Result<(), End> {
-    let Some((text, span)) = reader.text("`environment`")? else { return Ok(()) };
+fn read_environment<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>, drafts: &mut DesiredDraft) -> Result<(), End> {
+    let Some((text, span)) = reader.read_text("`environment`")? else { return Ok(()) };
     drafts.environment = EnvironmentName::new(&text);
     if drafts.environment.is_none() {
-        let fault = Diagnostic::new(span, format!("{} is not the name of an environment", quoted(&text)));
-        reader.report(fault.help("use lower-case letters, digits, `-` and `_`, at most 64"))?;
+        let fault = Diagnostic::new(span, format!("{} is not the name of an environment", quote(&text)));
+        reader.report(fault.with_help("use lower-case letters, digits, `-` and `_`, at most 64"))?;
     }
     Ok(())
 }
 
 /// The parts of a guest that were read without a fault.
 #[derive(Default)]
-struct Draft {
+struct GuestDraft {
     vmid: Option<(Vmid, Span)>,
-    kind: Option<Kind>,
+    kind: Option<GuestKind>,
     name: Option<GuestName>,
     state: Option<RunState>,
-    restart: Option<Restart>,
+    restart: Option<RestartPolicy>,
     after: Vec<(Vmid, Span)>,
-    stop: Option<Stop>,
+    stop: Option<StopMethod>,
     stop_timeout_secs: Option<u32>,
-    identity: Option<(Marks, Span)>,
+    identity: Option<(MarksDraft, Span)>,
 }
 
-fn guest<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, drafts: &mut Drafts, config: &mut Config) -> Result<(), End> {
-    let mut draft = Draft::default();
+fn read_guest<'t, S: EventSource<'t>>(
+    reader: &mut DocumentReader<'t, S>,
+    drafts: &mut DesiredDraft,
+    config: &mut Config,
+) -> Result<(), End> {
+    let mut draft = GuestDraft::default();
     config.clear();
     let form = config.form();
-    let keys = if form == Form::Normal { &NORMAL_KEYS } else { &GUEST_KEYS };
-    let seen = reader.fields("a guest", keys, |reader, key, span| {
+    let keys = if form == ValueForm::Normal { &NORMAL_KEYS } else { &GUEST_KEYS };
+    let seen = reader.read_fields("a guest", keys, |reader, key, span| {
         match key {
-            0 => draft.vmid = vmid(reader, "`vmid`")?,
-            1 => draft.kind = word(reader, "`kind`", &Kind::WORDS, &Kind::ALL)?,
-            2 => draft.name = name(reader)?,
-            3 => draft.state = word(reader, "`state`", &["running", "stopped"], &[RunState::Running, RunState::Stopped])?,
-            4 => config::read(reader, config)?,
-            5 => draft.restart = word(reader, "`restart`", &["never", "when-needed"], &[Restart::Never, Restart::WhenNeeded])?,
-            6 => draft.after = after(reader)?,
-            7 => draft.stop = word(reader, "`stop`", &["shutdown", "hard"], &[Stop::Shutdown, Stop::Hard])?,
-            8 if form == Form::Normal => draft.stop_timeout_secs = plain_seconds(reader)?,
-            8 => draft.stop_timeout_secs = seconds(reader)?,
-            _ => draft.identity = marks::read(reader)?.map(|marks| (marks, span)),
+            0 => draft.vmid = read_vmid(reader, "`vmid`")?,
+            1 => draft.kind = read_keyword(reader, "`kind`", &GuestKind::WORDS, &GuestKind::ALL)?,
+            2 => draft.name = read_name(reader)?,
+            3 => draft.state = read_keyword(reader, "`state`", &["running", "stopped"], &[RunState::Running, RunState::Stopped])?,
+            4 => config::read_config(reader, config)?,
+            5 => {
+                draft.restart =
+                    read_keyword(reader, "`restart`", &["never", "when-needed"], &[RestartPolicy::Never, RestartPolicy::WhenNeeded])?
+            }
+            6 => draft.after = read_after(reader)?,
+            7 => draft.stop = read_keyword(reader, "`stop`", &["shutdown", "hard"], &[StopMethod::Shutdown, StopMethod::Hard])?,
+            8 if form == ValueForm::Normal => draft.stop_timeout_secs = read_seconds(reader)?,
+            8 => draft.stop_timeout_secs = read_duration(reader)?,
+            _ => draft.identity = birth_marks::read_marks(reader)?.map(|marks| (marks, span)),
         }
         Ok(())
     })?;
     let Some(seen) = seen else { return Ok(()) };
-    reader.required(&seen, "a guest", keys, &[0, 1])?;
-    if seen.key(2).is_none() && seen.key(9).is_none() {
+    reader.require_keys(&seen, "a guest", keys, &[0, 1])?;
+    if seen.key_span(2).is_none() && seen.key_span(9).is_none() {
         let fault = Diagnostic::new(seen.span, "a guest lacks the key `name`");
-        reader.report(fault.help("the name may be left out only where `identity` pins the guest"))?;
+        reader.report(fault.with_help("the name may be left out only where `identity` pins the guest"))?;
     }
-    finish(reader, drafts, draft, config)
+    finish_guest(reader, drafts, draft, config)
 }
 
 /// What can be checked once the whole guest was read: its kind may stand behind its config.
-fn finish<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, drafts: &mut Drafts, draft: Draft, config: &mut Config) -> Result<(), End> {
+fn finish_guest<'t, S: EventSource<'t>>(
+    reader: &mut DocumentReader<'t, S>,
+    drafts: &mut DesiredDraft,
+    draft: GuestDraft,
+    config: &mut Config,
+) -> Result<(), End> {
     let Some((vmid, place)) = draft.vmid else { return Ok(()) };
     drafts.places.push((vmid, place));
     let Some(kind) = draft.kind else { return Ok(()) };
-    let settings = config::finish(reader, config, kind)?;
+    let settings = config::finish_config(reader, config, kind)?;
     let identity = match draft.identity {
         Some((marks, span)) => {
-            let names_any = marks.names_any();
-            let identity = marks.of(kind, reader)?;
+            let names_any = marks.has_any_key();
+            let identity = marks.into_identity(kind, reader)?;
             if !names_any {
                 let fault = Diagnostic::new(span, "`identity` pins nothing");
-                reader.report(fault.help("name at least one birth mark, or remove the key"))?;
+                reader.report(fault.with_help("name at least one birth mark, or remove the key"))?;
             }
             Some(identity)
         }
         None => None,
     };
-    drafts.edges.extend(draft.after.iter().map(|(on, span)| Edge { guest: vmid, on: *on, span: *span }));
+    drafts.edges.extend(draft.after.iter().map(|(on, span)| DependencyEdge { guest: vmid, on: *on, span: *span }));
     let mut after: Vec<Vmid> = draft.after.into_iter().map(|(on, _)| on).collect();
     after.sort_unstable();
     drafts.guests.push(DesiredGuest {
@@ -144,9 +158,9 @@ fn finish<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, drafts: &mut Drafts, dr
         name: draft.name,
         state: draft.state,
         config: settings,
-        restart: draft.restart.unwrap_or(Restart::Never),
+        restart: draft.restart.unwrap_or(RestartPolicy::Never),
         after: after.into(),
-        stop: draft.stop.unwrap_or(Stop::Shutdown),
+        stop: draft.stop.unwrap_or(StopMethod::Shutdown),
         stop_timeout_secs: draft.stop_timeout_secs.unwrap_or(DesiredGuest::STOP_TIMEOUT_SECS),
         identity: identity.map(Box::new),
     });
@@ -154,7 +168,7 @@ fn finish<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, drafts: &mut Drafts, dr
 }
 
 /// What must hold between guests: ids once, `after` on declared guests, no cycle.
-fn together<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, drafts: &mut Drafts) -> Result<(), End> {
+fn check_guests<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>, drafts: &mut DesiredDraft) -> Result<(), End> {
     drafts.guests.sort_by_key(|guest| guest.vmid);
     drafts.places.sort_by_key(|(vmid, span)| (*vmid, *span));
     for pair in drafts.places.windows(2) {
@@ -162,39 +176,45 @@ fn together<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, drafts: &mut Drafts) 
             && first == second
         {
             let fault =
-                Diagnostic::new(*second_span, format!("guest {second} is declared twice")).related(*first_span, "first declared here");
-            reader.report(fault.help("ids are unique in an environment, over both kinds"))?;
+                Diagnostic::new(*second_span, format!("guest {second} is declared twice")).with_related(*first_span, "first declared here");
+            reader.report(fault.with_help("ids are unique in an environment, over both kinds"))?;
         }
     }
-    match order::of(&drafts.guests, &drafts.edges, |vmid| drafts.places.binary_search_by_key(&vmid, |(own, _)| *own).is_ok()) {
+    match order::dependency_order(&drafts.guests, &drafts.edges, |vmid| drafts.places.binary_search_by_key(&vmid, |(own, _)| *own).is_ok())
+    {
         Ok(order) => drafts.order = order,
         Err(faults) => faults.into_iter().try_for_each(|fault| reader.report(fault))?,
     }
     Ok(())
 }
 
-pub(super) fn vmid<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, what: &str) -> Result<Option<(Vmid, Span)>, End> {
-    let number = reader.integer(what, u64::from(Vmid::MIN), u64::from(Vmid::MAX))?;
+pub(super) fn read_vmid<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>, what: &str) -> Result<Option<(Vmid, Span)>, End> {
+    let number = reader.read_integer(what, u64::from(Vmid::MIN), u64::from(Vmid::MAX))?;
     Ok(number.and_then(|(number, span)| Vmid::new(number).map(|vmid| (vmid, span))))
 }
 
-fn word<'t, S: Source<'t>, T: Copy>(reader: &mut Reader<'t, S>, what: &str, words: &[&str], values: &[T]) -> Result<Option<T>, End> {
-    Ok(reader.word(what, words)?.and_then(|(index, _)| values.get(index).copied()))
+fn read_keyword<'t, S: EventSource<'t>, T: Copy>(
+    reader: &mut DocumentReader<'t, S>,
+    what: &str,
+    words: &[&str],
+    values: &[T],
+) -> Result<Option<T>, End> {
+    Ok(reader.read_keyword(what, words)?.and_then(|(index, _)| values.get(index).copied()))
 }
 
-fn name<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<GuestName>, End> {
-    let Some((text, span)) = reader.text("`name`")? else { return Ok(None) };
+fn read_name<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>) -> Result<Option<GuestName>, End> {
+    let Some((text, span)) = reader.read_text("`name`")? else { return Ok(None) };
     if let Some(name) = GuestName::new(&text) {
         return Ok(Some(name));
     }
-    let fault = Diagnostic::new(span, format!("{} is not a guest's name", quoted(&text)));
-    reader.refuse(fault.help("Proxmox accepts letters, digits and `-`, in parts joined by dots, at most 255 characters"))
+    let fault = Diagnostic::new(span, format!("{} is not a guest's name", quote(&text)));
+    reader.report_none(fault.with_help("Proxmox accepts letters, digits and `-`, in parts joined by dots, at most 255 characters"))
 }
 
-fn after<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<Vec<(Vmid, Span)>, End> {
+fn read_after<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>) -> Result<Vec<(Vmid, Span)>, End> {
     let mut ids: Vec<(Vmid, Span)> = Vec::new();
-    reader.items("`after`", |reader| {
-        let Some((vmid, span)) = vmid(reader, "an id in `after`")? else { return Ok(()) };
+    reader.read_items("`after`", |reader| {
+        let Some((vmid, span)) = read_vmid(reader, "an id in `after`")? else { return Ok(()) };
         ids.push((vmid, span));
         Ok(())
     })?;
@@ -204,7 +224,7 @@ fn after<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<Vec<(Vmid, Spa
             && first == second
         {
             let fault = Diagnostic::new(*second_span, format!("{second} is named twice in `after`"));
-            reader.report(fault.related(*first_span, "first named here"))?;
+            reader.report(fault.with_related(*first_span, "first named here"))?;
         }
     }
     Ok(ids)
@@ -212,14 +232,14 @@ fn after<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<Vec<(Vmid, Spa
 
 const SECS_MAX: u32 = 86_400;
 
-fn plain_seconds<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<u32>, End> {
-    let secs = reader.integer("`stop_timeout_secs`", 1, u64::from(SECS_MAX))?;
+fn read_seconds<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>) -> Result<Option<u32>, End> {
+    let secs = reader.read_integer("`stop_timeout_secs`", 1, u64::from(SECS_MAX))?;
     Ok(secs.and_then(|(secs, _)| u32::try_from(secs).ok()))
 }
 
 /// `90s` or `5m`: a bare number would leave the unit to memory.
-fn seconds<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<u32>, End> {
-    let Some((scalar, span)) = reader.scalar("`stop_timeout`", "a time such as 90s or 5m")? else { return Ok(None) };
+fn read_duration<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>) -> Result<Option<u32>, End> {
+    let Some((scalar, span)) = reader.read_scalar("`stop_timeout`", "a time such as 90s or 5m")? else { return Ok(None) };
     let number =
         |digits: &str, unit: u32| digits.parse::<u32>().ok().filter(|_| is_decimal(digits)).and_then(|number| number.checked_mul(unit));
     let secs = match (scalar.text.strip_suffix('s'), scalar.text.strip_suffix('m')) {
@@ -230,8 +250,8 @@ fn seconds<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<u32>,
     match secs {
         Some(secs) if (1..=SECS_MAX).contains(&secs) => Ok(Some(secs)),
         _ => {
-            let fault = Diagnostic::new(span, format!("{} is not a time between 1s and 1440m", quoted(&scalar.text)));
-            reader.refuse(fault.help("write seconds or minutes with their unit, such as 90s or 5m"))
+            let fault = Diagnostic::new(span, format!("{} is not a time between 1s and 1440m", quote(&scalar.text)));
+            reader.report_none(fault.with_help("write seconds or minutes with their unit, such as 90s or 5m"))
         }
     }
 }

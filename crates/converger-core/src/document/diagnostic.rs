@@ -26,17 +26,17 @@ impl Span {
 
 /// A place for people: both numbers begin at 1, and columns count characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct LineColumn {
     /// The line, from 1.
     pub line: usize,
     /// The character within the line, from 1.
     pub column: usize,
 }
 
-impl Place {
+impl LineColumn {
     /// Where `offset` is in `text`.
     #[must_use]
-    pub fn of(text: &str, offset: u32) -> Self {
+    pub fn at_offset(text: &str, offset: u32) -> Self {
         let offset = usize::try_from(offset).unwrap_or(usize::MAX).min(text.len());
         let before = text.get(..offset).unwrap_or(text);
         let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
@@ -64,12 +64,12 @@ impl Diagnostic {
         Self { span, message: message.into(), help: None, related: None }
     }
 
-    pub(crate) fn help(mut self, help: impl Into<String>) -> Self {
+    pub(crate) fn with_help(mut self, help: impl Into<String>) -> Self {
         self.help = Some(help.into());
         self
     }
 
-    pub(crate) fn related(mut self, span: Span, label: impl Into<String>) -> Self {
+    pub(crate) fn with_related(mut self, span: Span, label: impl Into<String>) -> Self {
         self.related = Some((span, label.into()));
         self
     }
@@ -79,7 +79,7 @@ impl Diagnostic {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Diagnostics {
     list: Vec<Diagnostic>,
-    cut: bool,
+    is_truncated: bool,
 }
 
 impl Diagnostics {
@@ -94,8 +94,8 @@ impl Diagnostics {
 
     /// Whether reading stopped at the maximum, so that there may be more faults.
     #[must_use]
-    pub fn is_cut(&self) -> bool {
-        self.cut
+    pub fn is_truncated(&self) -> bool {
+        self.is_truncated
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -108,13 +108,13 @@ impl Diagnostics {
 
     pub(crate) fn push(&mut self, diagnostic: Diagnostic) {
         if self.is_full() {
-            self.cut = true;
+            self.is_truncated = true;
         } else {
             self.list.push(diagnostic);
         }
     }
 
-    pub(crate) fn sorted(mut self) -> Self {
+    pub(crate) fn into_sorted(mut self) -> Self {
         self.list.sort_by_key(|diagnostic| diagnostic.span);
         self
     }
@@ -122,7 +122,7 @@ impl Diagnostics {
 
 impl From<Diagnostic> for Diagnostics {
     fn from(diagnostic: Diagnostic) -> Self {
-        Self { list: vec![diagnostic], cut: false }
+        Self { list: vec![diagnostic], is_truncated: false }
     }
 }
 
@@ -131,21 +131,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_counts_lines_and_characters_from_one() {
+    fn line_and_column_count_from_one() {
         let text = "a\nbé x\n";
-        assert_eq!(Place::of(text, 0), Place { line: 1, column: 1 });
-        assert_eq!(Place::of(text, 6), Place { line: 2, column: 4 });
-        assert_eq!(Place::of(text, 99), Place { line: 3, column: 1 });
+        assert_eq!(LineColumn::at_offset(text, 0), LineColumn { line: 1, column: 1 });
+        assert_eq!(LineColumn::at_offset(text, 6), LineColumn { line: 2, column: 4 });
+        assert_eq!(LineColumn::at_offset(text, 99), LineColumn { line: 3, column: 1 });
     }
 
     #[test]
-    fn faults_beyond_the_maximum_are_cut_and_said_to_be() {
+    fn faults_beyond_the_maximum_are_truncated_and_reported() {
         let mut diagnostics = Diagnostics::default();
         for offset in 0..=Diagnostics::MAX {
-            assert!(!diagnostics.is_cut());
+            assert!(!diagnostics.is_truncated());
             diagnostics.push(Diagnostic::new(Span::at(offset), "x"));
         }
         assert_eq!(diagnostics.list().len(), Diagnostics::MAX);
-        assert!(diagnostics.is_cut());
+        assert!(diagnostics.is_truncated());
     }
 }

@@ -5,27 +5,27 @@
 
 use std::borrow::Cow;
 
-use super::{DEPTH_MAX, Diagnostic, Diagnostics, Event, Scalar, Source, Span, Stop, Style};
+use super::{DEPTH_MAX, DecodeAborted, Diagnostic, Diagnostics, DocumentEvent, EventSource, QuoteStyle, ScalarToken, Span};
 
-pub(super) struct Json<'t> {
+pub(super) struct JsonEvents<'t> {
     text: &'t str,
     at: usize,
     /// Where the last event began. It ended at the cursor.
     start: usize,
-    open: Vec<Open>,
-    expect: Expect,
+    open: Vec<JsonContainer>,
+    expect: JsonExpectation,
     diagnostics: Diagnostics,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Open {
+enum JsonContainer {
     Map,
     List,
 }
 
 /// What may come next.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Expect {
+enum JsonExpectation {
     Value,
     FirstItemOrEnd,
     FirstKeyOrEnd,
@@ -35,11 +35,11 @@ enum Expect {
     End,
 }
 
-type Step<'t> = Result<Event<'t>, Stop>;
+type EventResult<'t> = Result<DocumentEvent<'t>, DecodeAborted>;
 
-impl<'t> Json<'t> {
+impl<'t> JsonEvents<'t> {
     pub(super) fn new(text: &'t str) -> Self {
-        Self { text, at: 0, start: 0, open: Vec::new(), expect: Expect::Value, diagnostics: Diagnostics::default() }
+        Self { text, at: 0, start: 0, open: Vec::new(), expect: JsonExpectation::Value, diagnostics: Diagnostics::default() }
     }
 
     fn peek(&self) -> Option<u8> {
@@ -53,70 +53,70 @@ impl<'t> Json<'t> {
     }
 
     #[cold]
-    fn fault<T>(&mut self, message: &str) -> Result<T, Stop> {
+    fn fault<T>(&mut self, message: &str) -> Result<T, DecodeAborted> {
         let rest = self.text.get(self.at..).unwrap_or("");
         let width = rest.chars().next().map_or(0, char::len_utf8);
         let found = if rest.is_empty() { "the text ends here" } else { message };
         let fault = Diagnostic::new(Span::new(self.at, self.at + width), format!("this is not valid JSON: {found}"));
         let help = if rest.is_empty() { "the file is cut off; write it again" } else { "correct the text at this place" };
-        self.diagnostics.push(fault.help(help));
-        Err(Stop)
+        self.diagnostics.push(fault.with_help(help));
+        Err(DecodeAborted)
     }
 
-    fn single(&mut self, event: Event<'t>) -> Step<'t> {
+    fn emit_single(&mut self, event: DocumentEvent<'t>) -> EventResult<'t> {
         self.at += 1;
         Ok(event)
     }
 
-    fn open(&mut self, kind: Open) -> Step<'t> {
+    fn open_container(&mut self, kind: JsonContainer) -> EventResult<'t> {
         if self.open.len() >= DEPTH_MAX {
             return self.fault("it is nested deeper than 32 levels");
         }
         self.open.push(kind);
         let (expect, event) = match kind {
-            Open::Map => (Expect::FirstKeyOrEnd, Event::MapStart),
-            Open::List => (Expect::FirstItemOrEnd, Event::ListStart),
+            JsonContainer::Map => (JsonExpectation::FirstKeyOrEnd, DocumentEvent::MapStart),
+            JsonContainer::List => (JsonExpectation::FirstItemOrEnd, DocumentEvent::ListStart),
         };
         self.expect = expect;
-        self.single(event)
+        self.emit_single(event)
     }
 
-    fn close(&mut self, kind: Open) -> Step<'t> {
+    fn close_container(&mut self, kind: JsonContainer) -> EventResult<'t> {
         if self.open.pop() != Some(kind) {
             return self.fault("this bracket closes nothing that is open");
         }
-        self.after_value();
-        self.single(if kind == Open::Map { Event::MapEnd } else { Event::ListEnd })
+        self.expect_after_value();
+        self.emit_single(if kind == JsonContainer::Map { DocumentEvent::MapEnd } else { DocumentEvent::ListEnd })
     }
 
-    fn after_value(&mut self) {
-        self.expect = if self.open.is_empty() { Expect::End } else { Expect::CommaOrEnd };
+    fn expect_after_value(&mut self) {
+        self.expect = if self.open.is_empty() { JsonExpectation::End } else { JsonExpectation::CommaOrEnd };
     }
 
-    fn value(&mut self) -> Step<'t> {
+    fn read_value(&mut self) -> EventResult<'t> {
         match self.peek() {
-            Some(b'{') => self.open(Open::Map),
-            Some(b'[') => self.open(Open::List),
+            Some(b'{') => self.open_container(JsonContainer::Map),
+            Some(b'[') => self.open_container(JsonContainer::List),
             Some(b'"') => {
-                self.after_value();
-                self.string()
+                self.expect_after_value();
+                self.read_string()
             }
-            Some(b'-' | b'0'..=b'9' | b't' | b'f' | b'n') => self.word(),
+            Some(b'-' | b'0'..=b'9' | b't' | b'f' | b'n') => self.read_literal(),
             Some(0xef) if self.at == 0 => self.fault("it begins with a byte order mark; save it without"),
             _ => self.fault("a value is expected here"),
         }
     }
 
-    fn key(&mut self) -> Step<'t> {
+    fn read_key(&mut self) -> EventResult<'t> {
         if self.peek() != Some(b'"') {
             return self.fault("a key in double quotes is expected here");
         }
-        self.expect = Expect::Colon;
-        self.string()
+        self.expect = JsonExpectation::Colon;
+        self.read_string()
     }
 
     /// A number, `true`, `false` or `null`. Numbers are kept as text; who wants an integer checks it.
-    fn word(&mut self) -> Step<'t> {
+    fn read_literal(&mut self) -> EventResult<'t> {
         while matches!(self.peek(), Some(b'-' | b'+' | b'.' | b'0'..=b'9' | b'a'..=b'z' | b'A'..=b'Z')) {
             self.at += 1;
         }
@@ -125,22 +125,22 @@ impl<'t> Json<'t> {
             self.at = self.start;
             return self.fault("a value is expected here (a number, true, false, null, or text in double quotes)");
         }
-        self.after_value();
-        Ok(scalar(Cow::Borrowed(text), Style::Plain))
+        self.expect_after_value();
+        Ok(scalar_event(Cow::Borrowed(text), QuoteStyle::Plain))
     }
 
-    fn string(&mut self) -> Step<'t> {
+    fn read_string(&mut self) -> EventResult<'t> {
         self.at += 1;
         let mut owned: Option<String> = None;
         let mut run = self.at;
         loop {
-            self.at += plain_bytes(self.text.as_bytes().get(self.at..).unwrap_or(&[]));
+            self.at += count_plain_bytes(self.text.as_bytes().get(self.at..).unwrap_or(&[]));
             match self.peek() {
                 Some(b'"') => break,
                 Some(b'\\') => {
                     let text = owned.get_or_insert_default();
                     text.push_str(self.text.get(run..self.at).unwrap_or(""));
-                    let unescaped = self.escape()?;
+                    let unescaped = self.read_escape()?;
                     owned.get_or_insert_default().push(unescaped);
                     run = self.at;
                 }
@@ -158,11 +158,11 @@ impl<'t> Json<'t> {
                 Cow::Owned(text)
             }
         };
-        Ok(scalar(text, Style::Quoted))
+        Ok(scalar_event(text, QuoteStyle::Quoted))
     }
 
     /// The character that the escape at the cursor means; the cursor moves past it.
-    fn escape(&mut self) -> Result<char, Stop> {
+    fn read_escape(&mut self) -> Result<char, DecodeAborted> {
         let letter = self.text.as_bytes().get(self.at + 1).copied();
         let simple = match letter {
             Some(b'"') => '"',
@@ -173,21 +173,21 @@ impl<'t> Json<'t> {
             Some(b'n') => '\n',
             Some(b'r') => '\r',
             Some(b't') => '\t',
-            Some(b'u') => return self.unicode(),
+            Some(b'u') => return self.read_unicode_escape(),
             _ => return self.fault("this escape does not exist"),
         };
         self.at += 2;
         Ok(simple)
     }
 
-    fn unicode(&mut self) -> Result<char, Stop> {
-        let Some(first) = self.hex(self.at) else { return self.fault("`\\u` needs four hexadecimal digits") };
+    fn read_unicode_escape(&mut self) -> Result<char, DecodeAborted> {
+        let Some(first) = self.read_hex(self.at) else { return self.fault("`\\u` needs four hexadecimal digits") };
         if !(0xd800..0xe000).contains(&first) {
             self.at += 6;
             return char::from_u32(first).map_or_else(|| self.fault("this escape means no character"), Ok);
         }
         // A pair of surrogates or nothing: half a character must not reach a digest.
-        let second = self.hex(self.at + 6).filter(|low| (0xdc00..0xe000).contains(low) && first < 0xdc00);
+        let second = self.read_hex(self.at + 6).filter(|low| (0xdc00..0xe000).contains(low) && first < 0xdc00);
         let paired = second.and_then(|low| char::from_u32(0x10000 + ((first - 0xd800) << 10) + (low - 0xdc00)));
         match paired {
             Some(character) => {
@@ -199,7 +199,7 @@ impl<'t> Json<'t> {
     }
 
     /// The number in `\uXXXX` at `at`.
-    fn hex(&self, at: usize) -> Option<u32> {
+    fn read_hex(&self, at: usize) -> Option<u32> {
         let digits = self.text.get(at..at + 6)?.strip_prefix("\\u")?;
         if !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
             return None;
@@ -208,30 +208,32 @@ impl<'t> Json<'t> {
     }
 }
 
-impl<'t> Source<'t> for Json<'t> {
-    fn next(&mut self) -> Step<'t> {
+impl<'t> EventSource<'t> for JsonEvents<'t> {
+    fn next_event(&mut self) -> EventResult<'t> {
         loop {
             self.skip_space();
             self.start = self.at;
             match (self.expect, self.peek()) {
-                (Expect::End, None) => return Ok(Event::End),
-                (Expect::End, Some(_)) => return self.fault("nothing may follow the document"),
-                (Expect::Value, None) if self.open.is_empty() => {
-                    self.expect = Expect::End;
-                    return Ok(Event::End);
+                (JsonExpectation::End, None) => return Ok(DocumentEvent::End),
+                (JsonExpectation::End, Some(_)) => return self.fault("nothing may follow the document"),
+                (JsonExpectation::Value, None) if self.open.is_empty() => {
+                    self.expect = JsonExpectation::End;
+                    return Ok(DocumentEvent::End);
                 }
-                (Expect::Value, _) => return self.value(),
-                (Expect::FirstItemOrEnd, Some(b']')) => return self.close(Open::List),
-                (Expect::FirstItemOrEnd, _) => return self.value(),
-                (Expect::FirstKeyOrEnd, Some(b'}')) => return self.close(Open::Map),
-                (Expect::FirstKeyOrEnd | Expect::Key, _) => return self.key(),
-                (Expect::Colon, Some(b':')) => self.expect = Expect::Value,
-                (Expect::Colon, _) => return self.fault("a colon is expected here"),
-                (Expect::CommaOrEnd, Some(b',')) if self.open.last() == Some(&Open::Map) => self.expect = Expect::Key,
-                (Expect::CommaOrEnd, Some(b',')) => self.expect = Expect::Value,
-                (Expect::CommaOrEnd, Some(b'}')) => return self.close(Open::Map),
-                (Expect::CommaOrEnd, Some(b']')) => return self.close(Open::List),
-                (Expect::CommaOrEnd, _) => return self.fault("a comma or a closing bracket is expected here"),
+                (JsonExpectation::Value, _) => return self.read_value(),
+                (JsonExpectation::FirstItemOrEnd, Some(b']')) => return self.close_container(JsonContainer::List),
+                (JsonExpectation::FirstItemOrEnd, _) => return self.read_value(),
+                (JsonExpectation::FirstKeyOrEnd, Some(b'}')) => return self.close_container(JsonContainer::Map),
+                (JsonExpectation::FirstKeyOrEnd | JsonExpectation::Key, _) => return self.read_key(),
+                (JsonExpectation::Colon, Some(b':')) => self.expect = JsonExpectation::Value,
+                (JsonExpectation::Colon, _) => return self.fault("a colon is expected here"),
+                (JsonExpectation::CommaOrEnd, Some(b',')) if self.open.last() == Some(&JsonContainer::Map) => {
+                    self.expect = JsonExpectation::Key
+                }
+                (JsonExpectation::CommaOrEnd, Some(b',')) => self.expect = JsonExpectation::Value,
+                (JsonExpectation::CommaOrEnd, Some(b'}')) => return self.close_container(JsonContainer::Map),
+                (JsonExpectation::CommaOrEnd, Some(b']')) => return self.close_container(JsonContainer::List),
+                (JsonExpectation::CommaOrEnd, _) => return self.fault("a comma or a closing bracket is expected here"),
             }
             self.at += 1;
         }
@@ -246,17 +248,17 @@ impl<'t> Source<'t> for Json<'t> {
     }
 }
 
-fn scalar(text: Cow<'_, str>, style: Style) -> Event<'_> {
-    Event::Scalar(Scalar { text, style })
+fn scalar_event(text: Cow<'_, str>, style: QuoteStyle) -> DocumentEvent<'_> {
+    DocumentEvent::Scalar(ScalarToken { text, style })
 }
 
 /// How many bytes stand before the first that means something inside a string: `"`, `\` or a control character.
 ///
 /// Eight at a time: most of a file is strings, and looking at each byte took a tenth of the time of a run.
-fn plain_bytes(bytes: &[u8]) -> usize {
+fn count_plain_bytes(bytes: &[u8]) -> usize {
     let (words, rest) = bytes.as_chunks();
     for (index, word) in words.iter().enumerate() {
-        let marks = special_bytes(u64::from_le_bytes(*word));
+        let marks = mark_special_bytes(u64::from_le_bytes(*word));
         if marks != 0 {
             return index * 8 + marks.trailing_zeros() as usize / 8;
         }
@@ -266,7 +268,7 @@ fn plain_bytes(bytes: &[u8]) -> usize {
 }
 
 /// The high bit of the first byte of a word that is special, and of none before it.
-fn special_bytes(word: u64) -> u64 {
+fn mark_special_bytes(word: u64) -> u64 {
     const EACH: u64 = u64::from_le_bytes([1; 8]);
     // A byte below `bound` borrows from its high bit. So may those behind it, but never one before it.
     let below = |word: u64, bound: u8| word.wrapping_sub(EACH * u64::from(bound)) & !word;
@@ -295,45 +297,45 @@ mod tests {
     use serde_json::Value;
 
     /// Drains the events into a value, so that the oracle can be compared with.
-    fn tree(text: &str) -> Result<Value, Diagnostics> {
-        let mut json = Json::new(text);
-        whole(&mut json).map_err(|Stop| std::mem::take(json.diagnostics()))
+    fn parse_tree(text: &str) -> Result<Value, Diagnostics> {
+        let mut json = JsonEvents::new(text);
+        read_document(&mut json).map_err(|DecodeAborted| std::mem::take(json.diagnostics()))
     }
 
-    fn whole(json: &mut Json<'_>) -> Result<Value, Stop> {
-        let event = json.next()?;
-        if matches!(event, Event::End) {
+    fn read_document(json: &mut JsonEvents<'_>) -> Result<Value, DecodeAborted> {
+        let event = json.next_event()?;
+        if matches!(event, DocumentEvent::End) {
             return json.fault("nothing there");
         }
-        let value = build(json, event)?;
-        match json.next()? {
-            Event::End => Ok(value),
+        let value = build_value(json, event)?;
+        match json.next_event()? {
+            DocumentEvent::End => Ok(value),
             other => panic!("{other:?} after the document"),
         }
     }
 
-    fn build(json: &mut Json<'_>, event: Event<'_>) -> Result<Value, Stop> {
+    fn build_value(json: &mut JsonEvents<'_>, event: DocumentEvent<'_>) -> Result<Value, DecodeAborted> {
         Ok(match event {
-            Event::Scalar(scalar) if scalar.style == Style::Quoted => Value::String(scalar.text.into_owned()),
-            Event::Scalar(scalar) => serde_json::from_str(&scalar.text).map_err(|_| Stop)?,
-            Event::ListStart => {
+            DocumentEvent::Scalar(scalar) if scalar.style == QuoteStyle::Quoted => Value::String(scalar.text.into_owned()),
+            DocumentEvent::Scalar(scalar) => serde_json::from_str(&scalar.text).map_err(|_| DecodeAborted)?,
+            DocumentEvent::ListStart => {
                 let mut list = Vec::new();
                 loop {
-                    match json.next()? {
-                        Event::ListEnd => break Value::Array(list),
-                        event => list.push(build(json, event)?),
+                    match json.next_event()? {
+                        DocumentEvent::ListEnd => break Value::Array(list),
+                        event => list.push(build_value(json, event)?),
                     }
                 }
             }
-            Event::MapStart => {
+            DocumentEvent::MapStart => {
                 let mut map = serde_json::Map::new();
                 loop {
-                    match json.next()? {
-                        Event::MapEnd => break Value::Object(map),
-                        Event::Scalar(key) => {
+                    match json.next_event()? {
+                        DocumentEvent::MapEnd => break Value::Object(map),
+                        DocumentEvent::Scalar(key) => {
                             let key = key.text.into_owned();
-                            let event = json.next()?;
-                            map.insert(key, build(json, event)?);
+                            let event = json.next_event()?;
+                            map.insert(key, build_value(json, event)?);
                         }
                         other => panic!("{other:?} as a key"),
                     }
@@ -387,7 +389,7 @@ mod tests {
         let mut accepted = 0;
         for case in 0..200_000 {
             let text = random_text(&mut rng);
-            let ours = tree(&text).ok();
+            let ours = parse_tree(&text).ok();
             let theirs = serde_json::from_str::<Value>(&text).ok();
             assert_eq!(ours, theirs, "case {case} of seed 8259: {text:?}");
             accepted += u32::from(ours.is_some());
@@ -407,14 +409,14 @@ mod tests {
             };
             let bytes: Vec<u8> = (0..case % 30).map(|_| byte()).collect();
             let first = bytes.iter().position(|byte| *byte < 0x20 || *byte == b'"' || *byte == b'\\').unwrap_or(bytes.len());
-            assert_eq!(plain_bytes(&bytes), first, "case {case} of seed 64: {bytes:02x?}");
+            assert_eq!(count_plain_bytes(&bytes), first, "case {case} of seed 64: {bytes:02x?}");
         }
     }
 
     #[test]
     fn nesting_is_bounded() {
         let text = "[".repeat(100_000);
-        let faults = tree(&text).expect_err("nested too deep");
+        let faults = parse_tree(&text).expect_err("nested too deep");
         assert!(faults.list()[0].message.contains("deeper than 32"), "{faults:?}");
     }
 }

@@ -1,28 +1,28 @@
 //! What the decoders call: maps with known keys, lists, and scalars of one type each, with a fault for all else.
 //!
 //! A method that cannot give what it was asked for reports why, steps over the value and returns `None`, so that the
-//! decoder goes on and finds the next fault. `Err(Stop)` means that nothing more can be read.
+//! decoder goes on and finds the next fault. `Err(DecodeAborted)` means that nothing more can be read.
 
 use std::borrow::Cow;
 
-use super::{Diagnostic, Diagnostics, Event, Scalar, Source, Span, Style};
+use super::{Diagnostic, Diagnostics, DocumentEvent, EventSource, QuoteStyle, ScalarToken, Span};
 
 /// Reading cannot go on; the reason has been reported.
 #[derive(Debug)]
-pub(crate) struct Stop;
+pub(crate) struct DecodeAborted;
 
 /// The most keys that any map of ours knows.
 const KEYS_MAX: usize = 24;
 
-pub(crate) struct Reader<'t, S> {
+pub(crate) struct DocumentReader<'t, S> {
     source: S,
     text: &'t str,
-    peeked: Option<Event<'t>>,
+    peeked: Option<DocumentEvent<'t>>,
 }
 
 /// What a value is, as far as its notation tells.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Next {
+pub(crate) enum ValueKind {
     Map,
     List,
     Text,
@@ -31,20 +31,20 @@ pub(crate) enum Next {
 }
 
 /// Which of the known keys a map had, and where.
-pub(crate) struct Seen {
+pub(crate) struct SeenKeys {
     /// Where the map begins, for faults about what it lacks.
     pub(crate) span: Span,
     keys: [Option<Span>; KEYS_MAX],
 }
 
-impl Seen {
+impl SeenKeys {
     /// The place of the key with this index.
-    pub(crate) fn key(&self, index: usize) -> Option<Span> {
+    pub(crate) fn key_span(&self, index: usize) -> Option<Span> {
         self.keys.get(index).copied().flatten()
     }
 }
 
-impl<'t, S: Source<'t>> Reader<'t, S> {
+impl<'t, S: EventSource<'t>> DocumentReader<'t, S> {
     pub(super) fn new(source: S, text: &'t str) -> Self {
         Self { source, text, peeked: None }
     }
@@ -54,42 +54,42 @@ impl<'t, S: Source<'t>> Reader<'t, S> {
     }
 
     /// The text is at its end, or what follows is reported.
-    pub(super) fn end(&mut self) -> Result<(), Stop> {
-        match self.next()? {
-            Event::End => Ok(()),
+    pub(super) fn expect_end(&mut self) -> Result<(), DecodeAborted> {
+        match self.next_event()? {
+            DocumentEvent::End => Ok(()),
             _ => self.report(Diagnostic::new(self.source.span(), "nothing may follow the document")),
         }
     }
 
     /// Records a fault; too many end the reading.
-    pub(crate) fn report(&mut self, diagnostic: Diagnostic) -> Result<(), Stop> {
+    pub(crate) fn report(&mut self, diagnostic: Diagnostic) -> Result<(), DecodeAborted> {
         let diagnostics = self.source.diagnostics();
         diagnostics.push(diagnostic);
-        if diagnostics.is_cut() { Err(Stop) } else { Ok(()) }
+        if diagnostics.is_truncated() { Err(DecodeAborted) } else { Ok(()) }
     }
 
     /// Records a fault and has no value to give.
-    pub(crate) fn refuse<T>(&mut self, diagnostic: Diagnostic) -> Result<Option<T>, Stop> {
+    pub(crate) fn report_none<T>(&mut self, diagnostic: Diagnostic) -> Result<Option<T>, DecodeAborted> {
         self.report(diagnostic).map(|()| None)
     }
 
     /// Whether nothing but spaces and comments is left.
-    pub(crate) fn is_empty(&mut self) -> Result<bool, Stop> {
-        let next = self.next()?;
-        let empty = matches!(next, Event::End);
+    pub(crate) fn peek_end(&mut self) -> Result<bool, DecodeAborted> {
+        let next = self.next_event()?;
+        let empty = matches!(next, DocumentEvent::End);
         self.peeked = Some(next);
         Ok(empty)
     }
 
     /// What comes next, without reading it.
-    pub(crate) fn peek_kind(&mut self) -> Result<Next, Stop> {
-        let next = self.next()?;
+    pub(crate) fn peek_kind(&mut self) -> Result<ValueKind, DecodeAborted> {
+        let next = self.next_event()?;
         let kind = match &next {
-            Event::MapStart => Next::Map,
-            Event::ListStart => Next::List,
-            Event::Scalar(scalar) if scalar.style == Style::Quoted => Next::Text,
-            Event::Scalar(scalar) if matches!(scalar.text.as_ref(), "true" | "false") => Next::Flag,
-            _ => Next::Other,
+            DocumentEvent::MapStart => ValueKind::Map,
+            DocumentEvent::ListStart => ValueKind::List,
+            DocumentEvent::Scalar(scalar) if scalar.style == QuoteStyle::Quoted => ValueKind::Text,
+            DocumentEvent::Scalar(scalar) if matches!(scalar.text.as_ref(), "true" | "false") => ValueKind::Flag,
+            _ => ValueKind::Other,
         };
         self.peeked = Some(next);
         Ok(kind)
@@ -98,34 +98,34 @@ impl<'t, S: Source<'t>> Reader<'t, S> {
     /// A map of known keys: `visit` is called with the index and place of each key and must read its value.
     ///
     /// Reports unknown and duplicate keys. `None` where there is no map.
-    pub(crate) fn fields(
+    pub(crate) fn read_fields(
         &mut self,
         what: &str,
         keys: &'static [&'static str],
-        visit: impl FnMut(&mut Self, usize, Span) -> Result<(), Stop>,
-    ) -> Result<Option<Seen>, Stop> {
-        self.fields_but(what, keys, |_| None, visit)
+        visit: impl FnMut(&mut Self, usize, Span) -> Result<(), DecodeAborted>,
+    ) -> Result<Option<SeenKeys>, DecodeAborted> {
+        self.read_fields_with_hints(what, keys, |_| None, visit)
     }
 
     /// The same, where something is to be said about certain unknown keys.
-    pub(crate) fn fields_but(
+    pub(crate) fn read_fields_with_hints(
         &mut self,
         what: &str,
         keys: &'static [&'static str],
         never: fn(&str) -> Option<&'static str>,
-        mut visit: impl FnMut(&mut Self, usize, Span) -> Result<(), Stop>,
-    ) -> Result<Option<Seen>, Stop> {
+        mut visit: impl FnMut(&mut Self, usize, Span) -> Result<(), DecodeAborted>,
+    ) -> Result<Option<SeenKeys>, DecodeAborted> {
         let Some(start) = self.expect_map(what)? else { return Ok(None) };
-        let mut seen = Seen { span: start, keys: [None; KEYS_MAX] };
+        let mut seen = SeenKeys { span: start, keys: [None; KEYS_MAX] };
         let mut next = 0;
         loop {
-            let event = self.next()?;
+            let event = self.next_event()?;
             let span = self.source.span();
             let key = match event {
-                Event::MapEnd => return Ok(Some(seen)),
-                Event::Scalar(key) => key,
+                DocumentEvent::MapEnd => return Ok(Some(seen)),
+                DocumentEvent::Scalar(key) => key,
                 event => {
-                    self.skip(&event)?;
+                    self.skip_rest(&event)?;
                     self.report(Diagnostic::new(span, format!("the keys of {what} must be plain words")))?;
                     self.skip_value()?;
                     continue;
@@ -134,11 +134,11 @@ impl<'t, S: Source<'t>> Reader<'t, S> {
             if seen.span.start == seen.span.end {
                 seen.span = span;
             }
-            match position(keys, &key.text, next) {
-                None => self.unknown_key(what, keys, never, &key.text, span)?,
+            match find_key(keys, &key.text, next) {
+                None => self.report_unknown_key(what, keys, never, &key.text, span)?,
                 Some(index) => {
                     next = index + 1;
-                    self.known_key(&mut seen, index, &key.text, span, &mut visit)?;
+                    self.read_known_key(&mut seen, index, &key.text, span, &mut visit)?;
                 }
             }
         }
@@ -147,18 +147,18 @@ impl<'t, S: Source<'t>> Reader<'t, S> {
     /// A map whose keys are not known beforehand: `visit` gets each key with its place and must read its value.
     ///
     /// `visit` must notice a key that comes twice. `None` where there is no map.
-    pub(crate) fn entries(
+    pub(crate) fn read_entries(
         &mut self,
         what: &str,
-        mut visit: impl FnMut(&mut Self, &str, Span) -> Result<(), Stop>,
-    ) -> Result<Option<Span>, Stop> {
+        mut visit: impl FnMut(&mut Self, &str, Span) -> Result<(), DecodeAborted>,
+    ) -> Result<Option<Span>, DecodeAborted> {
         let Some(start) = self.expect_map(what)? else { return Ok(None) };
         loop {
-            match self.next()? {
-                Event::MapEnd => return Ok(Some(start)),
-                Event::Scalar(key) => visit(self, &key.text, self.source.span())?,
+            match self.next_event()? {
+                DocumentEvent::MapEnd => return Ok(Some(start)),
+                DocumentEvent::Scalar(key) => visit(self, &key.text, self.source.span())?,
                 event => {
-                    self.skip(&event)?;
+                    self.skip_rest(&event)?;
                     self.report(Diagnostic::new(self.source.span(), format!("the keys of {what} must be plain words")))?;
                     self.skip_value()?;
                 }
@@ -167,25 +167,25 @@ impl<'t, S: Source<'t>> Reader<'t, S> {
     }
 
     /// Reports each of the keys at `wanted` that a map lacks.
-    pub(crate) fn required(&mut self, seen: &Seen, what: &str, keys: &[&str], wanted: &[usize]) -> Result<(), Stop> {
-        for index in wanted.iter().filter(|index| seen.key(**index).is_none()) {
+    pub(crate) fn require_keys(&mut self, seen: &SeenKeys, what: &str, keys: &[&str], wanted: &[usize]) -> Result<(), DecodeAborted> {
+        for index in wanted.iter().filter(|index| seen.key_span(**index).is_none()) {
             let key = keys.get(*index).copied().unwrap_or("");
             self.report(Diagnostic::new(seen.span, format!("{what} lacks the key `{key}`")))?;
         }
         Ok(())
     }
 
-    fn known_key(
+    fn read_known_key(
         &mut self,
-        seen: &mut Seen,
+        seen: &mut SeenKeys,
         index: usize,
         key: &str,
         span: Span,
-        visit: &mut impl FnMut(&mut Self, usize, Span) -> Result<(), Stop>,
-    ) -> Result<(), Stop> {
-        if let Some(first) = seen.key(index) {
+        visit: &mut impl FnMut(&mut Self, usize, Span) -> Result<(), DecodeAborted>,
+    ) -> Result<(), DecodeAborted> {
+        if let Some(first) = seen.key_span(index) {
             let fault = Diagnostic::new(span, format!("the key `{key}` is given twice"));
-            self.report(fault.help("remove one of them").related(first, "first given here"))?;
+            self.report(fault.with_help("remove one of them").with_related(first, "first given here"))?;
             return self.skip_value();
         }
         if let Some(slot) = seen.keys.get_mut(index) {
@@ -194,39 +194,43 @@ impl<'t, S: Source<'t>> Reader<'t, S> {
         visit(self, index, span)
     }
 
-    fn unknown_key(
+    fn report_unknown_key(
         &mut self,
         what: &str,
         keys: &[&str],
         never: fn(&str) -> Option<&'static str>,
         key: &str,
         span: Span,
-    ) -> Result<(), Stop> {
-        let help = match (never(key), nearest(key, keys)) {
+    ) -> Result<(), DecodeAborted> {
+        let help = match (never(key), nearest_word(key, keys)) {
             (Some(why), _) => why.to_owned(),
             (None, Some(near)) => format!("did you mean `{near}`?"),
             (None, None) => format!("known keys: {}", keys.join(", ")),
         };
-        self.report(Diagnostic::new(span, format!("unknown key {} in {what}", quoted(key))).help(help))?;
+        self.report(Diagnostic::new(span, format!("unknown key {} in {what}", quote(key))).with_help(help))?;
         self.skip_value()
     }
 
-    fn expect_map(&mut self, what: &str) -> Result<Option<Span>, Stop> {
-        match self.next()? {
-            Event::MapStart => Ok(Some(self.source.span())),
-            event => self.wrong(&event, &format!("{what} must be a mapping of keys to values")),
+    fn expect_map(&mut self, what: &str) -> Result<Option<Span>, DecodeAborted> {
+        match self.next_event()? {
+            DocumentEvent::MapStart => Ok(Some(self.source.span())),
+            event => self.report_unexpected(&event, &format!("{what} must be a mapping of keys to values")),
         }
     }
 
     /// A list; `visit` must read one item each time. The list's place, or `None` where there is no list.
-    pub(crate) fn items(&mut self, what: &str, mut visit: impl FnMut(&mut Self) -> Result<(), Stop>) -> Result<Option<Span>, Stop> {
-        let start = match self.next()? {
-            Event::ListStart => self.source.span(),
-            event => return self.wrong(&event, &format!("{what} must be a list")),
+    pub(crate) fn read_items(
+        &mut self,
+        what: &str,
+        mut visit: impl FnMut(&mut Self) -> Result<(), DecodeAborted>,
+    ) -> Result<Option<Span>, DecodeAborted> {
+        let start = match self.next_event()? {
+            DocumentEvent::ListStart => self.source.span(),
+            event => return self.report_unexpected(&event, &format!("{what} must be a list")),
         };
         loop {
-            match self.next()? {
-                Event::ListEnd => return Ok(Some(Span { start: start.start, end: self.source.span().end.max(start.end) })),
+            match self.next_event()? {
+                DocumentEvent::ListEnd => return Ok(Some(Span { start: start.start, end: self.source.span().end.max(start.end) })),
                 item => {
                     self.peeked = Some(item);
                     visit(self)?;
@@ -236,57 +240,59 @@ impl<'t, S: Source<'t>> Reader<'t, S> {
     }
 
     /// A string. A bare word that YAML may take for something else must be quoted.
-    pub(crate) fn text(&mut self, what: &str) -> Result<Option<(Cow<'t, str>, Span)>, Stop> {
-        let Some((scalar, span)) = self.scalar(what, "text")? else { return Ok(None) };
-        if scalar.style == Style::Plain && is_ambiguous(&scalar.text) {
-            let help = format!("put it in double quotes if {} is meant", quoted(&scalar.text));
-            return self.refuse(Diagnostic::new(span, format!("{what} must be text")).help(help));
+    pub(crate) fn read_text(&mut self, what: &str) -> Result<Option<(Cow<'t, str>, Span)>, DecodeAborted> {
+        let Some((scalar, span)) = self.read_scalar(what, "text")? else { return Ok(None) };
+        if scalar.style == QuoteStyle::Plain && is_ambiguous(&scalar.text) {
+            let help = format!("put it in double quotes if {} is meant", quote(&scalar.text));
+            return self.report_none(Diagnostic::new(span, format!("{what} must be text")).with_help(help));
         }
         Ok(Some((scalar.text, span)))
     }
 
     /// A whole decimal number within bounds.
-    pub(crate) fn integer(&mut self, what: &str, min: u64, max: u64) -> Result<Option<(u64, Span)>, Stop> {
-        let Some((scalar, span)) = self.scalar(what, "a number")? else { return Ok(None) };
-        let decimal = scalar.style == Style::Plain && is_decimal(&scalar.text);
+    pub(crate) fn read_integer(&mut self, what: &str, min: u64, max: u64) -> Result<Option<(u64, Span)>, DecodeAborted> {
+        let Some((scalar, span)) = self.read_scalar(what, "a number")? else { return Ok(None) };
+        let decimal = scalar.style == QuoteStyle::Plain && is_decimal(&scalar.text);
         if !decimal {
-            let help = if scalar.style == Style::Quoted { "write it without quotes" } else { "write it in digits, such as 4" };
-            return self.refuse(Diagnostic::new(span, format!("{what} must be a whole number")).help(help));
+            let help = if scalar.style == QuoteStyle::Quoted { "write it without quotes" } else { "write it in digits, such as 4" };
+            return self.report_none(Diagnostic::new(span, format!("{what} must be a whole number")).with_help(help));
         }
         match scalar.text.parse::<u64>() {
             Ok(number) if (min..=max).contains(&number) => Ok(Some((number, span))),
-            _ => self.refuse(Diagnostic::new(span, format!("{what} must be between {min} and {max}"))),
+            _ => self.report_none(Diagnostic::new(span, format!("{what} must be between {min} and {max}"))),
         }
     }
 
     /// `true` or `false`, and no other spelling.
-    pub(crate) fn flag(&mut self, what: &str) -> Result<Option<bool>, Stop> {
-        let Some((scalar, span)) = self.scalar(what, "true or false")? else { return Ok(None) };
+    pub(crate) fn read_flag(&mut self, what: &str) -> Result<Option<bool>, DecodeAborted> {
+        let Some((scalar, span)) = self.read_scalar(what, "true or false")? else { return Ok(None) };
         match (scalar.style, scalar.text.as_ref()) {
-            (Style::Plain, "true") => Ok(Some(true)),
-            (Style::Plain, "false") => Ok(Some(false)),
+            (QuoteStyle::Plain, "true") => Ok(Some(true)),
+            (QuoteStyle::Plain, "false") => Ok(Some(false)),
             _ => {
-                let message = format!("{what} must be true or false, not {}", quoted(&scalar.text));
-                self.refuse(Diagnostic::new(span, message).help("only `true` and `false`, in lower case and without quotes, are booleans"))
+                let message = format!("{what} must be true or false, not {}", quote(&scalar.text));
+                self.report_none(
+                    Diagnostic::new(span, message).with_help("only `true` and `false`, in lower case and without quotes, are booleans"),
+                )
             }
         }
     }
 
     /// One of a closed set of words; gives its index.
-    pub(crate) fn word(&mut self, what: &str, words: &[&str]) -> Result<Option<(usize, Span)>, Stop> {
-        let Some((scalar, span)) = self.scalar(what, "a word")? else { return Ok(None) };
+    pub(crate) fn read_keyword(&mut self, what: &str, words: &[&str]) -> Result<Option<(usize, Span)>, DecodeAborted> {
+        let Some((scalar, span)) = self.read_scalar(what, "a word")? else { return Ok(None) };
         if let Some(index) = words.iter().position(|word| *word == scalar.text) {
             return Ok(Some((index, span)));
         }
-        let help = nearest(&scalar.text, words).map(|near| format!("did you mean `{near}`?"));
-        let fault = Diagnostic::new(span, format!("{what} must be one of {}, not {}", words.join(", "), quoted(&scalar.text)));
-        self.refuse(Diagnostic { help, ..fault })
+        let help = nearest_word(&scalar.text, words).map(|near| format!("did you mean `{near}`?"));
+        let fault = Diagnostic::new(span, format!("{what} must be one of {}, not {}", words.join(", "), quote(&scalar.text)));
+        self.report_none(Diagnostic { help, ..fault })
     }
 
-    /// Steps over a `null`, if one is next.
-    pub(crate) fn null(&mut self) -> Result<bool, Stop> {
-        match self.next()? {
-            Event::Scalar(scalar) if scalar.style == Style::Plain && scalar.text == "null" => Ok(true),
+    /// Steps over a `skip_null`, if one is next.
+    pub(crate) fn skip_null(&mut self) -> Result<bool, DecodeAborted> {
+        match self.next_event()? {
+            DocumentEvent::Scalar(scalar) if scalar.style == QuoteStyle::Plain && scalar.text == "null" => Ok(true),
             other => {
                 self.peeked = Some(other);
                 Ok(false)
@@ -295,30 +301,29 @@ impl<'t, S: Source<'t>> Reader<'t, S> {
     }
 
     /// Any scalar, as written.
-    pub(crate) fn scalar(&mut self, what: &str, wanted: &str) -> Result<Option<(Scalar<'t>, Span)>, Stop> {
-        match self.next()? {
-            Event::Scalar(scalar) if scalar.style == Style::Plain && scalar.text.is_empty() => {
-                self.refuse(Diagnostic::new(self.source.span(), format!("{what} has no value")).help(format!("it must be {wanted}")))
-            }
-            Event::Scalar(scalar) => Ok(Some((scalar, self.source.span()))),
-            event => self.wrong(&event, &format!("{what} must be {wanted}")),
+    pub(crate) fn read_scalar(&mut self, what: &str, wanted: &str) -> Result<Option<(ScalarToken<'t>, Span)>, DecodeAborted> {
+        match self.next_event()? {
+            DocumentEvent::Scalar(scalar) if scalar.style == QuoteStyle::Plain && scalar.text.is_empty() => self
+                .report_none(Diagnostic::new(self.source.span(), format!("{what} has no value")).with_help(format!("it must be {wanted}"))),
+            DocumentEvent::Scalar(scalar) => Ok(Some((scalar, self.source.span()))),
+            event => self.report_unexpected(&event, &format!("{what} must be {wanted}")),
         }
     }
 
     /// Reports an event that is not what was wanted, and steps over the value that it begins.
-    fn wrong<T>(&mut self, event: &Event<'t>, message: &str) -> Result<Option<T>, Stop> {
+    fn report_unexpected<T>(&mut self, event: &DocumentEvent<'t>, message: &str) -> Result<Option<T>, DecodeAborted> {
         let span = self.source.span();
-        let silent = matches!(event, Event::Broken);
-        self.skip(event)?;
+        let silent = matches!(event, DocumentEvent::Broken);
+        self.skip_rest(event)?;
         if silent {
             return Ok(None);
         }
-        let span = if span.start == span.end { self.widened(span) } else { span };
-        self.refuse(Diagnostic::new(span, message))
+        let span = if span.start == span.end { self.widen_span(span) } else { span };
+        self.report_none(Diagnostic::new(span, message))
     }
 
     /// A span of no width shows nothing: take the rest of the word that stands there.
-    fn widened(&self, span: Span) -> Span {
+    fn widen_span(&self, span: Span) -> Span {
         let start = usize::try_from(span.start).unwrap_or(usize::MAX);
         let rest = self.text.get(start..).unwrap_or("");
         let width = rest.find(|character: char| character.is_whitespace()).unwrap_or(rest.len());
@@ -326,35 +331,35 @@ impl<'t, S: Source<'t>> Reader<'t, S> {
     }
 
     /// Steps over the next value.
-    pub(crate) fn skip_value(&mut self) -> Result<(), Stop> {
-        let event = self.next()?;
-        self.skip(&event)
+    pub(crate) fn skip_value(&mut self) -> Result<(), DecodeAborted> {
+        let event = self.next_event()?;
+        self.skip_rest(&event)
     }
 
     /// Steps over the rest of the value that `event` began.
-    fn skip(&mut self, event: &Event<'t>) -> Result<(), Stop> {
-        let mut depth = usize::from(matches!(event, Event::MapStart | Event::ListStart));
+    fn skip_rest(&mut self, event: &DocumentEvent<'t>) -> Result<(), DecodeAborted> {
+        let mut depth = usize::from(matches!(event, DocumentEvent::MapStart | DocumentEvent::ListStart));
         while depth > 0 {
-            match self.next()? {
-                Event::MapStart | Event::ListStart => depth += 1,
-                Event::MapEnd | Event::ListEnd => depth -= 1,
-                Event::End => return Err(Stop),
-                Event::Scalar(_) | Event::Broken => {}
+            match self.next_event()? {
+                DocumentEvent::MapStart | DocumentEvent::ListStart => depth += 1,
+                DocumentEvent::MapEnd | DocumentEvent::ListEnd => depth -= 1,
+                DocumentEvent::End => return Err(DecodeAborted),
+                DocumentEvent::Scalar(_) | DocumentEvent::Broken => {}
             }
         }
         Ok(())
     }
 
-    fn next(&mut self) -> Result<Event<'t>, Stop> {
+    fn next_event(&mut self) -> Result<DocumentEvent<'t>, DecodeAborted> {
         match self.peeked.take() {
             Some(peeked) => Ok(peeked),
-            None => self.source.next(),
+            None => self.source.next_event(),
         }
     }
 }
 
 /// Where a key stands among the known ones. Files tend to repeat one order of keys: the search begins at `next`.
-fn position(keys: &[&str], key: &str, next: usize) -> Option<usize> {
+fn find_key(keys: &[&str], key: &str, next: usize) -> Option<usize> {
     let (before, behind) = keys.split_at_checked(next)?;
     // The first letter tells most keys apart without a call.
     let is = |own: &&str| own.as_bytes().first() == key.as_bytes().first() && *own == key;
@@ -387,7 +392,7 @@ fn looks_numeric(text: &str) -> bool {
 }
 
 /// A text of the file inside a message: in backticks, without control characters, and not endless.
-pub(crate) fn quoted(text: &str) -> String {
+pub(crate) fn quote(text: &str) -> String {
     const SHOWN_MAX: usize = 60;
     let shown: String = text.chars().take(SHOWN_MAX).flat_map(char::escape_debug).collect();
     let more = if text.chars().nth(SHOWN_MAX).is_some() { "..." } else { "" };
@@ -396,8 +401,8 @@ pub(crate) fn quoted(text: &str) -> String {
 
 /// The known word that is at most two edits away; short words allow one.
 #[must_use]
-pub fn nearest<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
-    let distances = known.iter().map(|candidate| (edits(word, candidate), *candidate));
+pub fn nearest_word<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
+    let distances = known.iter().map(|candidate| (edit_distance(word, candidate), *candidate));
     let (distance, candidate) = distances.min()?;
     let allowed = if candidate.len() > 4 { 2 } else { 1 };
     (distance <= allowed && distance < candidate.len()).then_some(candidate)
@@ -406,7 +411,7 @@ pub fn nearest<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
 /// How many letters must be changed, added, removed or swapped with their neighbour.
 ///
 /// Words longer than any key of ours are far from all of them.
-fn edits(left: &str, right: &str) -> usize {
+fn edit_distance(left: &str, right: &str) -> usize {
     if left.len() > 64 {
         return usize::MAX;
     }
@@ -433,26 +438,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_nearest_key_is_near() {
+    fn nearest_word_is_within_two_edits() {
         let keys = ["after", "config", "kind", "name", "state", "vmid"];
-        assert_eq!(nearest("vimd", &keys), Some("vmid"));
-        assert_eq!(nearest("confg", &keys), Some("config"));
-        assert_eq!(nearest("nmae", &keys), Some("name"));
-        assert_eq!(nearest("firewall", &keys), None);
-        assert_eq!(nearest("args", &["tags"]), None);
-        assert_eq!(nearest(&"x".repeat(10_000), &keys), None);
+        assert_eq!(nearest_word("vimd", &keys), Some("vmid"));
+        assert_eq!(nearest_word("confg", &keys), Some("config"));
+        assert_eq!(nearest_word("nmae", &keys), Some("name"));
+        assert_eq!(nearest_word("firewall", &keys), None);
+        assert_eq!(nearest_word("args", &["tags"]), None);
+        assert_eq!(nearest_word(&"x".repeat(10_000), &keys), None);
     }
 
     #[test]
-    fn edits_are_counted() {
-        assert_eq!(edits("kitten", "sitting"), 3);
-        assert_eq!(edits("", "abc"), 3);
-        assert_eq!(edits("abc", "abc"), 0);
-        assert_eq!(edits("nmae", "name"), 1);
+    fn edit_distance_counts_changes_and_swaps() {
+        assert_eq!(edit_distance("kitten", "sitting"), 3);
+        assert_eq!(edit_distance("", "abc"), 3);
+        assert_eq!(edit_distance("abc", "abc"), 0);
+        assert_eq!(edit_distance("nmae", "name"), 1);
     }
 
     #[test]
-    fn bare_words_that_mean_something_else_elsewhere_are_ambiguous() {
+    fn bare_words_with_another_yaml_meaning_are_ambiguous() {
         for word in ["yes", "No", "on", "OFF", "true", "null", "~", "", "12", "0x10", "1.10", "1_000", "-3", "12:30:45", "1e3"] {
             assert!(is_ambiguous(word), "{word:?}");
         }
@@ -463,8 +468,8 @@ mod tests {
     }
 
     #[test]
-    fn text_of_the_file_is_shown_without_control_characters_and_cut() {
-        assert_eq!(quoted("a\u{1b}[31m"), "`a\\u{1b}[31m`");
-        assert!(quoted(&"x".repeat(100)).ends_with("...`"));
+    fn quoted_text_is_escaped_and_truncated() {
+        assert_eq!(quote("a\u{1b}[31m"), "`a\\u{1b}[31m`");
+        assert!(quote(&"x".repeat(100)).ends_with("...`"));
     }
 }

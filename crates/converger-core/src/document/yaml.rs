@@ -3,9 +3,9 @@
 
 use granit_parser::{Event as Raw, Options, Parser, ScalarStyle, ScanError, Span as RawSpan, StrInput};
 
-use super::{DEPTH_MAX, Diagnostic, Diagnostics, Event, Scalar, Source, Span, Stop, Style, quoted};
+use super::{DEPTH_MAX, DecodeAborted, Diagnostic, Diagnostics, DocumentEvent, EventSource, QuoteStyle, ScalarToken, Span, quote};
 
-pub(super) struct Yaml<'t> {
+pub(super) struct YamlEvents<'t> {
     parser: Parser<'t, StrInput<'t>>,
     text: &'t str,
     documents: usize,
@@ -13,7 +13,7 @@ pub(super) struct Yaml<'t> {
     diagnostics: Diagnostics,
 }
 
-impl<'t> Yaml<'t> {
+impl<'t> YamlEvents<'t> {
     pub(super) fn new(text: &'t str) -> Self {
         let mut options = Options::default();
         options.flow_nesting_limit = DEPTH_MAX;
@@ -25,63 +25,63 @@ impl<'t> Yaml<'t> {
         Self { parser, text, documents: 0, span: Span::at(0), diagnostics: Diagnostics::default() }
     }
 
-    fn document(&mut self) -> Result<(), Stop> {
+    fn start_document(&mut self) -> Result<(), DecodeAborted> {
         self.documents += 1;
         if self.documents > 1 {
             let fault = Diagnostic::new(self.span, "a second YAML document begins here");
-            return self.stop(fault.help("one file holds one document; remove the `---`"));
+            return self.abort(fault.with_help("one file holds one document; remove the `---`"));
         }
         Ok(())
     }
 
-    fn syntax(&self, error: &ScanError) -> Diagnostic {
+    fn syntax_fault(&self, error: &ScanError) -> Diagnostic {
         let start = error.marker().byte_offset().unwrap_or(self.text.len());
         Diagnostic::new(Span::at(start), format!("this is not valid YAML: {}", error.info()))
-            .help("check the indentation and the quotes around this place")
+            .with_help("check the indentation and the quotes around this place")
     }
 
-    fn stop<T>(&mut self, fault: Diagnostic) -> Result<T, Stop> {
+    fn abort<T>(&mut self, fault: Diagnostic) -> Result<T, DecodeAborted> {
         self.diagnostics.push(fault);
-        Err(Stop)
+        Err(DecodeAborted)
     }
 }
 
-impl<'t> Source<'t> for Yaml<'t> {
-    fn next(&mut self) -> Result<Event<'t>, Stop> {
+impl<'t> EventSource<'t> for YamlEvents<'t> {
+    fn next_event(&mut self) -> Result<DocumentEvent<'t>, DecodeAborted> {
         loop {
             let (raw, raw_span) = match self.parser.next_event() {
                 Some(Ok(next)) => next,
-                Some(Err(error)) => return self.stop(self.syntax(&error)),
+                Some(Err(error)) => return self.abort(self.syntax_fault(&error)),
                 None => {
                     self.span = Span::at(self.text.len());
-                    return Ok(Event::End);
+                    return Ok(DocumentEvent::End);
                 }
             };
             self.span = span_of(&raw_span);
-            if let Some(fault) = surprise(&raw, self.span) {
+            if let Some(fault) = find_unsupported(&raw, self.span) {
                 self.diagnostics.push(fault);
             }
-            if self.diagnostics.is_cut() {
-                return Err(Stop);
+            if self.diagnostics.is_truncated() {
+                return Err(DecodeAborted);
             }
             return Ok(match raw {
                 Raw::DocumentStart(..) => {
-                    self.document()?;
+                    self.start_document()?;
                     continue;
                 }
-                Raw::StreamEnd => Event::End,
-                Raw::MappingStart(..) => Event::MapStart,
-                Raw::MappingEnd => Event::MapEnd,
-                Raw::SequenceStart(..) => Event::ListStart,
-                Raw::SequenceEnd => Event::ListEnd,
+                Raw::StreamEnd => DocumentEvent::End,
+                Raw::MappingStart(..) => DocumentEvent::MapStart,
+                Raw::MappingEnd => DocumentEvent::MapEnd,
+                Raw::SequenceStart(..) => DocumentEvent::ListStart,
+                Raw::SequenceEnd => DocumentEvent::ListEnd,
                 // The parser shows a value that is not there as `~`.
                 Raw::Scalar(_, ScalarStyle::Plain, ..) if self.span.start == self.span.end => {
-                    Event::Scalar(Scalar { text: "".into(), style: Style::Plain })
+                    DocumentEvent::Scalar(ScalarToken { text: "".into(), style: QuoteStyle::Plain })
                 }
-                Raw::Scalar(text, style, ..) => Event::Scalar(Scalar { text, style: style_of(style) }),
-                Raw::Alias(_) | Raw::UnresolvedAlias(_) => Event::Broken,
+                Raw::Scalar(text, style, ..) => DocumentEvent::Scalar(ScalarToken { text, style: style_of(style) }),
+                Raw::Alias(_) | Raw::UnresolvedAlias(_) => DocumentEvent::Broken,
                 Raw::StreamStart | Raw::DocumentEnd | Raw::Anchor(..) => continue,
-                _ => return self.stop(Diagnostic::new(self.span, "this kind of YAML is not accepted")),
+                _ => return self.abort(Diagnostic::new(self.span, "this kind of YAML is not accepted")),
             });
         }
     }
@@ -96,20 +96,20 @@ impl<'t> Source<'t> for Yaml<'t> {
 }
 
 /// What is legal YAML and not accepted here.
-fn surprise(event: &Raw<'_>, span: Span) -> Option<Diagnostic> {
+fn find_unsupported(event: &Raw<'_>, span: Span) -> Option<Diagnostic> {
     let help = "write the value out where it is meant";
     if matches!(event, Raw::Alias(_) | Raw::UnresolvedAlias(_)) {
-        return Some(Diagnostic::new(span, "aliases (`*name`) are not accepted").help(help));
+        return Some(Diagnostic::new(span, "aliases (`*name`) are not accepted").with_help(help));
     }
     if matches!(event, Raw::Anchor(..)) {
-        return Some(Diagnostic::new(span, "anchors (`&name`) are not accepted").help(help));
+        return Some(Diagnostic::new(span, "anchors (`&name`) are not accepted").with_help(help));
     }
     let tag = event.tag()?;
-    Some(Diagnostic::new(span, format!("tags ({}) are not accepted", quoted(&tag.original()))).help("write the value without a tag"))
+    Some(Diagnostic::new(span, format!("tags ({}) are not accepted", quote(&tag.original()))).with_help("write the value without a tag"))
 }
 
-fn style_of(style: ScalarStyle) -> Style {
-    if style == ScalarStyle::Plain { Style::Plain } else { Style::Quoted }
+fn style_of(style: ScalarStyle) -> QuoteStyle {
+    if style == ScalarStyle::Plain { QuoteStyle::Plain } else { QuoteStyle::Quoted }
 }
 
 fn span_of(raw: &RawSpan) -> Span {

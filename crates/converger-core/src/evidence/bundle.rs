@@ -1,7 +1,7 @@
 //! The evidence that an apply is admitted on: who asks and under which rules, what is proposed, every gate with its result, what was said to it,
 //! and what all of that rests on; and the question whether it is enough.
 //!
-//! [`admissible`] believes nothing: it hashes every byte that it is given, plans, judges and admits once more, and compares each gate with what came of
+//! [`check_admissibility`] believes nothing: it hashes every byte that it is given, plans, judges and admits once more, and compares each gate with what came of
 //! that. A "no" that the evidence carries is a decision; evidence that does not hold together is something else, and has a code of its own.
 //!
 //! What never enters: where the bytes are kept, and carrying anything out.
@@ -11,38 +11,38 @@ use std::io;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Decision, Inputs, Irreproducible, Understand, reproduce};
-use crate::approve::{Admission, Admitted, Confirmation, Mode, Refused, admit};
+use super::{Decision, DecisionInputs, ParseConfig, ReproduceError, reproduce};
+use crate::approve::{Admission, Admitted, ApprovalMode, Confirmation, RefusedGuestPolicy, admit};
 use crate::artifact::{Digest, Provenance};
 use crate::failure;
-use crate::refusal::{self, Code, Reach, Refusal};
+use crate::refusal::{self, Refusal, RefusalCode, RefusalReach};
 use crate::safety::Judged;
 
 /// The schema id of a bundle.
 pub const BUNDLE_SCHEMA: &str = "converger.bundle/1";
 
 /// The gate that no guest is refused, unless those are to be left out.
-const GUESTS: &str = "no-guest-refused";
+const GUESTS_GATE: &str = "no-guest-refused";
 const PASSED: &str = "passed";
 const REFUSED: &str = "refused";
 /// Of the approval, where something stands against the plan whatever is said: nobody is asked then.
 const UNASKED: &str = "unasked";
 /// Codes that no plan is held against: who drives an environment, which cluster its name stands for, and what a person may end. They are decided
 /// before there is a plan.
-const NO_GATES: [Code; 8] = [
-    Code::EnvironmentBusy,
-    Code::NotFrozen,
-    Code::EnvironmentAlias,
-    Code::EnvironmentRenamed,
-    Code::ClusterMismatch,
-    Code::ClusterUnidentified,
-    Code::NameInUse,
-    Code::EnvironmentUnrecorded,
+const CODES_WITHOUT_GATE: [RefusalCode; 8] = [
+    RefusalCode::EnvironmentBusy,
+    RefusalCode::NotFrozen,
+    RefusalCode::EnvironmentAlias,
+    RefusalCode::EnvironmentRenamed,
+    RefusalCode::ClusterMismatch,
+    RefusalCode::ClusterUnidentified,
+    RefusalCode::NameInUse,
+    RefusalCode::EnvironmentUnrecorded,
 ];
 
 /// What an admission weighs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Bundle {
+pub struct AdmissionBundle {
     /// Who asks, as the journal names them.
     pub by: Box<str>,
     /// What was proposed, and what it rests on; the rules among it are those of the authority.
@@ -50,53 +50,53 @@ pub struct Bundle {
     /// What held at that moment, with what was said.
     pub admission: Admission,
     /// Every gate with its result, in the order of their ids.
-    pub gates: Vec<Gate>,
+    pub gates: Vec<AdmissionGate>,
 }
 
 /// A gate that was passed or not.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Gate {
+pub struct AdmissionGate {
     /// Its id: the code that it refuses with.
     pub id: String,
     /// `passed` or `refused`; of the approval also `unasked`.
     pub result: String,
 }
 
-impl Gate {
+impl AdmissionGate {
     pub(super) fn is_refused(&self) -> bool {
         self.result == REFUSED
     }
 
     /// Whether it is about the whole run, and not about its guests.
-    pub(super) fn is_of_run(&self) -> bool {
-        self.id != GUESTS
+    pub(super) fn concerns_run(&self) -> bool {
+        self.id != GUESTS_GATE
     }
 }
 
 /// Whether a bundle is enough.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum Admissibility {
     /// Everything was found as it says, and nothing stands against it.
     Admissible,
     /// Everything was found as it says, and these gates say no.
     Inadmissible(Vec<String>),
     /// The evidence does not hold together.
-    Broken(Broken),
+    Broken(EvidenceFault),
     /// Another planner made it, or other tables were in force: this program cannot tell.
-    Untold(Irreproducible),
+    Undecidable(ReproduceError),
 }
 
 /// What of the evidence is broken.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Broken {
+pub struct EvidenceFault {
     /// Its code.
-    pub code: failure::Code,
+    pub code: failure::FailureCode,
     /// What and where.
     pub what: String,
 }
 
-impl Answer {
+impl Admissibility {
     /// The word for it: `admitted`, `refused`, `untold`, or the code of what is broken.
     #[must_use]
     pub fn word(&self) -> &'static str {
@@ -104,38 +104,38 @@ impl Answer {
             Self::Admissible => "admitted",
             Self::Inadmissible(_) => "refused",
             Self::Broken(broken) => broken.code.word(),
-            Self::Untold(_) => "untold",
+            Self::Undecidable(_) => "untold",
         }
     }
 }
 
-impl From<Irreproducible> for Answer {
-    fn from(found: Irreproducible) -> Self {
-        let broken = |code, what| Self::Broken(Broken { code, what });
+impl From<ReproduceError> for Admissibility {
+    fn from(found: ReproduceError) -> Self {
+        let broken = |code, what| Self::Broken(EvidenceFault { code, what });
         match found {
-            Irreproducible::Missing { piece, digest } => {
-                broken(failure::Code::EvidenceMissing, format!("the {piece} {digest} is not kept"))
+            ReproduceError::Missing { part: piece, digest } => {
+                broken(failure::FailureCode::EvidenceMissing, format!("the {piece} {digest} is not kept"))
             }
-            Irreproducible::Changed { piece, named, found } => {
-                broken(failure::Code::IntegrityViolation, format!("the {piece} that is kept as {named} has the digest {found}"))
+            ReproduceError::Changed { part: piece, named, found } => {
+                broken(failure::FailureCode::IntegrityViolation, format!("the {piece} that is kept as {named} has the digest {found}"))
             }
-            Irreproducible::Unread { piece, why } => {
-                broken(failure::Code::IntegrityViolation, format!("the {piece} is none that this program writes: {why}"))
+            ReproduceError::Unreadable { part: piece, why } => {
+                broken(failure::FailureCode::IntegrityViolation, format!("the {piece} is none that this program writes: {why}"))
             }
-            Irreproducible::Breach { piece, then, now, at } => broken(
-                failure::Code::DeterminismBreach,
+            ReproduceError::Breach { part: piece, then, now, at } => broken(
+                failure::FailureCode::DeterminismBreach,
                 format!("the same inputs gave the {piece} {then} then and {now} now, from byte {at} on"),
             ),
-            other @ (Irreproducible::OtherPlanner { .. } | Irreproducible::OtherTables { .. }) => Self::Untold(other),
+            other @ (ReproduceError::OtherPlanner { .. } | ReproduceError::OtherTables { .. }) => Self::Undecidable(other),
         }
     }
 }
 
-impl Bundle {
+impl AdmissionBundle {
     /// The evidence of an admission that found these causes against it; none: it was approved.
     #[must_use]
     pub fn new(by: &str, decision: Decision, admission: Admission, causes: &[Refusal]) -> Self {
-        let gates = gates(&causes.iter().map(Refusal::code).collect());
+        let gates = build_gates(&causes.iter().map(Refusal::code).collect());
         Self { by: by.into(), decision, admission, gates }
     }
 
@@ -143,29 +143,29 @@ impl Bundle {
     ///
     /// # Errors
     /// A value that cannot be written as JSON; none of ours is one.
-    pub fn write(&self) -> io::Result<Vec<u8>> {
-        serde_json::to_vec(&Row::of(self)).map_err(io::Error::from)
+    pub fn to_canonical_json(&self) -> io::Result<Vec<u8>> {
+        serde_json::to_vec(&BundleRow::from_bundle(self)).map_err(io::Error::from)
     }
 
     /// Reads one strictly: what is not byte for byte as this program writes it is none.
     #[must_use]
-    pub fn read(bytes: &[u8]) -> Option<Self> {
-        let bundle = serde_json::from_slice::<Row>(bytes).ok()?.bundle()?;
-        bundle.write().is_ok_and(|written| written == bytes).then_some(bundle)
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
+        let bundle = serde_json::from_slice::<BundleRow>(bytes).ok()?.into_bundle()?;
+        bundle.to_canonical_json().is_ok_and(|written| written == bytes).then_some(bundle)
     }
 }
 
 /// Every gate, by the codes that were raised.
-fn gates(raised: &BTreeSet<Code>) -> Vec<Gate> {
+fn build_gates(raised: &BTreeSet<RefusalCode>) -> Vec<AdmissionGate> {
     let result = |is_raised: bool| if is_raised { REFUSED } else { PASSED };
-    let of_run = refusal::TABLE.iter().filter(|entry| entry.reach == Reach::Run && !NO_GATES.contains(&entry.code));
-    let gate = |entry: &refusal::Entry| {
-        let is_unasked = entry.code == Code::ApprovalMissing && !raised.is_empty() && !raised.contains(&entry.code);
-        Gate { id: entry.word.into(), result: if is_unasked { UNASKED } else { result(raised.contains(&entry.code)) }.into() }
+    let of_run = refusal::TABLE.iter().filter(|entry| entry.reach == RefusalReach::Run && !CODES_WITHOUT_GATE.contains(&entry.code));
+    let gate = |entry: &refusal::RefusalEntry| {
+        let is_unasked = entry.code == RefusalCode::ApprovalMissing && !raised.is_empty() && !raised.contains(&entry.code);
+        AdmissionGate { id: entry.word.into(), result: if is_unasked { UNASKED } else { result(raised.contains(&entry.code)) }.into() }
     };
-    let mut gates: Vec<Gate> = of_run.map(gate).collect();
-    let of_guests = raised.iter().any(|code| code.entry().reach != Reach::Run);
-    gates.push(Gate { id: GUESTS.into(), result: result(of_guests).into() });
+    let mut gates: Vec<AdmissionGate> = of_run.map(gate).collect();
+    let of_guests = raised.iter().any(|code| code.entry().reach != RefusalReach::Run);
+    gates.push(AdmissionGate { id: GUESTS_GATE.into(), result: result(of_guests).into() });
     gates.sort();
     gates
 }
@@ -173,10 +173,10 @@ fn gates(raised: &BTreeSet<Code>) -> Vec<Gate> {
 /// Whether an apply may be admitted on this evidence. `kept` gives the bytes under a digest, where they are kept; `understood` says what a
 /// configuration put in force.
 #[must_use]
-pub fn admissible(bundle: &[u8], kept: impl Fn(Digest) -> Option<Vec<u8>>, understood: Understand) -> Answer {
-    let broken = |code, what: &str| Answer::Broken(Broken { code, what: what.into() });
-    let Some(bundle) = Bundle::read(bundle) else {
-        return broken(failure::Code::IntegrityViolation, "the bundle is none that this program writes");
+pub fn check_admissibility(bundle: &[u8], kept: impl Fn(Digest) -> Option<Vec<u8>>, understood: ParseConfig) -> Admissibility {
+    let broken = |code, what: &str| Admissibility::Broken(EvidenceFault { code, what: what.into() });
+    let Some(bundle) = AdmissionBundle::parse(bundle) else {
+        return broken(failure::FailureCode::IntegrityViolation, "the bundle is none that this program writes");
     };
     let recalled = match reproduce(&bundle.decision, kept, understood) {
         Ok(recalled) => recalled,
@@ -190,31 +190,34 @@ pub fn admissible(bundle: &[u8], kept: impl Fn(Digest) -> Option<Vec<u8>>, under
         Judged::Safe(safe) => match admit(safe, &bundle.admission) {
             Ok(Admitted::Approved(_)) => BTreeSet::new(),
             Ok(Admitted::Refused(refusals)) => refusals.iter().map(Refusal::code).collect(),
-            Err(_) => return broken(failure::Code::IntegrityViolation, "the plan cannot be written"),
+            Err(_) => return broken(failure::FailureCode::IntegrityViolation, "the plan cannot be written"),
         },
     };
     // Without a mode nothing is carried out: a configuration that says none is not the one that an admission was weighed under.
     if recalled.mode() != Some(bundle.admission.mode) {
-        return broken(failure::Code::IntegrityViolation, "the configuration has another mode than the admission was weighed in, or none");
+        return broken(
+            failure::FailureCode::IntegrityViolation,
+            "the configuration has another mode than the admission was weighed in, or none",
+        );
     }
     if bundle.admission.age_secs_max > Admission::AGE_SECS_MAX {
-        return broken(failure::Code::IntegrityViolation, "a reading may have been older than any admission allows");
+        return broken(failure::FailureCode::IntegrityViolation, "a reading may have been older than any admission allows");
     }
-    if gates(&causes) != bundle.gates {
-        return broken(failure::Code::IntegrityViolation, "a gate has another result than the evidence gives, or is missing");
+    if build_gates(&causes) != bundle.gates {
+        return broken(failure::FailureCode::IntegrityViolation, "a gate has another result than the evidence gives, or is missing");
     }
-    let refused: Vec<String> = bundle.gates.into_iter().filter(Gate::is_refused).map(|gate| gate.id).collect();
-    if refused.is_empty() { Answer::Admissible } else { Answer::Inadmissible(refused) }
+    let refused: Vec<String> = bundle.gates.into_iter().filter(AdmissionGate::is_refused).map(|gate| gate.id).collect();
+    if refused.is_empty() { Admissibility::Admissible } else { Admissibility::Inadmissible(refused) }
 }
 
 /// The form in which a bundle is kept: members in the order of their names.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Row {
+struct BundleRow {
     approvals: Vec<ApprovalRow>,
     authority: AuthorityRow,
-    circumstances: MomentRow,
-    gates: Vec<Gate>,
+    circumstances: AdmissionCircumstancesRow,
+    gates: Vec<AdmissionGate>,
     proposal: ProposalRow,
     schema: String,
 }
@@ -241,7 +244,7 @@ struct AuthorityRow {
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct MomentRow {
+struct AdmissionCircumstancesRow {
     age_secs_max: u32,
     now_ms: u64,
     provenance: String,
@@ -270,9 +273,9 @@ const TYPED: &str = "typed";
 const DIGEST: &str = "digest";
 const DECLINED: &str = "declined";
 
-impl Row {
-    fn of(bundle: &Bundle) -> Self {
-        let Bundle { by, decision: Decision { inputs, plan, judgement }, admission, gates } = bundle;
+impl BundleRow {
+    fn from_bundle(bundle: &AdmissionBundle) -> Self {
+        let AdmissionBundle { by, decision: Decision { inputs, plan, judgement }, admission, gates } = bundle;
         let approval = match &admission.confirmation {
             Confirmation::None => None,
             Confirmation::Declined { by } => Some(ApprovalRow { by: by.to_string(), how: DECLINED.into(), names: Vec::new(), plan: None }),
@@ -284,9 +287,9 @@ impl Row {
                 Some(ApprovalRow { by: by.to_string(), how: DIGEST.into(), names: Vec::new(), plan: Some(digest.to_string()) })
             }
         };
-        let mode = if admission.mode == Mode::Solo { SOLO } else { SHARED };
+        let mode = if admission.mode == ApprovalMode::Solo { SOLO } else { SHARED };
         let provenance = if admission.provenance == Provenance::Live { LIVE } else { REPLAY };
-        let refused_guests = if admission.refused == Refused::StopsAll { STOP_ALL } else { LEFT_OUT };
+        let refused_guests = if admission.refused == RefusedGuestPolicy::StopRun { STOP_ALL } else { LEFT_OUT };
         let Admission { age_secs_max, now_ms, .. } = *admission;
         Self {
             approvals: approval.into_iter().collect(),
@@ -296,7 +299,12 @@ impl Row {
                 mode: mode.into(),
                 rules: inputs.rules.to_string(),
             },
-            circumstances: MomentRow { age_secs_max, now_ms, provenance: provenance.into(), refused_guests: refused_guests.into() },
+            circumstances: AdmissionCircumstancesRow {
+                age_secs_max,
+                now_ms,
+                provenance: provenance.into(),
+                refused_guests: refused_guests.into(),
+            },
             gates: gates.clone(),
             proposal: ProposalRow {
                 catalogue: inputs.catalogue.to_string(),
@@ -311,7 +319,7 @@ impl Row {
         }
     }
 
-    fn bundle(self) -> Option<Bundle> {
+    fn into_bundle(self) -> Option<AdmissionBundle> {
         let Self { mut approvals, authority, circumstances, gates, proposal, schema } = self;
         let digest = |text: &str| Digest::parse(text);
         let one_of = |word: &str, yes: &str, no: &str| (word == yes || word == no).then_some(word == yes);
@@ -320,10 +328,10 @@ impl Row {
         let is_stopped = one_of(&circumstances.refused_guests, STOP_ALL, LEFT_OUT)?;
         let confirmation = match (approvals.pop(), approvals.is_empty()) {
             (None, _) => Confirmation::None,
-            (Some(approval), true) => approval.confirmation()?,
+            (Some(approval), true) => approval.into_confirmation()?,
             (Some(_), false) => return None,
         };
-        let inputs = Inputs {
+        let inputs = DecisionInputs {
             program: proposal.program.into(),
             planner: proposal.planner,
             config: digest(&authority.config)?,
@@ -334,19 +342,19 @@ impl Row {
         };
         let decision = Decision { inputs, plan: digest(&proposal.plan)?, judgement: digest(&proposal.judgement)? };
         let admission = Admission {
-            mode: if is_solo { Mode::Solo } else { Mode::Shared },
+            mode: if is_solo { ApprovalMode::Solo } else { ApprovalMode::Shared },
             provenance: if is_live { Provenance::Live } else { Provenance::Replay },
             confirmation,
-            refused: if is_stopped { Refused::StopsAll } else { Refused::IsLeftOut },
+            refused: if is_stopped { RefusedGuestPolicy::StopRun } else { RefusedGuestPolicy::LeaveOut },
             now_ms: circumstances.now_ms,
             age_secs_max: circumstances.age_secs_max,
         };
-        (schema == BUNDLE_SCHEMA).then(|| Bundle { by: authority.by.into(), decision, admission, gates })
+        (schema == BUNDLE_SCHEMA).then(|| AdmissionBundle { by: authority.by.into(), decision, admission, gates })
     }
 }
 
 impl ApprovalRow {
-    fn confirmation(self) -> Option<Confirmation> {
+    fn into_confirmation(self) -> Option<Confirmation> {
         let by = self.by.into();
         match (self.how.as_str(), self.plan) {
             (DECLINED, None) if self.names.is_empty() => Some(Confirmation::Declined { by }),

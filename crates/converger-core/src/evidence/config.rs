@@ -1,15 +1,15 @@
 //! What a configuration put in force, as far as a decision rests on it: a decision that was held against something else was not made under
 //! it.
 //!
-//! What never enters: how a configuration is written or kept. Whoever keeps one says what it put in force ([`Understand`]).
+//! What never enters: how a configuration is written or kept. Whoever keeps one says what it put in force ([`ParseConfig`]).
 
-use crate::approve::Mode;
+use crate::approve::ApprovalMode;
 use crate::guest::EnvironmentName;
 use crate::policy::{Circumstances, Limits, Rules};
 
 /// What was in force.
 #[derive(Clone, Debug)]
-pub struct InForce {
+pub struct EffectiveConfig {
     /// Which environment it configures, where it configures one.
     pub environment: Option<EnvironmentName>,
     /// How much a run may change.
@@ -19,18 +19,18 @@ pub struct InForce {
     /// Whether nothing may be changed.
     pub is_frozen: bool,
     /// Who decides, where that is said.
-    pub mode: Option<Mode>,
+    pub mode: Option<ApprovalMode>,
 }
 
 /// What a configuration put in force, read from the bytes that it is kept as; or why they are none.
-pub type Understand = fn(&[u8]) -> Result<InForce, String>;
+pub type ParseConfig = fn(&[u8]) -> Result<EffectiveConfig, String>;
 
-impl InForce {
+impl EffectiveConfig {
     /// Whether a decision was held against this.
     ///
     /// # Errors
     /// What is another.
-    pub(super) fn agrees(
+    pub(super) fn check_agreement(
         &self,
         environment: &EnvironmentName,
         rules: &Rules,

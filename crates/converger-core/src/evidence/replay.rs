@@ -8,28 +8,28 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use super::Entry;
-use super::readings::Resting;
+use super::LedgerEntry;
+use super::observation_retention::ObservationUsage;
 use crate::apply::{
-    End, EnvironmentBinding, EnvironmentNames, EnvironmentRename, Freeze, History, Hold, Illegal, NameConflict, OperationId, Record, Run,
-    RunId,
+    EnvironmentBinding, EnvironmentNames, EnvironmentRename, Freeze, Hold, IllegalRecord, JournalRecord, NameConflict, OperationEnd,
+    OperationHistory, OperationId, RunId, RunStart,
 };
 use crate::artifact::Digest;
 use crate::guest::{EnvironmentName, Vmid};
 
 /// What entries amount to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Replay {
-    pub(super) operations: BTreeMap<OperationId, History>,
-    pub(super) runs: BTreeMap<RunId, Past>,
+pub struct LedgerReplay {
+    pub(super) operations: BTreeMap<OperationId, OperationHistory>,
+    pub(super) runs: BTreeMap<RunId, RunWithEnd>,
     /// Who has a guest: one operation that is open or held (G12).
     occupants: BTreeMap<(EnvironmentName, Vmid), OperationId>,
     /// The readings that runs rest on.
-    pub(super) readings: BTreeMap<RunId, Digest>,
+    pub(super) observations: BTreeMap<RunId, Digest>,
     /// And what rests on each of them.
-    pub(super) resting: BTreeMap<Digest, Resting>,
+    pub(super) usage: BTreeMap<Digest, ObservationUsage>,
     /// The last run of each environment.
-    pub(super) last: BTreeMap<EnvironmentName, RunId>,
+    pub(super) last_runs: BTreeMap<EnvironmentName, RunId>,
     holds: BTreeMap<(EnvironmentName, Vmid), Hold>,
     freezes: BTreeMap<EnvironmentName, Freeze>,
     pub(super) names: EnvironmentNames,
@@ -37,11 +37,11 @@ pub struct Replay {
 }
 
 /// A run, with its end and when that was, if it has one.
-pub type Past = (Run, Option<(End, u64)>);
+pub type RunWithEnd = (RunStart, Option<(OperationEnd, u64)>);
 
 /// Why an entry cannot stand where it does.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Misplaced {
+pub enum MisplacedEntry {
     /// It is about a run that did not begin before it.
     RunUnknown(RunId),
     /// It is about a run that had ended.
@@ -51,7 +51,7 @@ pub enum Misplaced {
     /// It is about an operation without an intent before it.
     OperationUnknown(OperationId),
     /// It does not follow what was recorded about the operation.
-    Record(OperationId, Illegal),
+    Record(OperationId, IllegalRecord),
     /// The operation is one of another plan or environment than its run.
     OtherRun(OperationId),
     /// It is about another plan than that of its run.
@@ -81,7 +81,7 @@ pub enum Misplaced {
     },
 }
 
-impl fmt::Display for Misplaced {
+impl fmt::Display for MisplacedEntry {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::SecondKey => out.write_str("a key was named before, and a ledger has one"),
@@ -104,89 +104,89 @@ impl fmt::Display for Misplaced {
     }
 }
 
-impl Replay {
+impl LedgerReplay {
     /// One entry more.
     ///
     /// # Errors
     /// It cannot stand here. What was taken before stays.
-    pub fn take(&mut self, entry: Entry) -> Result<(), Misplaced> {
+    pub fn apply_entry(&mut self, entry: LedgerEntry) -> Result<(), MisplacedEntry> {
         match entry {
             // A key is made and named once and replaced by name (0019).
-            Entry::Key { .. } if !self.keys.is_empty() => return Err(Misplaced::SecondKey),
-            Entry::Key { verifier, .. } => self.keys.push(verifier),
-            Entry::RunStarted { run, inputs } => return self.start(run, inputs.observation),
-            Entry::PlanMade { run, plan, .. } | Entry::Admitted { run, plan, .. } => {
-                if self.running(&run)?.plan != plan {
-                    return Err(Misplaced::OtherPlan(run));
+            LedgerEntry::Key { .. } if !self.keys.is_empty() => return Err(MisplacedEntry::SecondKey),
+            LedgerEntry::Key { verifier, .. } => self.keys.push(verifier),
+            LedgerEntry::RunStarted { run, inputs } => return self.start_run(run, inputs.observation),
+            LedgerEntry::PlanMade { run, plan, .. } | LedgerEntry::Admitted { run, plan, .. } => {
+                if self.require_active_run(&run)?.plan != plan {
+                    return Err(MisplacedEntry::OtherPlan(run));
                 }
             }
             // Whether an approval is one of this plan the admission says.
-            Entry::Refused { run, .. } | Entry::Approved { run, .. } => {
-                self.running(&run)?;
+            LedgerEntry::Refused { run, .. } | LedgerEntry::Approved { run, .. } => {
+                self.require_active_run(&run)?;
             }
-            Entry::Recovery { operations, .. } => {
+            LedgerEntry::Recovery { operations, .. } => {
                 let unknown = operations.iter().find(|id| !self.operations.contains_key(id));
-                return unknown.map_or(Ok(()), |id| Err(Misplaced::OperationUnknown(id.clone())));
+                return unknown.map_or(Ok(()), |id| Err(MisplacedEntry::OperationUnknown(id.clone())));
             }
-            Entry::Record(record) => return self.record(record),
-            Entry::RunEnded { run, end, at_ms } => {
-                self.running(&run)?;
-                if self.goes_on(&run) {
-                    self.is_over(&run);
+            LedgerEntry::Record(record) => return self.apply_record(record),
+            LedgerEntry::RunEnded { run, end, at_ms } => {
+                self.require_active_run(&run)?;
+                if self.is_run_active(&run) {
+                    self.end_run(&run);
                 }
                 if let Some((_, ended)) = self.runs.get_mut(&run) {
                     *ended = Some((end, at_ms));
                 }
             }
-            Entry::Hold(hold) => return self.hold(hold),
-            Entry::Release { environment, guest, .. } => {
-                return self.holds.remove(&(environment, guest)).map(drop).ok_or(Misplaced::Hold(guest));
+            LedgerEntry::Hold(hold) => return self.add_hold(hold),
+            LedgerEntry::Release { environment, guest, .. } => {
+                return self.holds.remove(&(environment, guest)).map(drop).ok_or(MisplacedEntry::Hold(guest));
             }
-            Entry::Freeze(freeze) => return self.freeze(freeze),
-            Entry::Thaw { environment, .. } => {
-                return self.freezes.remove(&environment).map(drop).ok_or(Misplaced::Freeze(environment));
+            LedgerEntry::Freeze(freeze) => return self.add_freeze(freeze),
+            LedgerEntry::Thaw { environment, .. } => {
+                return self.freezes.remove(&environment).map(drop).ok_or(MisplacedEntry::Freeze(environment));
             }
-            Entry::Pruned { before_ms, digests, .. } => {
+            LedgerEntry::Pruned { before_ms, digests, .. } => {
                 let needed = digests.iter().find(|digest| !self.is_unneeded(digest, before_ms));
-                return needed.map_or(Ok(()), |digest| Err(Misplaced::Pruned(*digest)));
+                return needed.map_or(Ok(()), |digest| Err(MisplacedEntry::Pruned(*digest)));
             }
-            Entry::Rekeyed { verifier, previous, .. } => {
+            LedgerEntry::Rekeyed { verifier, previous, .. } => {
                 if self.keys.last() != Some(&previous) || self.keys.contains(&verifier) {
-                    return Err(Misplaced::OtherKey);
+                    return Err(MisplacedEntry::OtherKey);
                 }
                 self.keys.push(verifier);
             }
-            Entry::Resync { .. } => {}
-            Entry::Binding(binding) => return self.bind(binding),
-            Entry::Rename(rename) => return self.rename(&rename),
+            LedgerEntry::Resync { .. } => {}
+            LedgerEntry::Binding(binding) => return self.bind(binding),
+            LedgerEntry::Rename(rename) => return self.rename(&rename),
         }
         Ok(())
     }
 
     /// A binding is recorded once: a second entry that says the same was not written by this program.
-    fn bind(&mut self, binding: EnvironmentBinding) -> Result<(), Misplaced> {
+    fn bind(&mut self, binding: EnvironmentBinding) -> Result<(), MisplacedEntry> {
         if let Some(conflict) = self.names.conflict(&binding.environment, &binding.cluster) {
-            return Err(Misplaced::Name(conflict));
+            return Err(MisplacedEntry::Name(conflict));
         }
         if self.names.binding(&binding.environment).is_some() {
-            return Err(Misplaced::BoundTwice(binding.environment));
+            return Err(MisplacedEntry::BoundTwice(binding.environment));
         }
         self.names.bind(binding);
         Ok(())
     }
 
-    fn rename(&mut self, rename: &EnvironmentRename) -> Result<(), Misplaced> {
+    fn rename(&mut self, rename: &EnvironmentRename) -> Result<(), MisplacedEntry> {
         let EnvironmentRename { from, to, .. } = rename;
         self.is_current(from)?;
         let is_former_name = self.names.renamed_to(to) == Some(from);
         let is_free = self.names.renamed_to(to).is_none() && !self.has_state(to);
         if !self.has_state(from) || !(is_former_name || is_free) {
-            return Err(Misplaced::Rename { from: from.clone(), to: to.clone() });
+            return Err(MisplacedEntry::Rename { from: from.clone(), to: to.clone() });
         }
         self.names.rename(rename);
         let moved = |environment: EnvironmentName| if environment == *from { to.clone() } else { environment };
         self.occupants = std::mem::take(&mut self.occupants).into_iter().map(|((own, vmid), id)| ((moved(own), vmid), id)).collect();
-        self.last = std::mem::take(&mut self.last).into_iter().map(|(own, run)| (moved(own), run)).collect();
+        self.last_runs = std::mem::take(&mut self.last_runs).into_iter().map(|(own, run)| (moved(own), run)).collect();
         let holds = std::mem::take(&mut self.holds).into_values().map(|hold| Hold { environment: moved(hold.environment), ..hold });
         self.holds = holds.map(|hold| ((hold.environment.clone(), hold.vmid), hold)).collect();
         let freezes = std::mem::take(&mut self.freezes).into_values();
@@ -198,16 +198,16 @@ impl Replay {
     /// Whether anything is recorded under a name: a binding, a run, a hold or a freeze in force.
     fn has_state(&self, environment: &EnvironmentName) -> bool {
         self.names.binding(environment).is_some()
-            || self.last.contains_key(environment)
+            || self.last_runs.contains_key(environment)
             || self.freezes.contains_key(environment)
             || self.holds.keys().any(|(own, _)| own == environment)
     }
 
     /// Nothing new is said of an environment under a former name.
-    fn is_current(&self, environment: &EnvironmentName) -> Result<(), Misplaced> {
+    fn is_current(&self, environment: &EnvironmentName) -> Result<(), MisplacedEntry> {
         match self.names.renamed_to(environment).cloned() {
             None => Ok(()),
-            Some(now) => Err(Misplaced::Name(NameConflict::Renamed { environment: environment.clone(), now })),
+            Some(now) => Err(MisplacedEntry::Name(NameConflict::Renamed { environment: environment.clone(), now })),
         }
     }
 
@@ -217,76 +217,76 @@ impl Replay {
         &self.names
     }
 
-    fn running(&self, run: &RunId) -> Result<&Run, Misplaced> {
+    fn require_active_run(&self, run: &RunId) -> Result<&RunStart, MisplacedEntry> {
         match self.runs.get(run) {
-            None => Err(Misplaced::RunUnknown(run.clone())),
-            Some((_, Some(_))) => Err(Misplaced::RunOver(run.clone())),
+            None => Err(MisplacedEntry::RunUnknown(run.clone())),
+            Some((_, Some(_))) => Err(MisplacedEntry::RunOver(run.clone())),
             Some((run, None)) => Ok(run),
         }
     }
 
-    fn start(&mut self, run: Run, reading: Digest) -> Result<(), Misplaced> {
+    fn start_run(&mut self, run: RunStart, reading: Digest) -> Result<(), MisplacedEntry> {
         if self.runs.contains_key(&run.id) {
-            return Err(Misplaced::RunTwice(run.id));
+            return Err(MisplacedEntry::RunTwice(run.id));
         }
         self.is_current(&run.environment)?;
-        if let Some(before) = self.last.get(&run.environment).cloned().filter(|before| self.goes_on(before)) {
-            self.is_over(&before);
+        if let Some(before) = self.last_runs.get(&run.environment).cloned().filter(|before| self.is_run_active(before)) {
+            self.end_run(&before);
         }
-        self.rest(run.id.clone(), run.at_ms, reading);
-        self.last.insert(run.environment.clone(), run.id.clone());
+        self.record_usage(run.id.clone(), run.at_ms, reading);
+        self.last_runs.insert(run.environment.clone(), run.id.clone());
         self.runs.insert(run.id.clone(), (run, None));
         Ok(())
     }
 
-    fn record(&mut self, record: Record) -> Result<(), Misplaced> {
-        if let Record::Intent { operation, at_ms } = record {
+    fn apply_record(&mut self, record: JournalRecord) -> Result<(), MisplacedEntry> {
+        if let JournalRecord::Intent { operation, at_ms } = record {
             let id = operation.id.clone();
-            let run = self.running(&operation.run)?;
+            let run = self.require_active_run(&operation.run)?;
             if run.environment != operation.environment || run.plan != operation.plan {
-                return Err(Misplaced::OtherRun(id));
+                return Err(MisplacedEntry::OtherRun(id));
             }
             let boot = run.boot.clone();
             let guest = (operation.environment.clone(), operation.guest.vmid);
             if let Some(by) = self.occupants.get(&guest) {
-                return Err(Misplaced::GuestTaken(guest.1, by.clone()));
+                return Err(MisplacedEntry::GuestTaken(guest.1, by.clone()));
             }
             if self.operations.contains_key(&id) {
-                return Err(Misplaced::Record(id, Illegal::SecondIntent));
+                return Err(MisplacedEntry::Record(id, IllegalRecord::SecondIntent));
             }
-            self.is_begun(&operation.run);
-            let history = History { boot, ..History::begin(operation, at_ms) };
+            self.count_open_operation(&operation.run);
+            let history = OperationHistory { boot, ..OperationHistory::from_intent(operation, at_ms) };
             self.occupants.insert(guest, id.clone());
             self.operations.insert(id, history);
             return Ok(());
         }
         let id = record.id().clone();
-        let history = self.operations.get_mut(&id).ok_or_else(|| Misplaced::OperationUnknown(id.clone()))?;
+        let history = self.operations.get_mut(&id).ok_or_else(|| MisplacedEntry::OperationUnknown(id.clone()))?;
         let had = history.progress().occupies_guest();
-        history.add(record).map_err(|illegal| Misplaced::Record(id, illegal))?;
+        history.add_record(record).map_err(|illegal| MisplacedEntry::Record(id, illegal))?;
         if had && !history.progress().occupies_guest() {
             let run = history.operation.run.clone();
             let environment = self.names.current(&history.operation.environment).clone();
             self.occupants.remove(&(environment, history.operation.guest.vmid));
-            self.is_settled(&run);
+            self.count_settled_operation(&run);
         }
         Ok(())
     }
 
-    fn hold(&mut self, hold: Hold) -> Result<(), Misplaced> {
+    fn add_hold(&mut self, hold: Hold) -> Result<(), MisplacedEntry> {
         self.is_current(&hold.environment)?;
         let place = (hold.environment.clone(), hold.vmid);
         if self.holds.contains_key(&place) {
-            return Err(Misplaced::Hold(hold.vmid));
+            return Err(MisplacedEntry::Hold(hold.vmid));
         }
         self.holds.insert(place, hold);
         Ok(())
     }
 
-    fn freeze(&mut self, freeze: Freeze) -> Result<(), Misplaced> {
+    fn add_freeze(&mut self, freeze: Freeze) -> Result<(), MisplacedEntry> {
         self.is_current(&freeze.environment)?;
         if self.freezes.contains_key(&freeze.environment) {
-            return Err(Misplaced::Freeze(freeze.environment));
+            return Err(MisplacedEntry::Freeze(freeze.environment));
         }
         self.freezes.insert(freeze.environment.clone(), freeze);
         Ok(())
@@ -294,13 +294,13 @@ impl Replay {
 
     /// The operations, by their ids.
     #[must_use]
-    pub fn operations(&self) -> &BTreeMap<OperationId, History> {
+    pub fn operations(&self) -> &BTreeMap<OperationId, OperationHistory> {
         &self.operations
     }
 
     /// The runs with their ends, by their ids.
     #[must_use]
-    pub fn runs(&self) -> &BTreeMap<RunId, Past> {
+    pub fn runs(&self) -> &BTreeMap<RunId, RunWithEnd> {
         &self.runs
     }
 

@@ -5,14 +5,14 @@ use std::io;
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
-use super::{ENTRY_BYTES_MAX, ENTRY_SCHEMA, Entry};
-use crate::apply::Record;
+use super::{ENTRY_BYTES_MAX, ENTRY_SCHEMA, LedgerEntry};
+use crate::apply::JournalRecord;
 
 /// The stored form of an entry, one line of canonical JSON.
 ///
 /// # Errors
 /// A value that cannot be written as JSON; none of ours is one.
-pub fn write_entry(entry: &Entry) -> io::Result<Vec<u8>> {
+pub fn write_entry(entry: &LedgerEntry) -> io::Result<Vec<u8>> {
     serde_json::to_vec(entry).map_err(io::Error::from)
 }
 
@@ -21,30 +21,30 @@ pub fn write_entry(entry: &Entry) -> io::Result<Vec<u8>> {
 ///
 /// # Errors
 /// A value that cannot be written as JSON; none of ours is one.
-pub fn write_fitting(entry: &Entry) -> io::Result<Option<Vec<u8>>> {
+pub fn write_bounded_entry(entry: &LedgerEntry) -> io::Result<Option<Vec<u8>>> {
     Ok(Some(write_entry(entry)?).filter(|bytes| bytes.len() <= ENTRY_BYTES_MAX))
 }
 
-impl Serialize for Entry {
+impl Serialize for LedgerEntry {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
         map.serialize_entry("at_ms", &self.at_ms())?;
         map.serialize_entry("kind", self.kind())?;
         map.serialize_entry("schema", ENTRY_SCHEMA)?;
-        map.serialize_entry("what", &What(self))?;
+        map.serialize_entry("what", &EntryBodyRow(self))?;
         map.end()
     }
 }
 
 /// What an entry of its kind says.
-struct What<'e>(&'e Entry);
+struct EntryBodyRow<'e>(&'e LedgerEntry);
 
-impl Serialize for What<'_> {
+impl Serialize for EntryBodyRow<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
         match self.0 {
-            Entry::Key { verifier, .. } => map.serialize_entry("verifier", verifier)?,
-            Entry::RunStarted { run, inputs } => {
+            LedgerEntry::Key { verifier, .. } => map.serialize_entry("verifier", verifier)?,
+            LedgerEntry::RunStarted { run, inputs } => {
                 if let Some(boot) = &run.boot {
                     map.serialize_entry("boot", boot)?;
                 }
@@ -60,12 +60,12 @@ impl Serialize for What<'_> {
                 map.serialize_entry("rules", &inputs.rules)?;
                 map.serialize_entry("run", &run.id)?;
             }
-            Entry::PlanMade { run, plan, judgement, .. } => {
+            LedgerEntry::PlanMade { run, plan, judgement, .. } => {
                 map.serialize_entry("judgement", judgement)?;
                 map.serialize_entry("plan", plan)?;
                 map.serialize_entry("run", run)?;
             }
-            Entry::Refused { run, guest, stage, code, evidence, .. } => {
+            LedgerEntry::Refused { run, guest, stage, code, evidence, .. } => {
                 map.serialize_entry("code", code)?;
                 map.serialize_entry("evidence", evidence)?;
                 if let Some(guest) = guest {
@@ -74,42 +74,42 @@ impl Serialize for What<'_> {
                 map.serialize_entry("run", run)?;
                 map.serialize_entry("stage", stage)?;
             }
-            Entry::Approved { run, plan, by, how, names, .. } => {
+            LedgerEntry::Approved { run, plan, by, how, names, .. } => {
                 map.serialize_entry("by", by)?;
                 map.serialize_entry("how", how)?;
                 map.serialize_entry("names", names)?;
                 map.serialize_entry("plan", plan)?;
                 map.serialize_entry("run", run)?;
             }
-            Entry::Admitted { run, plan, bundle, answer, .. } => {
+            LedgerEntry::Admitted { run, plan, bundle, answer, .. } => {
                 map.serialize_entry("answer", answer)?;
                 map.serialize_entry("bundle", bundle)?;
                 map.serialize_entry("plan", plan)?;
                 map.serialize_entry("run", run)?;
             }
-            Entry::Record(record) => record_members(&mut map, record)?,
-            other => people_members(&mut map, other)?,
+            LedgerEntry::Record(record) => write_record_members(&mut map, record)?,
+            other => write_command_members(&mut map, other)?,
         }
         map.end()
     }
 }
 
-fn record_members<M: SerializeMap>(map: &mut M, record: &Record) -> Result<(), M::Error> {
+fn write_record_members<M: SerializeMap>(map: &mut M, record: &JournalRecord) -> Result<(), M::Error> {
     match record {
-        Record::Intent { operation, .. } => map.serialize_entry("operation", operation),
-        Record::Sending { id, up_ms, .. } => {
+        JournalRecord::Intent { operation, .. } => map.serialize_entry("operation", operation),
+        JournalRecord::Sending { id, up_ms, .. } => {
             map.serialize_entry("id", id)?;
             map.serialize_entry("up_ms", up_ms)
         }
-        Record::Tasked { id, task, .. } => {
+        JournalRecord::TaskStarted { id, task, .. } => {
             map.serialize_entry("id", id)?;
             map.serialize_entry("task", task)
         }
-        Record::Ended { id, outcome, .. } => {
+        JournalRecord::Ended { id, outcome, .. } => {
             map.serialize_entry("id", id)?;
             map.serialize_entry("outcome", outcome)
         }
-        Record::Resolved { id, resolution, by, reason, .. } => {
+        JournalRecord::Resolved { id, resolution, by, reason, .. } => {
             map.serialize_entry("by", by)?;
             map.serialize_entry("id", id)?;
             map.serialize_entry("reason", reason)?;
@@ -119,37 +119,37 @@ fn record_members<M: SerializeMap>(map: &mut M, record: &Record) -> Result<(), M
 }
 
 /// What people said, and what a run says about itself.
-fn people_members<M: SerializeMap>(map: &mut M, entry: &Entry) -> Result<(), M::Error> {
+fn write_command_members<M: SerializeMap>(map: &mut M, entry: &LedgerEntry) -> Result<(), M::Error> {
     match entry {
-        Entry::Recovery { environment, operations, .. } => {
+        LedgerEntry::Recovery { environment, operations, .. } => {
             map.serialize_entry("environment", environment)?;
             map.serialize_entry("operations", operations)
         }
-        Entry::RunEnded { run, end, .. } => {
+        LedgerEntry::RunEnded { run, end, .. } => {
             map.serialize_entry("end", end.word())?;
             map.serialize_entry("run", run)
         }
-        Entry::Hold(hold) => {
+        LedgerEntry::Hold(hold) => {
             map.serialize_entry("by", &hold.by)?;
             map.serialize_entry("environment", &hold.environment)?;
             map.serialize_entry("guest", &hold.vmid)?;
             map.serialize_entry("reason", &hold.reason)
         }
-        Entry::Release { environment, guest, by, .. } => {
+        LedgerEntry::Release { environment, guest, by, .. } => {
             map.serialize_entry("by", by)?;
             map.serialize_entry("environment", environment)?;
             map.serialize_entry("guest", guest)
         }
-        Entry::Freeze(freeze) => {
+        LedgerEntry::Freeze(freeze) => {
             map.serialize_entry("by", &freeze.by)?;
             map.serialize_entry("environment", &freeze.environment)?;
             map.serialize_entry("reason", &freeze.reason)
         }
-        Entry::Thaw { environment, by, .. } => {
+        LedgerEntry::Thaw { environment, by, .. } => {
             map.serialize_entry("by", by)?;
             map.serialize_entry("environment", environment)
         }
-        Entry::Resync { by, reason, size, root, .. } => {
+        LedgerEntry::Resync { by, reason, size, root, .. } => {
             map.serialize_entry("by", by)?;
             map.serialize_entry("reason", reason)?;
             if let Some(root) = root {
@@ -157,7 +157,7 @@ fn people_members<M: SerializeMap>(map: &mut M, entry: &Entry) -> Result<(), M::
             }
             map.serialize_entry("size", size)
         }
-        Entry::Rekeyed { verifier, previous, checkpoint, by, reason, .. } => {
+        LedgerEntry::Rekeyed { verifier, previous, checkpoint, by, reason, .. } => {
             map.serialize_entry("by", by)?;
             if let Some(checkpoint) = checkpoint {
                 map.serialize_entry("checkpoint", checkpoint)?;
@@ -166,17 +166,17 @@ fn people_members<M: SerializeMap>(map: &mut M, entry: &Entry) -> Result<(), M::
             map.serialize_entry("reason", reason)?;
             map.serialize_entry("verifier", verifier)
         }
-        Entry::Pruned { by, before_ms, digests, .. } => {
+        LedgerEntry::Pruned { by, before_ms, digests, .. } => {
             map.serialize_entry("before_ms", before_ms)?;
             map.serialize_entry("by", by)?;
             map.serialize_entry("digests", digests)
         }
-        Entry::Binding(binding) => {
+        LedgerEntry::Binding(binding) => {
             map.serialize_entry("by", &binding.by)?;
             map.serialize_entry("cluster", &binding.cluster)?;
             map.serialize_entry("environment", &binding.environment)
         }
-        Entry::Rename(rename) => {
+        LedgerEntry::Rename(rename) => {
             map.serialize_entry("by", &rename.by)?;
             map.serialize_entry("environment", &rename.from)?;
             map.serialize_entry("reason", &rename.reason)?;

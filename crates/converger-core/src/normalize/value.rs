@@ -5,11 +5,11 @@ use std::fmt;
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
-use super::Shape;
+use super::ValueShape;
 
 /// A value of a field. What Proxmox writes in several ways has one form here.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Value {
+pub enum FieldValue {
     /// On or off.
     Flag(bool),
     /// A number.
@@ -21,38 +21,38 @@ pub enum Value {
     /// Text without blanks at its end.
     Text(Box<str>),
     /// A sorted set of tags.
-    Tags(Words),
+    Tags(WordSet),
     /// When the guest starts with its host.
-    Startup(Startup),
+    Startup(StartupOrder),
     /// What it boots from.
-    Boot(Boot),
+    Boot(BootOrder),
     /// What can be changed while it runs.
-    Features(Features),
+    Features(HotplugFeatures),
 }
 
-impl Value {
+impl FieldValue {
     /// The type of field that it can be a value of.
     #[must_use]
-    pub fn shape(&self) -> Shape {
+    pub fn shape(&self) -> ValueShape {
         match self {
-            Self::Flag(_) => Shape::Flag,
-            Self::Count(_) => Shape::Count,
-            Self::Mib(_) => Shape::Mib,
-            Self::Thousandths(_) => Shape::Thousandths,
-            Self::Text(_) => Shape::Text,
-            Self::Tags(_) => Shape::Tags,
-            Self::Startup(_) => Shape::Startup,
-            Self::Boot(_) => Shape::Boot,
-            Self::Features(_) => Shape::Features,
+            Self::Flag(_) => ValueShape::Flag,
+            Self::Count(_) => ValueShape::Count,
+            Self::Mib(_) => ValueShape::Mib,
+            Self::Thousandths(_) => ValueShape::Thousandths,
+            Self::Text(_) => ValueShape::Text,
+            Self::Tags(_) => ValueShape::Tags,
+            Self::Startup(_) => ValueShape::Startup,
+            Self::Boot(_) => ValueShape::Boot,
+            Self::Features(_) => ValueShape::Features,
         }
     }
 }
 
 /// A sorted set of words.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Words(Box<[Box<str>]>);
+pub struct WordSet(Box<[Box<str>]>);
 
-impl Words {
+impl WordSet {
     /// The set of these words.
     #[must_use]
     pub fn new(mut words: Vec<Box<str>>) -> Self {
@@ -86,12 +86,12 @@ impl Words {
 
     /// Whether this word is among them, in any case of letters.
     #[must_use]
-    pub fn has(&self, word: &str) -> bool {
+    pub fn contains_ignore_case(&self, word: &str) -> bool {
         self.iter().any(|own| own.eq_ignore_ascii_case(word))
     }
 }
 
-impl Serialize for Words {
+impl Serialize for WordSet {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_seq(self.iter())
     }
@@ -99,7 +99,7 @@ impl Serialize for Words {
 
 /// `startup`: the place in the order, and how long to wait after starting and for stopping.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Startup {
+pub struct StartupOrder {
     /// The place in the order.
     pub order: Option<u32>,
     /// Seconds to wait after it was started.
@@ -108,7 +108,7 @@ pub struct Startup {
     pub down: Option<u32>,
 }
 
-impl Startup {
+impl StartupOrder {
     /// Each part with its key, in the order of the keys.
     #[must_use]
     pub fn parts(&self) -> [(&'static str, Option<u32>); 3] {
@@ -116,7 +116,7 @@ impl Startup {
     }
 }
 
-impl Serialize for Startup {
+impl Serialize for StartupOrder {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
         for (key, part) in self.parts() {
@@ -130,26 +130,26 @@ impl Serialize for Startup {
 
 /// `boot`: the devices in order, or the letters that old configs have. Letters are read, never written.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Boot {
+pub enum BootOrder {
     /// The devices that are tried, first to last.
     Devices(Box<[Box<str>]>),
     /// The legacy letters, such as `cdn`.
     Legacy(Box<str>),
 }
 
-impl Boot {
+impl BootOrder {
     /// What an absent `boot` means.
     pub const LEGACY_DEFAULT: &'static str = "cdn";
 
     /// The order of these letters, if they are those that old configs have.
     #[must_use]
-    pub fn legacy(letters: &str) -> Option<Self> {
+    pub fn from_legacy(letters: &str) -> Option<Self> {
         let fits = !letters.is_empty() && letters.bytes().all(|letter| b"acdn".contains(&letter));
         fits.then(|| Self::Legacy(letters.into()))
     }
 }
 
-impl Serialize for Boot {
+impl Serialize for BootOrder {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
             Self::Devices(devices) => serializer.collect_seq(devices.iter()),
@@ -160,9 +160,9 @@ impl Serialize for Boot {
 
 /// `hotplug`: which parts can be changed while the guest runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Features(u8);
+pub struct HotplugFeatures(u8);
 
-impl Features {
+impl HotplugFeatures {
     /// The words, in order.
     pub const WORDS: [&'static str; 6] = ["cloudinit", "cpu", "disk", "memory", "network", "usb"];
     /// What an absent `hotplug` means.
@@ -170,7 +170,7 @@ impl Features {
 
     /// No feature.
     #[must_use]
-    pub fn none() -> Self {
+    pub fn empty() -> Self {
         Self(0)
     }
 
@@ -192,13 +192,13 @@ impl Features {
     }
 }
 
-impl Serialize for Features {
+impl Serialize for HotplugFeatures {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_seq(self.iter())
     }
 }
 
-impl Serialize for Value {
+impl Serialize for FieldValue {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
             Self::Flag(flag) => serializer.serialize_bool(*flag),
@@ -213,7 +213,7 @@ impl Serialize for Value {
 }
 
 /// As desired.yaml would write it; text is quoted and escaped, so that nothing in it can act on a terminal.
-impl fmt::Display for Value {
+impl fmt::Display for FieldValue {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Flag(flag) => flag.fmt(formatter),
@@ -221,18 +221,18 @@ impl fmt::Display for Value {
             Self::Mib(mib) if *mib > 0 && mib.is_multiple_of(1024 * 1024) => write!(formatter, "{}TiB", mib / (1024 * 1024)),
             Self::Mib(mib) if *mib > 0 && mib.is_multiple_of(1024) => write!(formatter, "{}GiB", mib / 1024),
             Self::Mib(mib) => write!(formatter, "{mib}MiB"),
-            Self::Thousandths(number) => decimal(*number, formatter),
+            Self::Thousandths(number) => write_decimal(*number, formatter),
             Self::Text(text) => write!(formatter, "{text:?}"),
-            Self::Tags(tags) => list(tags.iter(), formatter),
-            Self::Startup(startup) => parts(startup, formatter),
-            Self::Boot(Boot::Devices(devices)) => list(devices.iter().map(AsRef::as_ref), formatter),
-            Self::Boot(Boot::Legacy(letters)) => write!(formatter, "{letters:?}"),
-            Self::Features(features) => list(features.iter(), formatter),
+            Self::Tags(tags) => write_list(tags.iter(), formatter),
+            Self::Startup(startup) => write_parts(startup, formatter),
+            Self::Boot(BootOrder::Devices(devices)) => write_list(devices.iter().map(AsRef::as_ref), formatter),
+            Self::Boot(BootOrder::Legacy(letters)) => write!(formatter, "{letters:?}"),
+            Self::Features(features) => write_list(features.iter(), formatter),
         }
     }
 }
 
-fn decimal(thousandths: u32, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+fn write_decimal(thousandths: u32, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
     let fraction = format!("{:03}", thousandths % 1000);
     match fraction.trim_end_matches('0') {
         "" => write!(formatter, "\"{}\"", thousandths / 1000),
@@ -241,7 +241,7 @@ fn decimal(thousandths: u32, formatter: &mut fmt::Formatter<'_>) -> fmt::Result 
 }
 
 /// Words of others are escaped like text, without the quotes that well-formed words do not need.
-fn list<'w>(words: impl Iterator<Item = &'w str>, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+fn write_list<'w>(words: impl Iterator<Item = &'w str>, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
     formatter.write_str("[")?;
     for (index, word) in words.enumerate() {
         write!(formatter, "{}{}", if index > 0 { ", " } else { "" }, word.escape_debug())?;
@@ -249,7 +249,7 @@ fn list<'w>(words: impl Iterator<Item = &'w str>, formatter: &mut fmt::Formatter
     formatter.write_str("]")
 }
 
-fn parts(startup: &Startup, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+fn write_parts(startup: &StartupOrder, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
     let words: Vec<String> = startup.parts().iter().filter_map(|(key, part)| part.map(|number| format!("{key}: {number}"))).collect();
     write!(formatter, "{{{}}}", words.join(", "))
 }
@@ -258,29 +258,33 @@ fn parts(startup: &Startup, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
 mod tests {
     use super::*;
 
-    fn check(value: &Value, text: &str, json: &str) {
+    fn check(value: &FieldValue, text: &str, json: &str) {
         assert_eq!(value.to_string(), text);
         assert_eq!(serde_json::to_string(value).expect("serialises"), json);
     }
 
     #[test]
     fn values_are_shown_as_they_are_written_and_stored_as_numbers() {
-        check(&Value::Mib(8192), "8GiB", "8192");
-        check(&Value::Mib(2 << 20), "2TiB", "2097152");
-        check(&Value::Mib(1536), "1536MiB", "1536");
-        check(&Value::Mib(0), "0MiB", "0");
-        check(&Value::Thousandths(1500), "\"1.5\"", "1500");
-        check(&Value::Thousandths(2000), "\"2\"", "2000");
-        check(&Value::Thousandths(1005), "\"1.005\"", "1005");
-        check(&Value::Text("a\n\u{1b}".into()), r#""a\n\u{1b}""#, "\"a\\n\\u001b\"");
-        check(&Value::Tags(Words::new(vec!["b".into(), "a".into(), "b".into()])), "[a, b]", r#"["a","b"]"#);
-        check(&Value::Startup(Startup { order: Some(1), up: None, down: Some(5) }), "{down: 5, order: 1}", r#"{"down":5,"order":1}"#);
-        check(&Value::Features(Features::DEFAULT), "[disk, network, usb]", r#"["disk","network","usb"]"#);
+        check(&FieldValue::Mib(8192), "8GiB", "8192");
+        check(&FieldValue::Mib(2 << 20), "2TiB", "2097152");
+        check(&FieldValue::Mib(1536), "1536MiB", "1536");
+        check(&FieldValue::Mib(0), "0MiB", "0");
+        check(&FieldValue::Thousandths(1500), "\"1.5\"", "1500");
+        check(&FieldValue::Thousandths(2000), "\"2\"", "2000");
+        check(&FieldValue::Thousandths(1005), "\"1.005\"", "1005");
+        check(&FieldValue::Text("a\n\u{1b}".into()), r#""a\n\u{1b}""#, "\"a\\n\\u001b\"");
+        check(&FieldValue::Tags(WordSet::new(vec!["b".into(), "a".into(), "b".into()])), "[a, b]", r#"["a","b"]"#);
+        check(
+            &FieldValue::Startup(StartupOrder { order: Some(1), up: None, down: Some(5) }),
+            "{down: 5, order: 1}",
+            r#"{"down":5,"order":1}"#,
+        );
+        check(&FieldValue::Features(HotplugFeatures::DEFAULT), "[disk, network, usb]", r#"["disk","network","usb"]"#);
     }
 
     #[test]
     fn features_outside_the_list_do_not_exist() {
-        assert_eq!(Features::none().with(99), Features::none());
-        assert!(Features::none().with(3).has("memory"));
+        assert_eq!(HotplugFeatures::empty().with(99), HotplugFeatures::empty());
+        assert!(HotplugFeatures::empty().with(3).has("memory"));
     }
 }

@@ -2,13 +2,19 @@
 
 use std::borrow::Cow;
 
-use super::{Config, Ha, Node, Note, Observation, ObservedGuest, Pending, Reading, SCHEMA, Status, TagCase, Unlisted, note, unlisted};
+use super::{
+    EffectiveValues, HaState, Note, Observation, ObservedGuest, ObservedNode, ObservedStatus, PendingChange, Reading, SCHEMA, TagCase,
+    UnlistedGuest, note, unlisted,
+};
 use crate::artifact::INTEGER_MAX;
-use crate::document::{Decode, Diagnostic, Diagnostics, Next, Notation, Reader, Seen, Source, Span, Stop as End, decode, quoted};
-use crate::guest::{EnvironmentName, Kind, NodeName, RunState, Vmid, is_seen_tag};
-use crate::marks::{self, Marks};
-use crate::moment;
-use crate::normalize::{Boot, Features, Field, Shape, Startup, Value, Words, rule_of};
+use crate::birth_marks::{self, MarksDraft};
+use crate::document::{
+    DecodeAborted as End, Diagnostic, Diagnostics, DocumentDecoder, DocumentReader, EventSource, Notation, SeenKeys, Span, ValueKind,
+    decode, quote,
+};
+use crate::guest::{EnvironmentName, GuestKind, NodeName, RunState, Vmid, is_observed_tag};
+use crate::normalize::{BootOrder, Field, FieldValue, HotplugFeatures, StartupOrder, ValueShape, WordSet, rule_of};
+use crate::timestamp;
 
 const KEYS: [&str; 12] =
     ["schema", "environment", "source", "taken_at", "complete", "quorate", "nodes", "guests", "unmanaged", "notes", "unlisted", "tag_case"];
@@ -41,7 +47,7 @@ const STATUS_WORDS: [&str; 3] = ["running", "stopped", "unknown"];
 const GUEST_REQUIRED: [usize; 4] = [6, 11, 17, 20];
 
 pub(super) fn parse(bytes: &[u8], notation: Notation) -> Result<Observation, Diagnostics> {
-    let draft = decode(bytes, notation, File)?;
+    let draft = decode(bytes, notation, ObservationDecoder)?;
     // All three were checked as present: a decoder that reports nothing has filled them.
     let (Some(environment), Some(complete), Some(quorate)) = (draft.environment, draft.complete, draft.quorate) else {
         return Err(Diagnostics::default());
@@ -62,118 +68,120 @@ pub(super) fn parse(bytes: &[u8], notation: Notation) -> Result<Observation, Dia
 }
 
 #[derive(Default)]
-struct Draft {
+struct ObservationDraft {
     environment: Option<EnvironmentName>,
     source: Option<Box<str>>,
     taken_at: Option<Box<str>>,
     complete: Option<bool>,
     quorate: Option<bool>,
     tag_case: Option<TagCase>,
-    nodes: Vec<(Node, Span)>,
+    nodes: Vec<(ObservedNode, Span)>,
     guests: Vec<ObservedGuest>,
-    unlisted: Vec<(Unlisted, Span)>,
+    unlisted: Vec<(UnlistedGuest, Span)>,
     unmanaged: u64,
     notes: Vec<Note>,
 }
 
-struct File;
+struct ObservationDecoder;
 
-impl Decode<Draft> for File {
-    fn decode<'t, S: Source<'t>>(self, reader: &mut Reader<'t, S>) -> Result<Draft, End> {
-        let mut draft = Draft::default();
-        if reader.is_empty()? {
-            reader.report(Diagnostic::new(Span::at(0), "the file is empty").help("take a new reading"))?;
+impl DocumentDecoder<ObservationDraft> for ObservationDecoder {
+    fn decode<'t, S: EventSource<'t>>(self, reader: &mut DocumentReader<'t, S>) -> Result<ObservationDraft, End> {
+        let mut draft = ObservationDraft::default();
+        if reader.peek_end()? {
+            reader.report(Diagnostic::new(Span::at(0), "the file is empty").with_help("take a new reading"))?;
             return Ok(draft);
         }
-        let mut scratch = Scratch::default();
-        let seen = reader.fields("the observation", &KEYS, |reader, key, _| match key {
-            0 => schema(reader),
-            1 => environment(reader, &mut draft),
-            2 => text(reader, "`source`").map(|text| draft.source = text),
-            3 => taken_at(reader).map(|text| draft.taken_at = text),
-            4 => reader.flag("`complete`").map(|flag| draft.complete = flag),
-            5 => reader.flag("`quorate`").map(|flag| draft.quorate = flag),
-            6 => reader.items("`nodes`", |reader| node(reader, &mut draft.nodes)).map(|_| ()),
-            7 => reader.items("`guests`", |reader| guest(reader, &mut draft.guests, &mut scratch)).map(|_| ()),
-            9 => reader.items("`notes`", |reader| note::read(reader, &mut draft.notes)).map(|_| ()),
+        let mut scratch = ParseScratch::default();
+        let seen = reader.read_fields("the observation", &KEYS, |reader, key, _| match key {
+            0 => check_schema(reader),
+            1 => read_environment(reader, &mut draft),
+            2 => read_text(reader, "`source`").map(|text| draft.source = text),
+            3 => read_taken_at(reader).map(|text| draft.taken_at = text),
+            4 => reader.read_flag("`complete`").map(|flag| draft.complete = flag),
+            5 => reader.read_flag("`quorate`").map(|flag| draft.quorate = flag),
+            6 => reader.read_items("`nodes`", |reader| read_node(reader, &mut draft.nodes)).map(|_| ()),
+            7 => reader.read_items("`guests`", |reader| read_guest(reader, &mut draft.guests, &mut scratch)).map(|_| ()),
+            9 => reader.read_items("`notes`", |reader| note::read_note(reader, &mut draft.notes)).map(|_| ()),
             11 => tag_case(reader).map(|case| draft.tag_case = case),
-            10 => reader.items("`unlisted`", |reader| unlisted::read(reader, &mut draft.unlisted)).map(|_| ()),
-            _ => reader.integer("`unmanaged`", 0, INTEGER_MAX).map(|count| draft.unmanaged = count.map_or(0, |(count, _)| count)),
+            10 => reader.read_items("`unlisted`", |reader| unlisted::read_unlisted(reader, &mut draft.unlisted)).map(|_| ()),
+            _ => reader.read_integer("`unmanaged`", 0, INTEGER_MAX).map(|count| draft.unmanaged = count.map_or(0, |(count, _)| count)),
         })?;
         if let Some(seen) = seen {
-            reader.required(&seen, "the observation", &KEYS, &REQUIRED)?;
-            together(reader, &mut draft, scratch)?;
-            unlisted::check(reader, draft.complete, &draft.guests, &mut draft.unlisted)?;
+            reader.require_keys(&seen, "the observation", &KEYS, &REQUIRED)?;
+            check_rows(reader, &mut draft, scratch)?;
+            unlisted::check_unlisted(reader, draft.complete, &draft.guests, &mut draft.unlisted)?;
         }
         Ok(draft)
     }
 }
 
 /// Another schema ends the reading: faults of a format that this program does not know would say nothing.
-fn schema<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<(), End> {
-    let Some((found, span)) = reader.text("`schema`")? else { return Ok(()) };
+fn check_schema<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>) -> Result<(), End> {
+    let Some((found, span)) = reader.read_text("`schema`")? else { return Ok(()) };
     if found == SCHEMA {
         return Ok(());
     }
-    let fault = Diagnostic::new(span, format!("the schema {} is not known to this program", quoted(&found)));
-    reader.report(fault.help(format!("this program reads `{SCHEMA}`; take a new reading")))?;
+    let fault = Diagnostic::new(span, format!("the schema {} is not known to this program", quote(&found)));
+    reader.report(fault.with_help(format!("this program reads `{SCHEMA}`; take a new reading")))?;
     Err(End)
 }
 
-fn environment<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, draft: &mut Draft) -> Result<(), End> {
-    let Some((found, span)) = reader.text("`environment`")? else { return Ok(()) };
+fn read_environment<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>, draft: &mut ObservationDraft) -> Result<(), End> {
+    let Some((found, span)) = reader.read_text("`environment`")? else { return Ok(()) };
     draft.environment = EnvironmentName::new(&found);
     if draft.environment.is_none() {
-        reader.report(Diagnostic::new(span, format!("{} is not the name of an environment", quoted(&found))))?;
+        reader.report(Diagnostic::new(span, format!("{} is not the name of an environment", quote(&found))))?;
     }
     Ok(())
 }
 
-pub(crate) fn text<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, what: &str) -> Result<Option<Box<str>>, End> {
-    Ok(reader.text(what)?.map(|(text, _)| text.into()))
+pub(crate) fn read_text<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>, what: &str) -> Result<Option<Box<str>>, End> {
+    Ok(reader.read_text(what)?.map(|(text, _)| text.into()))
 }
 
 /// `2026-11-15T12:00:00Z`: the shape is checked, so that an age can be judged from it later.
-fn taken_at<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<Box<str>>, End> {
-    let Some((found, span)) = reader.text("`taken_at`")? else { return Ok(None) };
-    if moment::read(&found).is_some() {
+fn read_taken_at<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>) -> Result<Option<Box<str>>, End> {
+    let Some((found, span)) = reader.read_text("`taken_at`")? else { return Ok(None) };
+    if timestamp::parse_timestamp(&found).is_some() {
         return Ok(Some(found.into()));
     }
-    reader.refuse(Diagnostic::new(span, format!("{} is not a time", quoted(&found))).help("write it as 2026-11-15T12:00:00Z, in UTC"))
+    reader.report_none(
+        Diagnostic::new(span, format!("{} is not a time", quote(&found))).with_help("write it as 2026-11-15T12:00:00Z, in UTC"),
+    )
 }
 
-fn tag_case<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<TagCase>, End> {
-    let word = reader.word("`tag_case`", &TagCase::WORDS)?;
+fn tag_case<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>) -> Result<Option<TagCase>, End> {
+    let word = reader.read_keyword("`tag_case`", &TagCase::WORDS)?;
     Ok(word.and_then(|(index, _)| TagCase::ALL.get(index).copied()))
 }
 
-fn node<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, nodes: &mut Vec<(Node, Span)>) -> Result<(), End> {
+fn read_node<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>, nodes: &mut Vec<(ObservedNode, Span)>) -> Result<(), End> {
     let (mut name, mut online) = (None, None);
-    let seen = reader.fields("a node", &NODE_KEYS, |reader, key, _| match key {
-        0 => reader.text("`name`").map(|text| name = text),
-        _ => reader.flag("`online`").map(|flag| online = flag),
+    let seen = reader.read_fields("a node", &NODE_KEYS, |reader, key, _| match key {
+        0 => reader.read_text("`name`").map(|text| name = text),
+        _ => reader.read_flag("`online`").map(|flag| online = flag),
     })?;
     let Some(seen) = seen else { return Ok(()) };
-    reader.required(&seen, "a node", &NODE_KEYS, &[0, 1])?;
+    reader.require_keys(&seen, "a node", &NODE_KEYS, &[0, 1])?;
     // A node whose `online` is faulty is listed all the same, so that its guests are not reported too.
     let (Some((found, span)), online) = (name, online.unwrap_or(false)) else { return Ok(()) };
     let Some(name) = NodeName::new(&found) else {
-        return reader.report(Diagnostic::new(span, format!("{} is not the name of a node", quoted(&found))));
+        return reader.report(Diagnostic::new(span, format!("{} is not the name of a node", quote(&found))));
     };
-    nodes.push((Node { name, online }, span));
+    nodes.push((ObservedNode { name, online }, span));
     Ok(())
 }
 
-pub(super) fn vmid<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<(Vmid, Span)>, End> {
-    let number = reader.integer("`vmid`", u64::from(Vmid::MIN), u64::from(Vmid::MAX))?;
+pub(super) fn read_vmid<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>) -> Result<Option<(Vmid, Span)>, End> {
+    let number = reader.read_integer("`vmid`", u64::from(Vmid::MIN), u64::from(Vmid::MAX))?;
     Ok(number.and_then(|(number, span)| Vmid::new(number).map(|vmid| (vmid, span))))
 }
 
 /// What was read of one guest; its kind may stand behind what depends on it.
 #[derive(Default)]
-struct Row<'t> {
+struct GuestRowDraft<'t> {
     vmid: Option<(Vmid, Span)>,
-    kind: Option<Kind>,
+    kind: Option<GuestKind>,
     node: Option<(Cow<'t, str>, Span)>,
     status: Option<usize>,
     cause: Option<Box<str>>,
@@ -183,12 +191,12 @@ struct Row<'t> {
     maxmem: Option<u64>,
     source: Option<Box<str>>,
     lock: Option<Option<Box<str>>>,
-    ha: Option<Option<Ha>>,
+    ha: Option<Option<HaState>>,
     template: Option<bool>,
     protection: Option<bool>,
-    tags: Option<Words>,
-    identity: Option<Marks>,
-    macs: Words,
+    tags: Option<WordSet>,
+    identity: Option<MarksDraft>,
+    macs: WordSet,
     has_config: bool,
     not_understood: Vec<(Field, Box<str>, Span)>,
     pending: Option<Vec<PendingDraft<'t>>>,
@@ -197,58 +205,67 @@ struct Row<'t> {
 
 /// Kept over all guests.
 #[derive(Default)]
-struct Scratch<'t> {
+struct ParseScratch<'t> {
     /// The id and place of each guest, and the name of its node with its place: nodes may stand behind guests.
     places: Vec<(Vmid, Span)>,
     node_names: Vec<(Cow<'t, str>, Span)>,
     /// The config and the tags of the guest that is read, so that what is kept of them is allocated once and fits.
-    config: Vec<(Field, Value, Span)>,
+    config: Vec<(Field, FieldValue, Span)>,
     tags: Vec<Box<str>>,
 }
 
-fn guest<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, guests: &mut Vec<ObservedGuest>, scratch: &mut Scratch<'t>) -> Result<(), End> {
-    let mut row = Row::default();
+fn read_guest<'t, S: EventSource<'t>>(
+    reader: &mut DocumentReader<'t, S>,
+    guests: &mut Vec<ObservedGuest>,
+    scratch: &mut ParseScratch<'t>,
+) -> Result<(), End> {
+    let mut row = GuestRowDraft::default();
     scratch.config.clear();
-    let seen = reader.fields("a guest", &GUEST_KEYS, |reader, key, _| member(reader, key, &mut row, scratch))?;
+    let seen = reader.read_fields("a guest", &GUEST_KEYS, |reader, key, _| read_guest_member(reader, key, &mut row, scratch))?;
     let Some(seen) = seen else { return Ok(()) };
-    reader.required(&seen, "a guest", &GUEST_KEYS, &GUEST_REQUIRED)?;
-    contradictions(reader, &seen, &row)?;
-    finish(reader, guests, row, scratch)
+    reader.require_keys(&seen, "a guest", &GUEST_KEYS, &GUEST_REQUIRED)?;
+    check_contradictions(reader, &seen, &row)?;
+    finish_guest(reader, guests, row, scratch)
 }
 
-fn member<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, key: usize, row: &mut Row<'t>, scratch: &mut Scratch<'t>) -> Result<(), End> {
+fn read_guest_member<'t, S: EventSource<'t>>(
+    reader: &mut DocumentReader<'t, S>,
+    key: usize,
+    row: &mut GuestRowDraft<'t>,
+    scratch: &mut ParseScratch<'t>,
+) -> Result<(), End> {
     match key {
-        0 => row.cause = cause(reader)?,
-        1 => row.has_config = config(reader, scratch)?,
-        2 => row.cpus = reader.integer("`cpus`", 0, u64::from(u32::MAX))?.and_then(|(number, _)| u32::try_from(number).ok()),
-        3 => row.digest = text(reader, "`digest`")?,
-        4 => row.ha = ha(reader)?,
-        5 => row.identity = marks::read(reader)?,
-        6 => row.kind = reader.word("`kind`", &Kind::WORDS)?.and_then(|(index, _)| Kind::ALL.get(index).copied()),
-        7 => row.lock = or_null(reader, |reader| text(reader, "`lock`"))?,
-        8 => row.macs = macs(reader)?,
-        9 => row.maxmem = reader.integer("`maxmem`", 0, INTEGER_MAX)?.map(|(number, _)| number),
-        10 => row.name = text(reader, "`name`")?,
-        11 => row.node = reader.text("`node`")?,
+        0 => row.cause = read_cause(reader)?,
+        1 => row.has_config = read_config(reader, scratch)?,
+        2 => row.cpus = reader.read_integer("`cpus`", 0, u64::from(u32::MAX))?.and_then(|(number, _)| u32::try_from(number).ok()),
+        3 => row.digest = read_text(reader, "`digest`")?,
+        4 => row.ha = read_ha(reader)?,
+        5 => row.identity = birth_marks::read_marks(reader)?,
+        6 => row.kind = reader.read_keyword("`kind`", &GuestKind::WORDS)?.and_then(|(index, _)| GuestKind::ALL.get(index).copied()),
+        7 => row.lock = read_or_null(reader, |reader| read_text(reader, "`lock`"))?,
+        8 => row.macs = read_macs(reader)?,
+        9 => row.maxmem = reader.read_integer("`maxmem`", 0, INTEGER_MAX)?.map(|(number, _)| number),
+        10 => row.name = read_text(reader, "`name`")?,
+        11 => row.node = reader.read_text("`node`")?,
         12 => row.not_understood = not_understood(reader)?,
-        13 => row.pending = pending(reader)?,
-        14 => row.protection = reader.flag("`protection`")?,
-        15 => row.run_state = text(reader, "`run_state`")?,
-        16 => row.source = text(reader, "`source`")?,
-        17 => row.status = reader.word("`status`", &STATUS_WORDS)?.map(|(index, _)| index),
-        18 => row.tags = tags(reader, &mut scratch.tags)?,
-        19 => row.template = reader.flag("`template`")?,
-        _ => row.vmid = vmid(reader)?,
+        13 => row.pending = read_pending(reader)?,
+        14 => row.protection = reader.read_flag("`protection`")?,
+        15 => row.run_state = read_text(reader, "`run_state`")?,
+        16 => row.source = read_text(reader, "`source`")?,
+        17 => row.status = reader.read_keyword("`status`", &STATUS_WORDS)?.map(|(index, _)| index),
+        18 => row.tags = read_tags(reader, &mut scratch.tags)?,
+        19 => row.template = reader.read_flag("`template`")?,
+        _ => row.vmid = read_vmid(reader)?,
     }
     Ok(())
 }
 
 /// `null` means read and none.
-pub(crate) fn or_null<'t, S: Source<'t>, T>(
-    reader: &mut Reader<'t, S>,
-    read: impl FnOnce(&mut Reader<'t, S>) -> Result<Option<T>, End>,
+pub(crate) fn read_or_null<'t, S: EventSource<'t>, T>(
+    reader: &mut DocumentReader<'t, S>,
+    read: impl FnOnce(&mut DocumentReader<'t, S>) -> Result<Option<T>, End>,
 ) -> Result<Option<Option<T>>, End> {
-    if reader.null()? {
+    if reader.skip_null()? {
         return Ok(Some(None));
     }
     Ok(read(reader)?.map(Some))
@@ -260,50 +277,54 @@ pub(super) fn is_cause(text: &str) -> bool {
 }
 
 /// A cause is a word for machines as much as for people.
-pub(super) fn cause<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<Box<str>>, End> {
-    let Some((found, span)) = reader.text("`cause`")? else { return Ok(None) };
+pub(super) fn read_cause<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>) -> Result<Option<Box<str>>, End> {
+    let Some((found, span)) = reader.read_text("`cause`")? else { return Ok(None) };
     if is_cause(&found) {
         return Ok(Some(found.into()));
     }
-    reader.refuse(
-        Diagnostic::new(span, format!("{} is not a cause", quoted(&found)))
-            .help("use lower-case words joined by `-`, such as node-offline"),
+    reader.report_none(
+        Diagnostic::new(span, format!("{} is not a cause", quote(&found)))
+            .with_help("use lower-case words joined by `-`, such as node-offline"),
     )
 }
 
-fn contradictions<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, seen: &Seen, row: &Row<'_>) -> Result<(), End> {
+fn check_contradictions<'t, S: EventSource<'t>>(
+    reader: &mut DocumentReader<'t, S>,
+    seen: &SeenKeys,
+    row: &GuestRowDraft<'_>,
+) -> Result<(), End> {
     let known = matches!(row.status, Some(0 | 1));
-    if known && row.name.is_none() && seen.key(10).is_none() {
+    if known && row.name.is_none() && seen.key_span(10).is_none() {
         reader.report(Diagnostic::new(seen.span, "a guest that is running or stopped lacks the key `name`"))?;
     }
     let raw = row.run_state.as_deref();
-    if let (Some(word), Some(status), Some(span)) = (raw, row.status.filter(|_| known), seen.key(15))
+    if let (Some(word), Some(status), Some(span)) = (raw, row.status.filter(|_| known), seen.key_span(15))
         && STATUS_WORDS.get(status) != Some(&word)
     {
-        let fault = Diagnostic::new(span, format!("`run_state` is {}, so that `status` is neither running nor stopped", quoted(word)));
-        reader.report(fault.help("write `status: unknown`, with the cause"))?;
+        let fault = Diagnostic::new(span, format!("`run_state` is {}, so that `status` is neither running nor stopped", quote(word)));
+        reader.report(fault.with_help("write `status: unknown`, with the cause"))?;
     }
-    if let (true, Some(span)) = (known, seen.key(0)) {
+    if let (true, Some(span)) = (known, seen.key_span(0)) {
         reader.report(Diagnostic::new(span, "`cause` says why a status is unknown, but the status is known"))?;
     }
     Ok(())
 }
 
-fn finish<'t, S: Source<'t>>(
-    reader: &mut Reader<'t, S>,
+fn finish_guest<'t, S: EventSource<'t>>(
+    reader: &mut DocumentReader<'t, S>,
     guests: &mut Vec<ObservedGuest>,
-    row: Row<'t>,
-    scratch: &mut Scratch<'t>,
+    row: GuestRowDraft<'t>,
+    scratch: &mut ParseScratch<'t>,
 ) -> Result<(), End> {
     let (Some(place), Some(kind), Some(node), Some(status)) = (row.vmid, row.kind, row.node, row.status) else { return Ok(()) };
-    let config = config_of(reader, scratch, kind)?;
+    let config = build_config(reader, scratch, kind)?;
     let config = with_not_understood(reader, config, row.not_understood, row.has_config, kind)?;
     let pending = match row.pending {
-        Some(list) => Reading::Read(pending_of(reader, list, kind)?),
+        Some(list) => Reading::Read(build_pending(reader, list, kind)?),
         None => Reading::Unread,
     };
     let identity = match row.identity {
-        Some(marks) => Reading::Read(Box::new(marks.of(kind, reader)?)),
+        Some(marks) => Reading::Read(Box::new(marks.into_identity(kind, reader)?)),
         None => Reading::Unread,
     };
     scratch.places.push(place);
@@ -311,23 +332,23 @@ fn finish<'t, S: Source<'t>>(
     guests.push(ObservedGuest {
         vmid: place.0,
         kind,
-        // INVARIANT: an index into `node_names` until `together` has found the node.
+        // INVARIANT: an index into `node_names` until `check_rows` has found the node.
         node: scratch.node_names.len() - 1,
         status: match status {
-            0 => Status::Known(RunState::Running),
-            1 => Status::Known(RunState::Stopped),
-            _ => Status::Unknown(row.cause),
+            0 => ObservedStatus::Known(RunState::Running),
+            1 => ObservedStatus::Known(RunState::Stopped),
+            _ => ObservedStatus::Unknown(row.cause),
         },
         name: row.name,
         run_state: row.run_state,
         cpus: row.cpus,
         maxmem: row.maxmem,
         source: row.source,
-        lock: reading(row.lock),
-        ha: reading(row.ha),
-        template: reading(row.template),
-        protection: reading(row.protection),
-        tags: reading(row.tags),
+        lock: to_reading(row.lock),
+        ha: to_reading(row.ha),
+        template: to_reading(row.template),
+        protection: to_reading(row.protection),
+        tags: to_reading(row.tags),
         identity,
         macs: row.macs,
         config: if row.has_config { Reading::Read(config) } else { Reading::Unread },
@@ -337,19 +358,24 @@ fn finish<'t, S: Source<'t>>(
     Ok(())
 }
 
-fn reading<T>(value: Option<T>) -> Reading<T> {
+fn to_reading<T>(value: Option<T>) -> Reading<T> {
     value.map_or(Reading::Unread, Reading::Read)
 }
 
 /// What must hold between rows: ids once, and every guest on a listed node.
-fn together<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, draft: &mut Draft, mut scratch: Scratch<'t>) -> Result<(), End> {
+fn check_rows<'t, S: EventSource<'t>>(
+    reader: &mut DocumentReader<'t, S>,
+    draft: &mut ObservationDraft,
+    mut scratch: ParseScratch<'t>,
+) -> Result<(), End> {
     scratch.places.sort_unstable();
     for pair in scratch.places.windows(2) {
         if let [(first, first_span), (second, second_span)] = pair
             && first == second
         {
-            let fault = Diagnostic::new(*second_span, format!("guest {second} is listed twice")).related(*first_span, "first listed here");
-            reader.report(fault.help("one id is one guest; take a new reading"))?;
+            let fault =
+                Diagnostic::new(*second_span, format!("guest {second} is listed twice")).with_related(*first_span, "first listed here");
+            reader.report(fault.with_help("one id is one guest; take a new reading"))?;
         }
     }
     draft.nodes.sort_by(|(left, first), (right, second)| (&left.name, first).cmp(&(&right.name, second)));
@@ -357,8 +383,8 @@ fn together<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, draft: &mut Draft, mu
         if let [(first, first_span), (second, second_span)] = pair
             && first.name == second.name
         {
-            let fault = Diagnostic::new(*second_span, format!("the node {} is listed twice", quoted(second.name.as_str())));
-            reader.report(fault.related(*first_span, "first listed here"))?;
+            let fault = Diagnostic::new(*second_span, format!("the node {} is listed twice", quote(second.name.as_str())));
+            reader.report(fault.with_related(*first_span, "first listed here"))?;
         }
     }
     for guest in &mut draft.guests {
@@ -366,8 +392,8 @@ fn together<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, draft: &mut Draft, mu
         match draft.nodes.binary_search_by(|(node, _)| node.name.as_str().cmp(name)) {
             Ok(index) => guest.node = index,
             Err(_) => {
-                let fault = Diagnostic::new(*span, format!("guest {} is on the node {}, which is not listed", guest.vmid, quoted(name)));
-                reader.report(fault.help("list the node under `nodes`, with `online`"))?;
+                let fault = Diagnostic::new(*span, format!("guest {} is on the node {}, which is not listed", guest.vmid, quote(name)));
+                reader.report(fault.with_help("list the node under `nodes`, with `online`"))?;
             }
         }
     }
@@ -375,48 +401,48 @@ fn together<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, draft: &mut Draft, mu
     Ok(())
 }
 
-pub(crate) fn ha<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<Option<Ha>>, End> {
-    or_null(reader, |reader| {
+pub(crate) fn read_ha<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>) -> Result<Option<Option<HaState>>, End> {
+    read_or_null(reader, |reader| {
         let mut state = None;
-        let seen = reader.fields("`ha`", &["state"], |reader, _, _| {
-            state = or_null(reader, |reader| text(reader, "`state`"))?.flatten();
+        let seen = reader.read_fields("`ha`", &["state"], |reader, _, _| {
+            state = read_or_null(reader, |reader| read_text(reader, "`state`"))?.flatten();
             Ok(())
         })?;
-        Ok(seen.map(|_| Ha { state }))
+        Ok(seen.map(|_| HaState { state }))
     })
 }
 
 #[expect(clippy::drain_collect, reason = "the scratch keeps its room, and what is taken out of it fits")]
-fn tags<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, tags: &mut Vec<Box<str>>) -> Result<Option<Words>, End> {
+fn read_tags<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>, tags: &mut Vec<Box<str>>) -> Result<Option<WordSet>, End> {
     tags.clear();
-    let list = reader.items("`tags`", |reader| {
-        let Some((tag, span)) = reader.text("a tag")? else { return Ok(()) };
+    let list = reader.read_items("`tags`", |reader| {
+        let Some((tag, span)) = reader.read_text("a tag")? else { return Ok(()) };
         // A platform's raw list (`a;b`) taken for one tag would hide a tag that protects.
-        if !is_seen_tag(&tag) {
-            let fault = Diagnostic::new(span, format!("{} is not a tag", quoted(&tag)));
-            return reader.report(fault.help("each tag is an entry of its own: letters, digits, `_`, `-`, `+` and `.`"));
+        if !is_observed_tag(&tag) {
+            let fault = Diagnostic::new(span, format!("{} is not a tag", quote(&tag)));
+            return reader.report(fault.with_help("each tag is an entry of its own: letters, digits, `_`, `-`, `+` and `.`"));
         }
         tags.push(tag.into());
         Ok(())
     })?;
-    Ok(list.map(|_| Words::new(tags.drain(..).collect())))
+    Ok(list.map(|_| WordSet::new(tags.drain(..).collect())))
 }
 
 /// Hardware addresses are compared in upper case, as birth marks are.
-fn macs<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<Words, End> {
+fn read_macs<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>) -> Result<WordSet, End> {
     let mut macs = Vec::new();
-    reader.items("`macs`", |reader| {
-        macs.extend(text(reader, "a hardware address")?.map(|mac| mac.to_ascii_uppercase().into_boxed_str()));
+    reader.read_items("`macs`", |reader| {
+        macs.extend(read_text(reader, "a hardware address")?.map(|mac| mac.to_ascii_uppercase().into_boxed_str()));
         Ok(())
     })?;
-    Ok(Words::new(macs))
+    Ok(WordSet::new(macs))
 }
 
 /// The config; whether there was one.
-fn config<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, scratch: &mut Scratch<'t>) -> Result<bool, End> {
-    let seen = reader.fields("`config`", &Field::WORDS, |reader, index, span| {
+fn read_config<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>, scratch: &mut ParseScratch<'t>) -> Result<bool, End> {
+    let seen = reader.read_fields("`config`", &Field::WORDS, |reader, index, span| {
         let Some(field) = Field::ALL.get(index).copied() else { return Ok(()) };
-        if let Some(value) = value(reader, field)? {
+        if let Some(value) = read_field_value(reader, field)? {
             scratch.config.push((field, value, span));
         }
         Ok(())
@@ -425,19 +451,23 @@ fn config<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, scratch: &mut Scratch<'
 }
 
 /// What was read of the config, checked against the table for this kind.
-fn config_of<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, scratch: &mut Scratch<'t>, kind: Kind) -> Result<Config, End> {
+fn build_config<'t, S: EventSource<'t>>(
+    reader: &mut DocumentReader<'t, S>,
+    scratch: &mut ParseScratch<'t>,
+    kind: GuestKind,
+) -> Result<EffectiveValues, End> {
     for (field, _, span) in &scratch.config {
         check_field(reader, *field, *span, kind)?;
     }
-    scratch.config.retain(|(_, value, _)| !is_nothing(value));
-    Ok(Config::new(scratch.config.drain(..).map(|(field, value, _)| (field, value)).collect()))
+    scratch.config.retain(|(_, value, _)| !is_empty_text(value));
+    Ok(EffectiveValues::new(scratch.config.drain(..).map(|(field, value, _)| (field, value)).collect()))
 }
 
 /// The texts of keys whose values the reader of the environment did not understand.
-fn not_understood<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<Vec<(Field, Box<str>, Span)>, End> {
+fn not_understood<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>) -> Result<Vec<(Field, Box<str>, Span)>, End> {
     let mut texts = Vec::new();
-    reader.fields("`not_understood`", &Field::WORDS, |reader, index, span| {
-        let text = text(reader, "a value in `not_understood`")?;
+    reader.read_fields("`not_understood`", &Field::WORDS, |reader, index, span| {
+        let text = read_text(reader, "a value in `not_understood`")?;
         texts.extend(Field::ALL.get(index).copied().zip(text).map(|(field, text)| (field, text, span)));
         Ok(())
     })?;
@@ -445,18 +475,18 @@ fn not_understood<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<Vec<(
 }
 
 /// A key is understood or it is not, and without `config` nothing was read that could be misunderstood.
-fn with_not_understood<'t, S: Source<'t>>(
-    reader: &mut Reader<'t, S>,
-    config: Config,
+fn with_not_understood<'t, S: EventSource<'t>>(
+    reader: &mut DocumentReader<'t, S>,
+    config: EffectiveValues,
     texts: Vec<(Field, Box<str>, Span)>,
     has_config: bool,
-    kind: Kind,
-) -> Result<Config, End> {
+    kind: GuestKind,
+) -> Result<EffectiveValues, End> {
     for (field, _, span) in &texts {
         check_field(reader, *field, *span, kind)?;
         if !has_config || config.get(*field).is_some() {
             let fault = if has_config { "has a value in `config` too" } else { "stands without `config`" };
-            reader.report(Diagnostic::new(*span, format!("{} in `not_understood` {fault}", field.quoted())))?;
+            reader.report(Diagnostic::new(*span, format!("{} in `not_understood` {fault}", field.quoted_name())))?;
         }
     }
     if texts.is_empty() {
@@ -465,19 +495,20 @@ fn with_not_understood<'t, S: Source<'t>>(
     Ok(config.with_not_understood(texts.into_iter().map(|(field, text, _)| (field, text)).collect()))
 }
 
-fn check_field<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, field: Field, span: Span, kind: Kind) -> Result<(), End> {
+fn check_field<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>, field: Field, span: Span, kind: GuestKind) -> Result<(), End> {
     if field == Field::Tags {
-        return reader.report(Diagnostic::new(span, "tags stand beside `config`, not in it").help("move them to the guest's own `tags`"));
+        return reader
+            .report(Diagnostic::new(span, "tags stand beside `config`, not in it").with_help("move them to the guest's own `tags`"));
     }
     if rule_of(kind, field).is_none() {
-        return reader.report(Diagnostic::new(span, format!("{} is not a config key of {kind} guests", field.quoted())));
+        return reader.report(Diagnostic::new(span, format!("{} is not a config key of {kind} guests", field.quoted_name())));
     }
     Ok(())
 }
 
 /// An empty description is the same as none.
-fn is_nothing(value: &Value) -> bool {
-    matches!(value, Value::Text(text) if text.is_empty())
+fn is_empty_text(value: &FieldValue) -> bool {
+    matches!(value, FieldValue::Text(text) if text.is_empty())
 }
 
 const PENDING_KEYS: [&str; 3] = ["key", "value", "delete"];
@@ -486,161 +517,170 @@ const PENDING_KEYS: [&str; 3] = ["key", "value", "delete"];
 struct PendingDraft<'t> {
     key: Cow<'t, str>,
     span: Span,
-    value: Option<Loose>,
+    value: Option<UntypedValue>,
     delete: bool,
     /// Neither `value` nor `delete` was written.
-    bare: bool,
+    has_only_key: bool,
 }
 
-fn pending<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<Vec<PendingDraft<'t>>>, End> {
+fn read_pending<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>) -> Result<Option<Vec<PendingDraft<'t>>>, End> {
     let mut list = Vec::new();
-    let read = reader.items("`pending`", |reader| {
-        list.extend(pending_entry(reader)?);
+    let read = reader.read_items("`pending`", |reader| {
+        list.extend(read_pending_entry(reader)?);
         Ok(())
     })?;
     Ok(read.map(|_| list))
 }
 
 /// `{key, value}` or `{key, delete: true}` for a field of the table; `{key}` for anything else, and for a field whose new value is not understood.
-fn pending_entry<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<PendingDraft<'t>>, End> {
+fn read_pending_entry<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>) -> Result<Option<PendingDraft<'t>>, End> {
     let (mut key, mut value, mut delete) = (None, None, false);
-    let seen = reader.fields("a pending change", &PENDING_KEYS, |reader, index, _| match index {
-        0 => reader.text("`key`").map(|text| key = text),
-        1 => loose(reader).map(|loose| value = loose),
-        _ => reader.flag("`delete`").map(|flag| delete = flag == Some(true)),
+    let seen = reader.read_fields("a pending change", &PENDING_KEYS, |reader, index, _| match index {
+        0 => reader.read_text("`key`").map(|text| key = text),
+        1 => read_untyped_value(reader).map(|loose| value = loose),
+        _ => reader.read_flag("`delete`").map(|flag| delete = flag == Some(true)),
     })?;
     let Some(seen) = seen else { return Ok(None) };
-    reader.required(&seen, "a pending change", &PENDING_KEYS, &[0])?;
-    let bare = seen.key(1).is_none() && seen.key(2).is_none();
-    Ok(key.map(|(key, span)| PendingDraft { key, span, value, delete, bare }))
+    reader.require_keys(&seen, "a pending change", &PENDING_KEYS, &[0])?;
+    let bare = seen.key_span(1).is_none() && seen.key_span(2).is_none();
+    Ok(key.map(|(key, span)| PendingDraft { key, span, value, delete, has_only_key: bare }))
 }
 
 /// Sorted by key, each key once. A key that the table of this kind lacks is somebody else's, and its value is not kept.
-fn pending_of<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, list: Vec<PendingDraft<'t>>, kind: Kind) -> Result<Box<[Pending]>, End> {
+fn build_pending<'t, S: EventSource<'t>>(
+    reader: &mut DocumentReader<'t, S>,
+    list: Vec<PendingDraft<'t>>,
+    kind: GuestKind,
+) -> Result<Box<[PendingChange]>, End> {
     let mut list = list;
     list.sort_by(|left, right| (&left.key, left.span).cmp(&(&right.key, right.span)));
-    let mut entries: Vec<Pending> = Vec::with_capacity(list.len());
+    let mut entries: Vec<PendingChange> = Vec::with_capacity(list.len());
     for draft in list {
         if entries.last().is_some_and(|other| other.key() == draft.key) {
-            reader.report(Diagnostic::new(draft.span, format!("{} is pending twice", quoted(&draft.key))))?;
+            reader.report(Diagnostic::new(draft.span, format!("{} is pending twice", quote(&draft.key))))?;
         }
-        entries.extend(pending_known(reader, draft, kind)?);
+        entries.extend(build_pending_change(reader, draft, kind)?);
     }
     Ok(entries.into())
 }
 
-fn pending_known<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, draft: PendingDraft<'t>, kind: Kind) -> Result<Option<Pending>, End> {
+fn build_pending_change<'t, S: EventSource<'t>>(
+    reader: &mut DocumentReader<'t, S>,
+    draft: PendingDraft<'t>,
+    kind: GuestKind,
+) -> Result<Option<PendingChange>, End> {
     let index = Field::WORDS.iter().position(|word| *word == draft.key);
     let field = index.and_then(|index| Field::ALL.get(index).copied()).filter(|field| rule_of(kind, *field).is_some());
-    let Some(field) = field.filter(|_| !draft.bare) else { return Ok(Some(Pending::Other(draft.key.into()))) };
+    let Some(field) = field.filter(|_| !draft.has_only_key) else { return Ok(Some(PendingChange::Other(draft.key.into()))) };
     let value = match (draft.value, draft.delete) {
         (None, true) => None,
-        (Some(loose), false) => match loose.shaped(field.shape()) {
-            Some(value) => Some(value).filter(|value| !is_nothing(value)),
+        (Some(loose), false) => match loose.into_value(field.shape()) {
+            Some(value) => Some(value).filter(|value| !is_empty_text(value)),
             None => {
-                return reader.refuse(Diagnostic::new(draft.span, format!("the pending value of {} is of another type", field.quoted())));
+                return reader
+                    .report_none(Diagnostic::new(draft.span, format!("the pending value of {} is of another type", field.quoted_name())));
             }
         },
         _ => {
-            let message = format!("a pending change of {} has either `value` or `delete: true`", field.quoted());
-            return reader.refuse(Diagnostic::new(draft.span, message));
+            let message = format!("a pending change of {} has either `value` or `delete: true`", field.quoted_name());
+            return reader.report_none(Diagnostic::new(draft.span, message));
         }
     };
-    Ok(Some(Pending::Known(field, value)))
+    Ok(Some(PendingChange::Known(field, value)))
 }
 
 /// A value whose field is not known yet: members of a JSON object have no order.
-pub(crate) enum Loose {
+pub(crate) enum UntypedValue {
     Flag(bool),
     Number(u32),
     Text(Box<str>),
     List(Vec<Box<str>>),
-    Startup(Startup),
+    Startup(StartupOrder),
 }
 
-pub(crate) fn loose<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<Loose>, End> {
+pub(crate) fn read_untyped_value<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>) -> Result<Option<UntypedValue>, End> {
     Ok(match reader.peek_kind()? {
-        Next::Text => text(reader, "`value`")?.map(Loose::Text),
-        Next::Flag => reader.flag("`value`")?.map(Loose::Flag),
-        Next::Map => startup(reader)?.map(Loose::Startup),
-        Next::List => words(reader, "`value`")?.map(Loose::List),
-        Next::Other => {
-            let number = reader.integer("`value`", 0, u64::from(u32::MAX))?.and_then(|(number, _)| u32::try_from(number).ok());
-            number.map(Loose::Number)
+        ValueKind::Text => read_text(reader, "`value`")?.map(UntypedValue::Text),
+        ValueKind::Flag => reader.read_flag("`value`")?.map(UntypedValue::Flag),
+        ValueKind::Map => read_startup(reader)?.map(UntypedValue::Startup),
+        ValueKind::List => read_words(reader, "`value`")?.map(UntypedValue::List),
+        ValueKind::Other => {
+            let number = reader.read_integer("`value`", 0, u64::from(u32::MAX))?.and_then(|(number, _)| u32::try_from(number).ok());
+            number.map(UntypedValue::Number)
         }
     })
 }
 
-impl Loose {
-    pub(crate) fn shaped(self, shape: Shape) -> Option<Value> {
+impl UntypedValue {
+    pub(crate) fn into_value(self, shape: ValueShape) -> Option<FieldValue> {
         Some(match (shape, self) {
-            (Shape::Flag, Self::Flag(flag)) => Value::Flag(flag),
-            (Shape::Count, Self::Number(number)) => Value::Count(number),
-            (Shape::Mib, Self::Number(number)) => Value::Mib(number),
-            (Shape::Thousandths, Self::Number(number)) => Value::Thousandths(number),
-            (Shape::Text, Self::Text(text)) => Value::Text(text.trim_end().into()),
-            (Shape::Tags, Self::List(tags)) if tags.iter().all(|tag| is_seen_tag(tag)) => Value::Tags(Words::new(tags)),
-            (Shape::Startup, Self::Startup(startup)) => Value::Startup(startup),
-            (Shape::Boot, Self::List(devices)) => Value::Boot(Boot::Devices(devices.into())),
-            (Shape::Boot, Self::Text(letters)) => Value::Boot(Boot::legacy(&letters)?),
-            (Shape::Features, Self::List(words)) => Value::Features(features_of(&words)?),
+            (ValueShape::Flag, Self::Flag(flag)) => FieldValue::Flag(flag),
+            (ValueShape::Count, Self::Number(number)) => FieldValue::Count(number),
+            (ValueShape::Mib, Self::Number(number)) => FieldValue::Mib(number),
+            (ValueShape::Thousandths, Self::Number(number)) => FieldValue::Thousandths(number),
+            (ValueShape::Text, Self::Text(text)) => FieldValue::Text(text.trim_end().into()),
+            (ValueShape::Tags, Self::List(tags)) if tags.iter().all(|tag| is_observed_tag(tag)) => FieldValue::Tags(WordSet::new(tags)),
+            (ValueShape::Startup, Self::Startup(startup)) => FieldValue::Startup(startup),
+            (ValueShape::Boot, Self::List(devices)) => FieldValue::Boot(BootOrder::Devices(devices.into())),
+            (ValueShape::Boot, Self::Text(letters)) => FieldValue::Boot(BootOrder::from_legacy(&letters)?),
+            (ValueShape::Features, Self::List(words)) => FieldValue::Features(parse_features(&words)?),
             _ => return None,
         })
     }
 }
 
-fn features_of(words: &[Box<str>]) -> Option<Features> {
-    words.iter().try_fold(Features::none(), |features, word| {
-        Features::WORDS.iter().position(|own| **own == **word).map(|index| features.with(index))
+fn parse_features(words: &[Box<str>]) -> Option<HotplugFeatures> {
+    words.iter().try_fold(HotplugFeatures::empty(), |features, word| {
+        HotplugFeatures::WORDS.iter().position(|own| **own == **word).map(|index| features.with(index))
     })
 }
 
-pub(crate) fn words<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, what: &str) -> Result<Option<Vec<Box<str>>>, End> {
+pub(crate) fn read_words<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>, what: &str) -> Result<Option<Vec<Box<str>>>, End> {
     let mut words: Vec<Box<str>> = Vec::new();
-    let list = reader.items(what, |reader| {
-        words.extend(text(reader, what)?);
+    let list = reader.read_items(what, |reader| {
+        words.extend(read_text(reader, what)?);
         Ok(())
     })?;
     Ok(list.map(|_| words))
 }
 
 /// The key with its unit, for messages: what a platform shows may be in another one.
-fn measured(field: Field) -> &'static str {
+fn name_with_unit(field: Field) -> &'static str {
     match field {
         Field::Balloon => "`balloon` (in MiB, such as 1024)",
         Field::Memory => "`memory` (in MiB, such as 8192)",
         Field::Swap => "`swap` (in MiB, such as 512)",
         Field::Cpulimit => "`cpulimit` (in thousandths of a CPU, such as 1500)",
-        field => field.quoted(),
+        field => field.quoted_name(),
     }
 }
 
 /// A value in the form of artifacts: numbers in their unit, sets as lists.
-fn value<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, field: Field) -> Result<Option<Value>, End> {
-    let what = measured(field);
+fn read_field_value<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>, field: Field) -> Result<Option<FieldValue>, End> {
+    let what = name_with_unit(field);
     let shape = field.shape();
     Ok(match shape {
-        Shape::Flag => reader.flag(what)?.map(Value::Flag),
-        Shape::Count | Shape::Mib | Shape::Thousandths => {
-            let number = reader.integer(what, 0, u64::from(u32::MAX))?.and_then(|(number, _)| u32::try_from(number).ok());
+        ValueShape::Flag => reader.read_flag(what)?.map(FieldValue::Flag),
+        ValueShape::Count | ValueShape::Mib | ValueShape::Thousandths => {
+            let number = reader.read_integer(what, 0, u64::from(u32::MAX))?.and_then(|(number, _)| u32::try_from(number).ok());
             number.map(match shape {
-                Shape::Count => Value::Count,
-                Shape::Mib => Value::Mib,
-                _ => Value::Thousandths,
+                ValueShape::Count => FieldValue::Count,
+                ValueShape::Mib => FieldValue::Mib,
+                _ => FieldValue::Thousandths,
             })
         }
-        Shape::Text => reader.text(what)?.map(|(text, _)| Value::Text(text.trim_end().into())),
-        Shape::Tags => tags(reader, &mut Vec::new())?.map(Value::Tags),
-        Shape::Startup => startup(reader)?.map(Value::Startup),
-        Shape::Boot => boot(reader)?.map(Value::Boot),
-        Shape::Features => features(reader)?.map(Value::Features),
+        ValueShape::Text => reader.read_text(what)?.map(|(text, _)| FieldValue::Text(text.trim_end().into())),
+        ValueShape::Tags => read_tags(reader, &mut Vec::new())?.map(FieldValue::Tags),
+        ValueShape::Startup => read_startup(reader)?.map(FieldValue::Startup),
+        ValueShape::Boot => read_boot_order(reader)?.map(FieldValue::Boot),
+        ValueShape::Features => read_features(reader)?.map(FieldValue::Features),
     })
 }
 
-fn startup<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<Startup>, End> {
-    let mut startup = Startup::default();
-    let seen = reader.fields("`startup`", &["order", "up", "down"], |reader, key, _| {
-        let number = reader.integer("a part of `startup`", 0, u64::from(u32::MAX))?.and_then(|(number, _)| u32::try_from(number).ok());
+fn read_startup<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>) -> Result<Option<StartupOrder>, End> {
+    let mut startup = StartupOrder::default();
+    let seen = reader.read_fields("`startup`", &["order", "up", "down"], |reader, key, _| {
+        let number = reader.read_integer("a part of `startup`", 0, u64::from(u32::MAX))?.and_then(|(number, _)| u32::try_from(number).ok());
         match key {
             0 => startup.order = number,
             1 => startup.up = number,
@@ -652,22 +692,22 @@ fn startup<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<Start
 }
 
 /// A list of devices, or the letters of an old config.
-fn boot<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<Boot>, End> {
-    if reader.peek_kind()? == Next::Text {
-        let Some((letters, span)) = reader.text("`boot`")? else { return Ok(None) };
-        if let Some(boot) = Boot::legacy(&letters) {
+fn read_boot_order<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>) -> Result<Option<BootOrder>, End> {
+    if reader.peek_kind()? == ValueKind::Text {
+        let Some((letters, span)) = reader.read_text("`boot`")? else { return Ok(None) };
+        if let Some(boot) = BootOrder::from_legacy(&letters) {
             return Ok(Some(boot));
         }
-        let fault = Diagnostic::new(span, format!("{} are not the letters of an old boot order", quoted(&letters)));
-        return reader.refuse(fault.help("write devices as a list, such as [\"scsi0\", \"net0\"]"));
+        let fault = Diagnostic::new(span, format!("{} are not the letters of an old boot order", quote(&letters)));
+        return reader.report_none(fault.with_help("write devices as a list, such as [\"scsi0\", \"net0\"]"));
     }
-    Ok(words(reader, "`boot`")?.map(|devices| Boot::Devices(devices.into())))
+    Ok(read_words(reader, "`boot`")?.map(|devices| BootOrder::Devices(devices.into())))
 }
 
-fn features<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<Features>, End> {
-    let mut features = Features::none();
-    let list = reader.items("`hotplug`", |reader| {
-        if let Some((index, _)) = reader.word("a part of `hotplug`", &Features::WORDS)? {
+fn read_features<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>) -> Result<Option<HotplugFeatures>, End> {
+    let mut features = HotplugFeatures::empty();
+    let list = reader.read_items("`hotplug`", |reader| {
+        if let Some((index, _)) = reader.read_keyword("a part of `hotplug`", &HotplugFeatures::WORDS)? {
             features = features.with(index);
         }
         Ok(())

@@ -5,13 +5,13 @@
 use serde::Serialize;
 
 use super::ObservedGuest;
-use super::parse::{cause, vmid};
-use crate::document::{Diagnostic, Reader, Source, Span, Stop as End};
+use super::parse::{read_cause, read_vmid};
+use crate::document::{DecodeAborted as End, Diagnostic, DocumentReader, EventSource, Span};
 use crate::guest::Vmid;
 
 /// A guest that is not listed and not known to be absent, and why not. Members stand in the order of their names.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Unlisted {
+pub struct UnlistedGuest {
     /// Why it cannot be said whether it is there.
     pub cause: Box<str>,
     /// Its id.
@@ -21,26 +21,29 @@ pub struct Unlisted {
 const KEYS: [&str; 2] = ["cause", "vmid"];
 
 /// Reads one of them onto the others.
-pub(super) fn read<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, unlisted: &mut Vec<(Unlisted, Span)>) -> Result<(), End> {
+pub(super) fn read_unlisted<'t, S: EventSource<'t>>(
+    reader: &mut DocumentReader<'t, S>,
+    unlisted: &mut Vec<(UnlistedGuest, Span)>,
+) -> Result<(), End> {
     let (mut why, mut id) = (None, None);
-    let seen = reader.fields("a guest that is not listed", &KEYS, |reader, key, _| match key {
-        0 => cause(reader).map(|word| why = word),
-        _ => vmid(reader).map(|vmid| id = vmid),
+    let seen = reader.read_fields("a guest that is not listed", &KEYS, |reader, key, _| match key {
+        0 => read_cause(reader).map(|word| why = word),
+        _ => read_vmid(reader).map(|vmid| id = vmid),
     })?;
     let Some(seen) = seen else { return Ok(()) };
-    reader.required(&seen, "a guest that is not listed", &KEYS, &[0, 1])?;
+    reader.require_keys(&seen, "a guest that is not listed", &KEYS, &[0, 1])?;
     if let (Some(cause), Some((vmid, span))) = (why, id) {
-        unlisted.push((Unlisted { cause, vmid }, span));
+        unlisted.push((UnlistedGuest { cause, vmid }, span));
     }
     Ok(())
 }
 
 /// What is not listed is in no row, is named once, and makes the list incomplete.
-pub(super) fn check<'t, S: Source<'t>>(
-    reader: &mut Reader<'t, S>,
+pub(super) fn check_unlisted<'t, S: EventSource<'t>>(
+    reader: &mut DocumentReader<'t, S>,
     complete: Option<bool>,
     guests: &[ObservedGuest],
-    unlisted: &mut [(Unlisted, Span)],
+    unlisted: &mut [(UnlistedGuest, Span)],
 ) -> Result<(), End> {
     unlisted.sort_by_key(|(own, span)| (own.vmid, *span));
     let mut before = None;
@@ -53,7 +56,7 @@ pub(super) fn check<'t, S: Source<'t>>(
             _ if complete == Some(true) => format!("guest {vmid} stands under `unlisted`, but the list is called complete"),
             _ => continue,
         };
-        reader.report(Diagnostic::new(*span, fault).help("take a new reading"))?;
+        reader.report(Diagnostic::new(*span, fault).with_help("take a new reading"))?;
     }
     Ok(())
 }
@@ -63,58 +66,59 @@ mod tests {
     use crate::artifact;
     use crate::desired::Scope;
     use crate::guest::Vmid;
-    use crate::observe::{self, InScope, Observation};
+    use crate::observe::{self, Observation, PlanView};
 
-    fn written(observation: &Observation) -> String {
+    fn to_json(observation: &Observation) -> String {
         serde_json::to_string(observation).expect("serialises")
     }
 
-    const APART: &str = r#""unlisted":[{"cause":"hidden","vmid":104},{"cause":"not-permitted","vmid":105}]"#;
+    const UNLISTED_JSON: &str = r#""unlisted":[{"cause":"hidden","vmid":104},{"cause":"not-permitted","vmid":105}]"#;
 
-    fn lacking(complete: bool, guests: &str, unlisted: &str) -> String {
+    fn observation_json(complete: bool, guests: &str, unlisted: &str) -> String {
         format!(
             r#"{{"complete":{complete},"environment":"lab","guests":[{guests}],"nodes":[{{"name":"n1","online":true}}],"quorate":true,"schema":"converger.observation/1",{unlisted}}}"#
         )
     }
 
     #[test]
-    fn g2_why_a_guest_is_not_listed_is_its_cause_and_survives_a_recording() {
-        let text = lacking(false, "", APART);
+    fn g2_cause_of_an_unlisted_guest_survives_a_recording() {
+        let text = observation_json(false, "", UNLISTED_JSON);
         let observation = observe::parse(text.as_bytes()).expect("a reading");
-        assert_eq!(written(&observation), text);
+        assert_eq!(to_json(&observation), text);
         let ids: Vec<Vmid> = [104, 105, 106].into_iter().filter_map(Vmid::new).collect();
-        let scoped = observation.clone().within(&Scope::new(ids.clone()));
-        let causes = ids.iter().map(|vmid| match scoped.seen(*vmid, scoped.find(*vmid)) {
+        let scoped = observation.clone().into_scoped(&Scope::new(ids.clone()));
+        let causes = ids.iter().map(|vmid| match scoped.presence(*vmid, scoped.find(*vmid)) {
             observe::Seen::Unknown(cause) => cause,
             other => panic!("{other:?}"),
         });
         assert_eq!(causes.collect::<Vec<_>>(), ["hidden", "not-permitted", "not-listed"]);
-        let digest =
-            |ids: &[Vmid]| artifact::Digest::of(&InScope(&observation.clone().within(&Scope::new(ids.to_vec())))).expect("serialises");
+        let digest = |ids: &[Vmid]| {
+            artifact::Digest::of_value(&PlanView(&observation.clone().into_scoped(&Scope::new(ids.to_vec())))).expect("serialises")
+        };
         assert_ne!(digest(&ids), digest(&ids[2..]), "a plan shows the cause");
         assert_eq!(digest(&ids[2..]), digest(&[]), "g8: what is outside of the scope is not in it");
     }
 
     #[test]
-    fn g2_a_list_that_lacks_a_guest_is_not_whole_whatever_its_observer_says() {
-        let mut observation = observe::parse(lacking(false, "", APART).as_bytes()).expect("a reading");
+    fn g2_list_with_unlisted_guests_is_never_complete() {
+        let mut observation = observe::parse(observation_json(false, "", UNLISTED_JSON).as_bytes()).expect("a reading");
         observation.complete = true;
         let scope = Scope::new([104].into_iter().filter_map(Vmid::new).collect());
-        assert!(!observation.clone().within(&scope).complete);
-        assert!(observation.within(&Scope::new(vec![])).complete);
+        assert!(!observation.clone().into_scoped(&scope).complete);
+        assert!(observation.into_scoped(&Scope::new(vec![])).complete);
     }
 
     #[test]
-    fn a_guest_that_is_listed_and_not_listed_is_refused() {
+    fn guest_both_listed_and_unlisted_is_refused() {
         let row = r#"{"kind":"qemu","name":"a","node":"n1","status":"stopped","vmid":104}"#;
         let twice = r#""unlisted":[{"cause":"hidden","vmid":104},{"cause":"hidden","vmid":104}]"#;
         for (bad, said) in [
-            (lacking(false, row, APART), "is listed, and stands under"),
-            (lacking(true, "", APART), "the list is called complete"),
-            (lacking(false, "", twice), "twice"),
-            (lacking(false, "", r#""unlisted":[{"vmid":104}]"#), "lacks the key `cause`"),
-            (lacking(false, "", r#""unlisted":[{"cause":"No","vmid":104}]"#), "is not a cause"),
-            (lacking(false, "", r#""unlisted":[{"cause":"hidden","vmid":1}]"#), "must be between"),
+            (observation_json(false, row, UNLISTED_JSON), "is listed, and stands under"),
+            (observation_json(true, "", UNLISTED_JSON), "the list is called complete"),
+            (observation_json(false, "", twice), "twice"),
+            (observation_json(false, "", r#""unlisted":[{"vmid":104}]"#), "lacks the key `cause`"),
+            (observation_json(false, "", r#""unlisted":[{"cause":"No","vmid":104}]"#), "is not a cause"),
+            (observation_json(false, "", r#""unlisted":[{"cause":"hidden","vmid":1}]"#), "must be between"),
         ] {
             let faults = observe::parse(bad.as_bytes()).expect_err(&bad);
             assert!(faults.list().iter().any(|fault| fault.message.contains(said)), "{said}: {faults:?}");

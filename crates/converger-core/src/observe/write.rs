@@ -5,20 +5,20 @@
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
-use super::{Config, Ha, Observation, ObservedGuest, Pending, Reading, SCHEMA, Status, TagCase};
+use super::{EffectiveValues, HaState, Observation, ObservedGuest, ObservedStatus, PendingChange, Reading, SCHEMA, TagCase};
 use crate::guest::NodeName;
 use crate::normalize::Field;
 
 /// The part of a reading that a plan may depend on: who read it, and when, is outside.
-pub struct InScope<'o>(pub &'o Observation);
+pub struct PlanView<'o>(pub &'o Observation);
 
 impl Serialize for Observation {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
         map.serialize_entry("complete", &self.complete)?;
         map.serialize_entry("environment", &self.environment)?;
-        map.serialize_entry("guests", &Guests(self, Part::Whole))?;
-        map.serialize_entry("nodes", &Nodes(self, Part::Whole))?;
+        map.serialize_entry("guests", &GuestRows(self, WrittenPart::Whole))?;
+        map.serialize_entry("nodes", &NodeRows(self, WrittenPart::Whole))?;
         if !self.notes.is_empty() {
             map.serialize_entry("notes", &self.notes)?;
         }
@@ -27,11 +27,11 @@ impl Serialize for Observation {
         if let Some(source) = &self.source {
             map.serialize_entry("source", source)?;
         }
-        entry_some(&mut map, "tag_case", self.tag_case.map(TagCase::word).as_ref())?;
+        write_option(&mut map, "tag_case", self.tag_case.map(TagCase::word).as_ref())?;
         if let Some(taken_at) = &self.taken_at {
             map.serialize_entry("taken_at", taken_at)?;
         }
-        unlisted(&mut map, self)?;
+        write_unlisted(&mut map, self)?;
         if self.unmanaged > 0 {
             map.serialize_entry("unmanaged", &self.unmanaged)?;
         }
@@ -39,34 +39,34 @@ impl Serialize for Observation {
     }
 }
 
-impl Serialize for InScope<'_> {
+impl Serialize for PlanView<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
         map.serialize_entry("complete", &self.0.complete)?;
         map.serialize_entry("environment", &self.0.environment)?;
-        map.serialize_entry("guests", &Guests(self.0, Part::InScope))?;
-        map.serialize_entry("nodes", &Nodes(self.0, Part::InScope))?;
+        map.serialize_entry("guests", &GuestRows(self.0, WrittenPart::InScope))?;
+        map.serialize_entry("nodes", &NodeRows(self.0, WrittenPart::InScope))?;
         map.serialize_entry("quorate", &self.0.quorate)?;
         map.serialize_entry("schema", SCHEMA)?;
-        entry_some(&mut map, "tag_case", self.0.tag_case.map(TagCase::word).as_ref())?;
-        unlisted(&mut map, self.0)?;
+        write_option(&mut map, "tag_case", self.0.tag_case.map(TagCase::word).as_ref())?;
+        write_unlisted(&mut map, self.0)?;
         map.end()
     }
 }
 
-fn unlisted<M: SerializeMap>(map: &mut M, observation: &Observation) -> Result<(), M::Error> {
+fn write_unlisted<M: SerializeMap>(map: &mut M, observation: &Observation) -> Result<(), M::Error> {
     if observation.unlisted.is_empty() { Ok(()) } else { map.serialize_entry("unlisted", &observation.unlisted) }
 }
 
 /// How much of a reading is written.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Part {
+enum WrittenPart {
     Whole,
     /// Only what a plan may depend on: nodes that a guest in scope is on, and not who read a row.
     InScope,
 }
 
-struct Nodes<'o>(&'o Observation, Part);
+struct NodeRows<'o>(&'o Observation, WrittenPart);
 
 #[derive(Serialize)]
 struct NodeRow<'o> {
@@ -74,10 +74,10 @@ struct NodeRow<'o> {
     online: bool,
 }
 
-impl Serialize for Nodes<'_> {
+impl Serialize for NodeRows<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let Self(observation, which) = self;
-        let mut used = vec![*which == Part::Whole; observation.nodes.len()];
+        let mut used = vec![*which == WrittenPart::Whole; observation.nodes.len()];
         for guest in &observation.guests {
             if let Some(mark) = used.get_mut(guest.node) {
                 *mark = true;
@@ -95,72 +95,72 @@ impl Serialize for Nodes<'_> {
     }
 }
 
-struct Guests<'o>(&'o Observation, Part);
+struct GuestRows<'o>(&'o Observation, WrittenPart);
 
-impl Serialize for Guests<'_> {
+impl Serialize for GuestRows<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(self.0.guests.iter().map(|guest| Row(self.0, guest, self.1)))
+        serializer.collect_seq(self.0.guests.iter().map(|guest| ObservedGuestRow(self.0, guest, self.1)))
     }
 }
 
-struct Row<'o>(&'o Observation, &'o ObservedGuest, Part);
+struct ObservedGuestRow<'o>(&'o Observation, &'o ObservedGuest, WrittenPart);
 
-impl Serialize for Row<'_> {
+impl Serialize for ObservedGuestRow<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let Self(observation, guest, part) = self;
         let mut map = serializer.serialize_map(None)?;
-        if let Status::Unknown(Some(cause)) = &guest.status {
+        if let ObservedStatus::Unknown(Some(cause)) = &guest.status {
             map.serialize_entry("cause", cause)?;
         }
-        entry_read(&mut map, "config", &guest.config)?;
-        entry_some(&mut map, "cpus", guest.cpus.as_ref())?;
-        entry_some(&mut map, "digest", guest.digest.as_ref())?;
-        entry_read(&mut map, "ha", &guest.ha)?;
-        entry_read(&mut map, "identity", &guest.identity)?;
+        write_reading(&mut map, "config", &guest.config)?;
+        write_option(&mut map, "cpus", guest.cpus.as_ref())?;
+        write_option(&mut map, "digest", guest.digest.as_ref())?;
+        write_reading(&mut map, "ha", &guest.ha)?;
+        write_reading(&mut map, "identity", &guest.identity)?;
         map.serialize_entry("kind", &guest.kind)?;
-        entry_read(&mut map, "lock", &guest.lock)?;
+        write_reading(&mut map, "lock", &guest.lock)?;
         // Most rows have none, and none read is none that counts.
-        entry_some(&mut map, "macs", Some(&guest.macs).filter(|macs| !macs.is_empty()))?;
-        entry_some(&mut map, "maxmem", guest.maxmem.as_ref())?;
-        entry_some(&mut map, "name", guest.name.as_ref())?;
+        write_option(&mut map, "macs", Some(&guest.macs).filter(|macs| !macs.is_empty()))?;
+        write_option(&mut map, "maxmem", guest.maxmem.as_ref())?;
+        write_option(&mut map, "name", guest.name.as_ref())?;
         map.serialize_entry("node", &observation.node_of(guest).map(|node| &node.name))?;
-        let strange = guest.config.as_ref().read().map(Config::all_not_understood).filter(|keys| !keys.is_empty());
-        entry_some(&mut map, "not_understood", strange.map(NotUnderstood).as_ref())?;
-        entry_read(&mut map, "pending", &guest.pending)?;
-        entry_read(&mut map, "protection", &guest.protection)?;
-        entry_some(&mut map, "run_state", guest.run_state.as_ref())?;
+        let strange = guest.config.as_ref().into_option().map(EffectiveValues::all_not_understood).filter(|keys| !keys.is_empty());
+        write_option(&mut map, "not_understood", strange.map(NotUnderstood).as_ref())?;
+        write_reading(&mut map, "pending", &guest.pending)?;
+        write_reading(&mut map, "protection", &guest.protection)?;
+        write_option(&mut map, "run_state", guest.run_state.as_ref())?;
         // Who read a row is outside of what a plan may depend on (G7).
-        entry_some(&mut map, "source", guest.source.as_ref().filter(|_| *part == Part::Whole))?;
+        write_option(&mut map, "source", guest.source.as_ref().filter(|_| *part == WrittenPart::Whole))?;
         map.serialize_entry("status", status_word(&guest.status))?;
-        entry_read(&mut map, "tags", &guest.tags)?;
-        entry_read(&mut map, "template", &guest.template)?;
+        write_reading(&mut map, "tags", &guest.tags)?;
+        write_reading(&mut map, "template", &guest.template)?;
         map.serialize_entry("vmid", &guest.vmid)?;
         map.end()
     }
 }
 
-fn entry_read<M: SerializeMap, T: Serialize>(map: &mut M, key: &str, reading: &Reading<T>) -> Result<(), M::Error> {
-    entry_some(map, key, reading.as_ref().read())
+fn write_reading<M: SerializeMap, T: Serialize>(map: &mut M, key: &str, reading: &Reading<T>) -> Result<(), M::Error> {
+    write_option(map, key, reading.as_ref().into_option())
 }
 
-fn entry_some<M: SerializeMap, T: Serialize>(map: &mut M, key: &str, value: Option<&T>) -> Result<(), M::Error> {
+fn write_option<M: SerializeMap, T: Serialize>(map: &mut M, key: &str, value: Option<&T>) -> Result<(), M::Error> {
     value.map_or(Ok(()), |value| map.serialize_entry(key, value))
 }
 
-fn status_word(status: &Status) -> &'static str {
+fn status_word(status: &ObservedStatus) -> &'static str {
     match status {
-        Status::Known(state) => state.word(),
-        Status::Unknown(_) => "unknown",
+        ObservedStatus::Known(state) => state.word(),
+        ObservedStatus::Unknown(_) => "unknown",
     }
 }
 
-impl Serialize for Ha {
+impl Serialize for HaState {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_map(self.state.iter().map(|state| ("state", state)))
     }
 }
 
-impl Serialize for Config {
+impl Serialize for EffectiveValues {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_map(self.values.iter().map(|(field, value)| (field.word(), value)))
     }
@@ -175,7 +175,7 @@ impl Serialize for NotUnderstood<'_> {
     }
 }
 
-impl Serialize for Pending {
+impl Serialize for PendingChange {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
         match self {

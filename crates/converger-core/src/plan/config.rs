@@ -2,162 +2,169 @@
 
 use std::borrow::Cow;
 
-use super::{Awaited, Step};
+use super::{RestartField, Step};
 use crate::action::{Change, FieldChange};
-use crate::desired::{DesiredGuest, Setting};
-use crate::guest::{Kind, RunState};
-use crate::normalize::{self, Context, Effect, Field, Role, Rule, Value};
-use crate::observe::{Config, ObservedGuest, Pending, Reading, TagCase};
+use crate::desired::{DesiredGuest, DesiredSetting};
+use crate::guest::{GuestKind, RunState};
+use crate::normalize::{self, ChangeEffect, EffectContext, Field, FieldRole, FieldRule, FieldValue};
+use crate::observe::{EffectiveValues, ObservedGuest, PendingChange, Reading, TagCase};
 use crate::refusal::Refusal;
 
-/// How the declared config of one guest stands. Looking at it allocates nothing; only [`Drift::changes`] does.
-pub(super) struct Drift<'p> {
+/// How the declared config of one guest stands. Looking at it allocates nothing; only [`ConfigDrift::changes`] does.
+pub(super) struct ConfigDrift<'p> {
     guest: &'p DesiredGuest,
     row: &'p ObservedGuest,
     state: RunState,
-    context: Context,
+    context: EffectContext,
     tag_case: Option<TagCase>,
-    found: Found,
+    summary: DriftSummary,
 }
 
 /// What there is among the fields.
 #[derive(Clone, Copy, Default)]
-struct Found {
+struct DriftSummary {
     /// How many must be written.
     writes: usize,
     /// One must be written and takes effect at the next start only.
     writes_for_restart: bool,
     /// One is written already and waits for the next start.
-    waits: bool,
+    has_pending: bool,
 }
 
 /// How one declared field stands.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Standing {
+enum DeclaredFieldStatus {
     InEffect,
-    Waiting,
+    Pending,
     Differs,
 }
 
-pub(super) fn drift<'p>(guest: &'p DesiredGuest, row: &'p ObservedGuest, state: RunState, tag_case: Option<TagCase>) -> Drift<'p> {
+pub(super) fn find_drift<'p>(
+    guest: &'p DesiredGuest,
+    row: &'p ObservedGuest,
+    state: RunState,
+    tag_case: Option<TagCase>,
+) -> ConfigDrift<'p> {
     let context = match &row.config {
-        Reading::Read(config) if !guest.config.is_empty() => config.context(),
-        _ => Context { memory_hotplug: false },
+        Reading::Read(config) if !guest.config.is_empty() => config.effect_context(),
+        _ => EffectContext { memory_hotplug: false },
     };
-    let mut drift = Drift { guest, row, state, context, tag_case, found: Found::default() };
+    let mut drift = ConfigDrift { guest, row, state, context, tag_case, summary: DriftSummary::default() };
     for setting in &guest.config {
-        match drift.standing(setting) {
-            Standing::InEffect => {}
-            Standing::Waiting => drift.found.waits = true,
-            Standing::Differs => {
-                drift.found.writes += 1;
-                drift.found.writes_for_restart |= drift.effect(setting) == Effect::AtRestart;
+        match drift.field_status(setting) {
+            DeclaredFieldStatus::InEffect => {}
+            DeclaredFieldStatus::Pending => drift.summary.has_pending = true,
+            DeclaredFieldStatus::Differs => {
+                drift.summary.writes += 1;
+                drift.summary.writes_for_restart |= drift.effect(setting) == ChangeEffect::AtRestart;
             }
         }
     }
     drift
 }
 
-impl<'p> Drift<'p> {
+impl<'p> ConfigDrift<'p> {
     pub(super) fn differs(&self) -> bool {
-        self.found.writes > 0
+        self.summary.writes > 0
     }
 
     /// Declared config is written and waits for a restart.
-    pub(super) fn waits(&self) -> bool {
-        self.found.waits
+    pub(super) fn has_pending(&self) -> bool {
+        self.summary.has_pending
     }
 
     pub(super) fn needs_restart(&self) -> bool {
-        self.found.waits || self.found.writes_for_restart
+        self.summary.has_pending || self.summary.writes_for_restart
     }
 
     /// The fields that must be written.
     pub(super) fn changes(&self) -> Box<[FieldChange]> {
-        let differing = self.guest.config.iter().filter(|setting| self.standing(setting) == Standing::Differs);
-        let mut changes = Vec::with_capacity(self.found.writes);
+        let differing = self.guest.config.iter().filter(|setting| self.field_status(setting) == DeclaredFieldStatus::Differs);
+        let mut changes = Vec::with_capacity(self.summary.writes);
         changes.extend(differing.map(|setting| FieldChange {
             field: setting.field,
-            before: self.before(setting.field),
+            before: self.value_before(setting.field),
             after: self.wanted(setting).into_owned(),
-            pending: self.pending(setting.field).map(|value| value.cloned()),
+            pending: self.pending_value(setting.field).map(|value| value.cloned()),
             effect: self.effect(setting),
         }));
         changes.into()
     }
 
     /// The fields that take effect at the next start, with their declared values.
-    pub(super) fn at_restart(&self) -> Box<[Awaited]> {
-        let waits = |setting: &&Setting| match self.standing(setting) {
-            Standing::InEffect => false,
-            Standing::Waiting => true,
-            Standing::Differs => self.effect(setting) == Effect::AtRestart,
+    pub(super) fn restart_fields(&self) -> Box<[RestartField]> {
+        let waits = |setting: &&DesiredSetting| match self.field_status(setting) {
+            DeclaredFieldStatus::InEffect => false,
+            DeclaredFieldStatus::Pending => true,
+            DeclaredFieldStatus::Differs => self.effect(setting) == ChangeEffect::AtRestart,
         };
-        let awaited = |setting: &Setting| Awaited { field: setting.field, value: Some(setting.wanted.clone()) };
+        let awaited = |setting: &DesiredSetting| RestartField { field: setting.field, value: Some(setting.wanted.clone()) };
         self.guest.config.iter().filter(waits).map(awaited).collect()
     }
 
-    fn standing(&self, setting: &Setting) -> Standing {
+    fn field_status(&self, setting: &DesiredSetting) -> DeclaredFieldStatus {
         // A field without a line in the table cannot be declared; if it were, it would never be as declared.
-        let Some(rule) = self.rule(setting.field) else { return Standing::Differs };
+        let Some(rule) = self.rule(setting.field) else { return DeclaredFieldStatus::Differs };
         let wanted = self.wanted(setting);
-        let is_met = |observed: Option<&Value>| normalize::is_met(rule, wanted.as_ref().as_ref(), observed);
+        let is_met = |observed: Option<&FieldValue>| normalize::is_met(rule, wanted.as_ref().as_ref(), observed);
         let in_effect = self.is_in_effect(rule, setting);
-        match self.pending(setting.field) {
-            None if in_effect => Standing::InEffect,
-            None => Standing::Differs,
-            Some(pending) if !is_met(pending) => Standing::Differs,
-            Some(_) if in_effect => Standing::InEffect,
+        match self.pending_value(setting.field) {
+            None if in_effect => DeclaredFieldStatus::InEffect,
+            None => DeclaredFieldStatus::Differs,
+            Some(pending) if !is_met(pending) => DeclaredFieldStatus::Differs,
+            Some(_) if in_effect => DeclaredFieldStatus::InEffect,
             // What takes effect at once does not wait for a restart: whoever says so, nothing is interrupted for it.
-            Some(_) if self.state == RunState::Running && self.effect(setting) != Effect::AtRestart => Standing::Differs,
-            Some(_) => Standing::Waiting,
+            Some(_) if self.state == RunState::Running && self.effect(setting) != ChangeEffect::AtRestart => DeclaredFieldStatus::Differs,
+            Some(_) => DeclaredFieldStatus::Pending,
         }
     }
 
     /// The declared value as Proxmox stores it: a datacenter that does not keep the case of letters stores tags in lower case.
-    fn wanted(&self, setting: &'p Setting) -> Cow<'p, Option<Value>> {
+    fn wanted(&self, setting: &'p DesiredSetting) -> Cow<'p, Option<FieldValue>> {
         match (&setting.wanted, self.tag_case) {
-            (Some(Value::Tags(tags)), Some(TagCase::Lowered)) if tags.has_upper_case() => Cow::Owned(Some(Value::Tags(tags.lowered()))),
+            (Some(FieldValue::Tags(tags)), Some(TagCase::Lowered)) if tags.has_upper_case() => {
+                Cow::Owned(Some(FieldValue::Tags(tags.lowered())))
+            }
             (wanted, _) => Cow::Borrowed(wanted),
         }
     }
 
     /// Tags are read with the guest and not with its config.
-    fn is_in_effect(&self, rule: &Rule, setting: &Setting) -> bool {
+    fn is_in_effect(&self, rule: &FieldRule, setting: &DesiredSetting) -> bool {
         match (setting.field, setting.wanted.as_ref(), &self.row.tags) {
-            (Field::Tags, Some(Value::Tags(wanted)), Reading::Read(tags)) => match self.tag_case {
+            (Field::Tags, Some(FieldValue::Tags(wanted)), Reading::Read(tags)) => match self.tag_case {
                 Some(TagCase::Lowered) => wanted.lowered() == tags.lowered(),
                 Some(TagCase::Kept) | None => wanted == tags,
             },
             (Field::Tags, None, Reading::Read(tags)) => tags.is_empty(),
-            (_, wanted, _) => normalize::is_met(rule, wanted, self.current(setting.field)),
+            (_, wanted, _) => normalize::is_met(rule, wanted, self.effective_value(setting.field)),
         }
     }
 
     /// A value that is in effect, and pending to be lost, is kept by writing it: nothing in the guest changes.
-    fn effect(&self, setting: &Setting) -> Effect {
+    fn effect(&self, setting: &DesiredSetting) -> ChangeEffect {
         match (self.state, self.rule(setting.field)) {
             (RunState::Running, Some(rule)) if !self.is_in_effect(rule, setting) => {
-                normalize::effect(rule, self.current(setting.field), setting.wanted.as_ref(), self.context)
+                normalize::effect(rule, self.effective_value(setting.field), setting.wanted.as_ref(), self.context)
             }
-            _ => Effect::Recorded,
+            _ => ChangeEffect::Recorded,
         }
     }
 
-    fn rule(&self, field: Field) -> Option<&'static Rule> {
-        normalize::rule_of(self.guest.kind, field).filter(|rule| rule.role == Role::Managed)
+    fn rule(&self, field: Field) -> Option<&'static FieldRule> {
+        normalize::rule_of(self.guest.kind, field).filter(|rule| rule.role == FieldRole::Managed)
     }
 
     /// The value in effect, to be kept.
-    fn before(&self, field: Field) -> Option<Value> {
+    fn value_before(&self, field: Field) -> Option<FieldValue> {
         match (field, &self.row.tags) {
-            (Field::Tags, Reading::Read(tags)) => (!tags.is_empty()).then(|| Value::Tags(tags.clone())),
-            _ => self.current(field).cloned(),
+            (Field::Tags, Reading::Read(tags)) => (!tags.is_empty()).then(|| FieldValue::Tags(tags.clone())),
+            _ => self.effective_value(field).cloned(),
         }
     }
 
     /// The value in effect of a key of the config.
-    fn current(&self, field: Field) -> Option<&'p Value> {
+    fn effective_value(&self, field: Field) -> Option<&'p FieldValue> {
         match &self.row.config {
             Reading::Read(config) => config.get(field),
             Reading::Unread => None,
@@ -165,16 +172,16 @@ impl<'p> Drift<'p> {
     }
 
     /// The value that waits for the next start, if one does.
-    fn pending(&self, field: Field) -> Option<Option<&'p Value>> {
-        pending_of(self.row, field)
+    fn pending_value(&self, field: Field) -> Option<Option<&'p FieldValue>> {
+        pending_change(self.row, field)
     }
 }
 
 /// What waits for the next start under this key; `Some(None)` is a removal.
-fn pending_of(row: &ObservedGuest, field: Field) -> Option<Option<&Value>> {
+fn pending_change(row: &ObservedGuest, field: Field) -> Option<Option<&FieldValue>> {
     let Reading::Read(pending) = &row.pending else { return None };
     pending.iter().find_map(|entry| match entry {
-        Pending::Known(own, value) if *own == field => Some(value.as_ref()),
+        PendingChange::Known(own, value) if *own == field => Some(value.as_ref()),
         _ => None,
     })
 }
@@ -184,22 +191,22 @@ pub(super) fn tags_after(change: &Change) -> Option<Vec<&str>> {
     let Change::ConfigSet(fields) = change else { return None };
     let tags = fields.iter().find(|field| field.field == Field::Tags)?;
     Some(match &tags.after {
-        Some(Value::Tags(tags)) => tags.iter().collect(),
+        Some(FieldValue::Tags(tags)) => tags.iter().collect(),
         _ => Vec::new(),
     })
 }
 
 /// The tags that the guest has after its next start, if some are pending.
 pub(super) fn tags_pending(row: &ObservedGuest) -> Option<Vec<&str>> {
-    Some(match pending_of(row, Field::Tags)? {
-        Some(Value::Tags(tags)) => tags.iter().collect(),
+    Some(match pending_change(row, Field::Tags)? {
+        Some(FieldValue::Tags(tags)) => tags.iter().collect(),
         _ => Vec::new(),
     })
 }
 
 /// Values that Proxmox would not accept together with what the guest has.
-pub(super) fn unsupported(row: &ObservedGuest, steps: &[Step]) -> Option<Refusal> {
-    let (Kind::Qemu, Reading::Read(config)) = (row.kind, &row.config) else { return None };
+pub(super) fn check_supported(row: &ObservedGuest, steps: &[Step]) -> Option<Refusal> {
+    let (GuestKind::Qemu, Reading::Read(config)) = (row.kind, &row.config) else { return None };
     let fields = steps.iter().find_map(|step| match &step.change {
         Change::ConfigSet(fields) => Some(fields),
         _ => None,
@@ -211,18 +218,21 @@ pub(super) fn unsupported(row: &ObservedGuest, steps: &[Step]) -> Option<Refusal
     let after = |field: Field| match written(field) {
         Some(change) => change.after.as_ref(),
         // Proxmox holds a new value against what is pending before what is in effect.
-        None => pending_of(row, field).unwrap_or_else(|| config.get(field)),
+        None => pending_change(row, field).unwrap_or_else(|| config.get(field)),
     };
-    let least = mib(after(Field::Balloon))?;
-    let most = mib(after(Field::Memory)).unwrap_or(Config::MEMORY_DEFAULT_MIB);
+    let least = as_mib(after(Field::Balloon))?;
+    let most = as_mib(after(Field::Memory)).unwrap_or(EffectiveValues::MEMORY_DEFAULT_MIB);
     (least > most).then(|| {
-        Refusal::unsupported_change("balloon", &format!("{} would be more than the memory of {}", Value::Mib(least), Value::Mib(most)))
+        Refusal::unsupported_change(
+            "balloon",
+            &format!("{} would be more than the memory of {}", FieldValue::Mib(least), FieldValue::Mib(most)),
+        )
     })
 }
 
-fn mib(value: Option<&Value>) -> Option<u32> {
+fn as_mib(value: Option<&FieldValue>) -> Option<u32> {
     match value {
-        Some(Value::Mib(mib)) => Some(*mib),
+        Some(FieldValue::Mib(mib)) => Some(*mib),
         _ => None,
     }
 }

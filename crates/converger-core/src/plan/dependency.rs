@@ -4,22 +4,22 @@
 //! Refusing one guest may take away what another relied on; so the refusals spread until nothing changes. They only
 //! ever grow, so this ends, and the order of work does not matter for the result.
 
-use super::{Step, Verdict, guest, joined};
+use super::{Step, Verdict, guest, join_rows};
 use crate::action::Change;
 use crate::desired::Desired;
 use crate::guest::{RunState, Vmid};
 use crate::observe::Scoped;
 use crate::refusal::Refusal;
 
-pub(super) fn settle(desired: &Desired, observation: &Scoped, verdicts: &mut [Verdict]) {
+pub(super) fn settle_dependencies(desired: &Desired, observation: &Scoped, verdicts: &mut [Verdict]) {
     if !desired.has_dependencies() {
         return;
     }
-    let mut net = Net::new(desired, observation, verdicts);
-    net.spread();
+    let mut net = DependencyGraph::new(desired, observation, verdicts);
+    net.propagate_refusals();
     let refused: Vec<(usize, Vec<Refusal>)> = net.newly_refused().map(|index| (index, net.refusals(index))).collect();
     let waits: Vec<(usize, Box<[Vmid]>)> =
-        (0..net.guests.len()).map(|index| (index, net.waits(index))).filter(|(_, ids)| !ids.is_empty()).collect();
+        (0..net.guests.len()).map(|index| (index, net.wait_list(index))).filter(|(_, ids)| !ids.is_empty()).collect();
     for (index, refusals) in refused {
         if let Some(verdict) = verdicts.get_mut(index) {
             *verdict = Verdict::Refused(refusals);
@@ -28,7 +28,7 @@ pub(super) fn settle(desired: &Desired, observation: &Scoped, verdicts: &mut [Ve
     for (index, ids) in waits {
         if let Some(Verdict::Steps(steps)) = verdicts.get_mut(index) {
             // The first power step waits; what follows it on the same guest follows it anyway.
-            if let Some(step) = steps.iter_mut().find(|step| step.change.leads_to().is_some()) {
+            if let Some(step) = steps.iter_mut().find(|step| step.change.resulting_state().is_some()) {
                 step.wait = ids;
             }
         }
@@ -36,18 +36,18 @@ pub(super) fn settle(desired: &Desired, observation: &Scoped, verdicts: &mut [Ve
 }
 
 /// All guests, by index, and who comes after whom. A converged guest has a line here and nothing of its own on the heap.
-struct Net {
-    guests: Vec<Guest>,
+struct DependencyGraph {
+    guests: Vec<GraphGuest>,
     /// Who comes after whom, sorted.
-    after: Vec<Edge>,
+    after: Vec<IndexEdge>,
     /// The same, seen from the other end.
-    before: Vec<Edge>,
+    before: Vec<IndexEdge>,
 }
 
 /// From one index to another.
-type Edge = (usize, usize);
+type IndexEdge = (usize, usize);
 
-struct Guest {
+struct GraphGuest {
     index: usize,
     vmid: Vmid,
     /// Its run-state, where that can be relied on.
@@ -55,15 +55,15 @@ struct Guest {
     /// It is declared to run, whether or not it gets there.
     is_to_run: bool,
     /// It looks converged, but what waits for its next start was not read: it might be refused if it were.
-    is_unsure: bool,
+    is_uncertain: bool,
     /// What its own verdict was.
-    planned: Planned,
+    planned: PlannedPower,
     /// Refused by now, by its own verdict or by what it depends on.
     refused: bool,
 }
 
 #[derive(Clone, Copy, Default)]
-struct Planned {
+struct PlannedPower {
     refused: bool,
     steps: bool,
     /// It is started or comes up again.
@@ -72,31 +72,31 @@ struct Planned {
     stops: bool,
 }
 
-impl Net {
+impl DependencyGraph {
     fn new(desired: &Desired, observation: &Scoped, verdicts: &[Verdict]) -> Self {
-        let guests = joined(desired, observation).zip(verdicts).enumerate().map(|(index, ((guest, row), verdict))| {
-            let planned = planned(verdict);
-            Guest {
+        let guests = join_rows(desired, observation).zip(verdicts).enumerate().map(|(index, ((guest, row), verdict))| {
+            let planned = summarize_verdict(verdict);
+            GraphGuest {
                 index,
                 vmid: guest.vmid,
-                observed: guest::state(guest, row, observation),
+                observed: guest::reliable_state(guest, row, observation),
                 is_to_run: guest.state == Some(RunState::Running),
-                is_unsure: !planned.steps && !guest.config.is_empty() && row.is_some_and(|row| !row.pending.is_read()),
+                is_uncertain: !planned.steps && !guest.config.is_empty() && row.is_some_and(|row| !row.pending.is_read()),
                 planned,
                 refused: planned.refused,
             }
         });
         let edges = desired.guests().iter().map(|guest| guest.after.len()).sum();
-        let mut after: Vec<Edge> = Vec::with_capacity(edges);
+        let mut after: Vec<IndexEdge> = Vec::with_capacity(edges);
         for (index, guest) in desired.guests().iter().enumerate() {
             after.extend(guest.after.iter().filter_map(|vmid| desired.find(*vmid)).map(|(on, _)| (index, on)));
         }
-        let mut before: Vec<Edge> = after.iter().map(|(index, on)| (*on, *index)).collect();
+        let mut before: Vec<IndexEdge> = after.iter().map(|(index, on)| (*on, *index)).collect();
         before.sort_unstable();
         Self { guests: guests.collect(), after, before }
     }
 
-    fn spread(&mut self) {
+    fn propagate_refusals(&mut self) {
         let mut work: Vec<usize> = (0..self.guests.len()).collect();
         while let Some(index) = work.pop() {
             if !self.must_refuse(index) {
@@ -106,8 +106,8 @@ impl Net {
             guest.refused = true;
             // Whoever comes after it relied on it; whom it comes after relied on it only if it was to be stopped first.
             let stops = guest.planned.stops;
-            work.extend(from(&self.before, index));
-            work.extend(from(&self.after, index).filter(|_| stops));
+            work.extend(edges_from(&self.before, index));
+            work.extend(edges_from(&self.after, index).filter(|_| stops));
         }
     }
 
@@ -116,8 +116,8 @@ impl Net {
         let Some(guest) = self.guests.get(index) else { return false };
         guest.planned.steps
             && !guest.refused
-            && (self.refused_on(guest).next().is_some()
-                || self.not_running_on(guest).next().is_some()
+            && (self.refused_dependencies(guest).next().is_some()
+                || self.stopped_dependencies(guest).next().is_some()
                 || self.running_dependents(guest).next().is_some())
     }
 
@@ -127,8 +127,8 @@ impl Net {
 
     fn refusals(&self, index: usize) -> Vec<Refusal> {
         let Some(guest) = self.guests.get(index) else { return Vec::new() };
-        let refused: Vec<Vmid> = self.refused_on(guest).collect();
-        let down: Vec<Vmid> = self.not_running_on(guest).collect();
+        let refused: Vec<Vmid> = self.refused_dependencies(guest).collect();
+        let down: Vec<Vmid> = self.stopped_dependencies(guest).collect();
         let running: Vec<Vmid> = self.running_dependents(guest).collect();
         let of = |ids: Vec<Vmid>, make: fn(Vec<Vmid>) -> Refusal| (!ids.is_empty()).then(|| make(ids));
         let refusals =
@@ -137,27 +137,27 @@ impl Net {
     }
 
     /// Those that it comes after and that are refused, or would perhaps be if more of them had been read (G17).
-    fn refused_on<'n>(&'n self, guest: &'n Guest) -> impl Iterator<Item = Vmid> + 'n {
-        self.on(guest).filter(|on| on.refused || on.is_unsure).map(|on| on.vmid)
+    fn refused_dependencies<'n>(&'n self, guest: &'n GraphGuest) -> impl Iterator<Item = Vmid> + 'n {
+        self.dependencies(guest).filter(|on| on.refused || on.is_uncertain).map(|on| on.vmid)
     }
 
     /// Those that must run before it starts, and will not. Refused ones are counted as such.
-    fn not_running_on<'n>(&'n self, guest: &'n Guest) -> impl Iterator<Item = Vmid> + 'n {
+    fn stopped_dependencies<'n>(&'n self, guest: &'n GraphGuest) -> impl Iterator<Item = Vmid> + 'n {
         let starts = guest.planned.starts;
-        self.on(guest).filter(move |on| starts && !on.refused && !on.will_run()).map(|on| on.vmid)
+        self.dependencies(guest).filter(move |on| starts && !on.refused && !on.will_run()).map(|on| on.vmid)
     }
 
     /// Those that must be stopped before it is, and are not seen to be nor will be.
-    fn running_dependents<'n>(&'n self, guest: &'n Guest) -> impl Iterator<Item = Vmid> + 'n {
+    fn running_dependents<'n>(&'n self, guest: &'n GraphGuest) -> impl Iterator<Item = Vmid> + 'n {
         let stops = guest.planned.stops;
         self.dependents(guest).filter(move |dependent| stops && !dependent.will_be_stopped()).map(|dependent| dependent.vmid)
     }
 
     /// Guests whose power step must come before this one's.
-    fn waits(&self, index: usize) -> Box<[Vmid]> {
+    fn wait_list(&self, index: usize) -> Box<[Vmid]> {
         let Some(guest) = self.guests.get(index).filter(|guest| guest.planned.steps && !guest.refused) else { return Box::new([]) };
         if guest.planned.starts {
-            return self.on(guest).filter(|on| on.planned.starts).map(|on| on.vmid).collect();
+            return self.dependencies(guest).filter(|on| on.planned.starts).map(|on| on.vmid).collect();
         }
         if guest.planned.stops {
             return self.dependents(guest).filter(|dependent| dependent.planned.stops).map(|dependent| dependent.vmid).collect();
@@ -166,23 +166,23 @@ impl Net {
     }
 
     /// Those that a guest comes after.
-    fn on(&self, guest: &Guest) -> impl Iterator<Item = &Guest> {
-        from(&self.after, guest.index).filter_map(|index| self.guests.get(index))
+    fn dependencies(&self, guest: &GraphGuest) -> impl Iterator<Item = &GraphGuest> {
+        edges_from(&self.after, guest.index).filter_map(|index| self.guests.get(index))
     }
 
     /// Those that come after a guest.
-    fn dependents(&self, guest: &Guest) -> impl Iterator<Item = &Guest> {
-        from(&self.before, guest.index).filter_map(|index| self.guests.get(index))
+    fn dependents(&self, guest: &GraphGuest) -> impl Iterator<Item = &GraphGuest> {
+        edges_from(&self.before, guest.index).filter_map(|index| self.guests.get(index))
     }
 }
 
 /// Where the edges from this index lead, in order.
-fn from(sorted: &[Edge], index: usize) -> impl Iterator<Item = usize> {
+fn edges_from(sorted: &[IndexEdge], index: usize) -> impl Iterator<Item = usize> {
     let start = sorted.partition_point(|(from, _)| *from < index);
     sorted.iter().skip(start).take_while(move |(from, _)| *from == index).map(|(_, to)| *to)
 }
 
-impl Guest {
+impl GraphGuest {
     fn will_run(&self) -> bool {
         self.planned.starts || (self.observed == Some(RunState::Running) && !self.planned.stops)
     }
@@ -196,14 +196,14 @@ impl Guest {
     }
 }
 
-fn planned(verdict: &Verdict) -> Planned {
+fn summarize_verdict(verdict: &Verdict) -> PlannedPower {
     match verdict {
-        Verdict::Converged { .. } => Planned::default(),
-        Verdict::Refused(_) => Planned { refused: true, ..Planned::default() },
+        Verdict::Converged { .. } => PlannedPower::default(),
+        Verdict::Refused(_) => PlannedPower { refused: true, ..PlannedPower::default() },
         Verdict::Steps(steps) => {
-            let last = steps.iter().rev().find_map(|step: &Step| step.change.leads_to());
+            let last = steps.iter().rev().find_map(|step: &Step| step.change.resulting_state());
             let starts = steps.iter().any(|step| matches!(step.change, Change::Start | Change::Reboot { .. }));
-            Planned { refused: false, steps: true, starts, stops: last == Some(RunState::Stopped) }
+            PlannedPower { refused: false, steps: true, starts, stops: last == Some(RunState::Stopped) }
         }
     }
 }

@@ -2,43 +2,43 @@
 
 use std::collections::BTreeMap;
 
-use super::config::{self, Drift};
-use super::{Reason, Step, Verdict};
+use super::config::{self, ConfigDrift};
+use super::{Step, StepReason, Verdict};
 use crate::action::Change;
-use crate::desired::{DesiredGuest, Restart, Setting, Stop};
-use crate::guest::{Kind, RunState};
-use crate::normalize::{self, Field, Value};
-use crate::observe::{ObservedGuest, Pending, Reading, Scoped, Seen, Status};
-use crate::policy::{Grip, HOLD_TAG, Own, Rules};
+use crate::desired::{DesiredGuest, DesiredSetting, RestartPolicy, StopMethod};
+use crate::guest::{GuestKind, RunState};
+use crate::normalize::{self, Field, FieldValue};
+use crate::observe::{ObservedGuest, ObservedStatus, PendingChange, Reading, Scoped, Seen};
+use crate::policy::{GuestBlock, HOLD_TAG, OwnGuest, Rules};
 use crate::refusal::Refusal;
 
 pub(super) fn verdict(guest: &DesiredGuest, listed: Option<&ObservedGuest>, observation: &Scoped, rules: &Rules) -> Verdict {
-    let (row, state) = match observation.seen(guest.vmid, listed) {
+    let (row, state) = match observation.presence(guest.vmid, listed) {
         Seen::Missing => return Verdict::Refused(vec![Refusal::guest_missing()]),
         Seen::Unknown(cause) => return Verdict::Refused(vec![Refusal::guest_unknown(cause)]),
         Seen::Present(row, state) => (row, state),
     };
-    if let Some(refusals) = unfit(guest, row, observation) {
+    if let Some(refusals) = check_guest(guest, row, observation) {
         return Verdict::Refused(refusals);
     }
-    let drift = config::drift(guest, row, state, observation.tag_case);
-    let steps = steps(guest, state, &drift);
+    let drift = config::find_drift(guest, row, state, observation.tag_case);
+    let steps = plan_steps(guest, state, &drift);
     if steps.is_empty() {
-        return Verdict::Converged { pending_restart: drift.waits() };
+        return Verdict::Converged { pending_restart: drift.has_pending() };
     }
-    let refusals = guards(guest, row, &steps, rules);
+    let refusals = check_guards(guest, row, &steps, rules);
     if refusals.is_empty() { Verdict::Steps(steps) } else { Verdict::Refused(refusals) }
 }
 
 /// The run-state, where the guest is the declared one and its node answers.
-pub(super) fn state(guest: &DesiredGuest, listed: Option<&ObservedGuest>, observation: &Scoped) -> Option<RunState> {
-    let Seen::Present(row, state) = observation.seen(guest.vmid, listed) else { return None };
+pub(super) fn reliable_state(guest: &DesiredGuest, listed: Option<&ObservedGuest>, observation: &Scoped) -> Option<RunState> {
+    let Seen::Present(row, state) = observation.presence(guest.vmid, listed) else { return None };
     let is_online = observation.node_of(row).is_some_and(|node| node.online);
-    (is_online && not_the_one(guest, row).is_none()).then_some(state)
+    (is_online && check_identity(guest, row).is_none()).then_some(state)
 }
 
 /// The verdict where the whole reading is refused: what was found about the guest itself is kept.
-pub(super) fn refused_with(local: Verdict, refusals: &[Refusal]) -> Verdict {
+pub(super) fn add_refusals(local: Verdict, refusals: &[Refusal]) -> Verdict {
     let own = match local {
         Verdict::Refused(own) => own,
         Verdict::Converged { .. } | Verdict::Steps(_) => Vec::new(),
@@ -47,12 +47,12 @@ pub(super) fn refused_with(local: Verdict, refusals: &[Refusal]) -> Verdict {
 }
 
 /// Why the guest under this id is not the declared one, or what differs cannot be said.
-pub(super) fn unfit(guest: &DesiredGuest, row: &ObservedGuest, observation: &Scoped) -> Option<Vec<Refusal>> {
-    not_the_one(guest, row).or_else(|| not_readable(guest, row, observation))
+pub(super) fn check_guest(guest: &DesiredGuest, row: &ObservedGuest, observation: &Scoped) -> Option<Vec<Refusal>> {
+    check_identity(guest, row).or_else(|| check_readable(guest, row, observation))
 }
 
 /// Why the guest under this id is not the declared one.
-fn not_the_one(guest: &DesiredGuest, row: &ObservedGuest) -> Option<Vec<Refusal>> {
+fn check_identity(guest: &DesiredGuest, row: &ObservedGuest) -> Option<Vec<Refusal>> {
     if guest.kind != row.kind {
         return Some(vec![Refusal::kind_mismatch(guest.kind, row.kind)]);
     }
@@ -71,7 +71,7 @@ fn not_the_one(guest: &DesiredGuest, row: &ObservedGuest) -> Option<Vec<Refusal>
 }
 
 /// Why what differs cannot be said.
-fn not_readable(guest: &DesiredGuest, row: &ObservedGuest, observation: &Scoped) -> Option<Vec<Refusal>> {
+fn check_readable(guest: &DesiredGuest, row: &ObservedGuest, observation: &Scoped) -> Option<Vec<Refusal>> {
     let node = match observation.node_of(row) {
         Some(node) if node.online => None,
         Some(node) => Some(Refusal::node_offline(node.name.as_str())),
@@ -99,7 +99,7 @@ fn unread_fields(guest: &DesiredGuest, row: &ObservedGuest) -> Option<Vec<String
 
 /// Whether `Web` is stored as it is declared, or as `web`, is for the datacenter to say. Tags in lower case are stored as they are.
 fn tag_case_unread(guest: &DesiredGuest, observation: &Scoped) -> Option<Refusal> {
-    let is_open = |setting: &Setting| matches!(&setting.wanted, Some(Value::Tags(tags)) if tags.has_upper_case());
+    let is_open = |setting: &DesiredSetting| matches!(&setting.wanted, Some(FieldValue::Tags(tags)) if tags.has_upper_case());
     (observation.tag_case.is_none() && guest.config.iter().any(is_open)).then(Refusal::tag_case_unread)
 }
 
@@ -115,26 +115,26 @@ fn not_understood(guest: &DesiredGuest, row: &ObservedGuest) -> Option<Refusal> 
 }
 
 /// Config before run-state. A stop makes pending config take effect at the next start, so that it needs no restart.
-fn steps(guest: &DesiredGuest, state: RunState, drift: &Drift<'_>) -> Vec<Step> {
+fn plan_steps(guest: &DesiredGuest, state: RunState, drift: &ConfigDrift<'_>) -> Vec<Step> {
     let mut steps = Vec::new();
-    let mut push = |change: Change, reason: Reason, from: RunState| {
+    let mut push = |change: Change, reason: StepReason, from: RunState| {
         // Nearly always there is one; a vector would make room for four.
         steps.reserve_exact(1);
         steps.push(Step { change, reason, from, wait: Box::new([]) });
     };
     if drift.differs() {
-        push(Change::ConfigSet(drift.changes()), Reason::ConfigDiffers, state);
+        push(Change::ConfigSet(drift.changes()), StepReason::ConfigDiffers, state);
     }
     let stop = match guest.stop {
-        Stop::Shutdown => Change::Shutdown { timeout_secs: guest.stop_timeout_secs },
-        Stop::Hard => Change::Stop,
+        StopMethod::Shutdown => Change::Shutdown { timeout_secs: guest.stop_timeout_secs },
+        StopMethod::Hard => Change::Stop,
     };
     match (guest.state, state) {
-        (Some(RunState::Running), RunState::Stopped) => push(Change::Start, Reason::StateDiffers, state),
-        (Some(RunState::Stopped), RunState::Running) => push(stop, Reason::StateDiffers, state),
-        (wanted, RunState::Running) if guest.restart == Restart::WhenNeeded && drift.needs_restart() => {
-            let reason = Reason::RestartForConfig(drift.at_restart());
-            if guest.stop == Stop::Shutdown && guest.kind == Kind::Qemu {
+        (Some(RunState::Running), RunState::Stopped) => push(Change::Start, StepReason::StateDiffers, state),
+        (Some(RunState::Stopped), RunState::Running) => push(stop, StepReason::StateDiffers, state),
+        (wanted, RunState::Running) if guest.restart == RestartPolicy::WhenNeeded && drift.needs_restart() => {
+            let reason = StepReason::RestartForConfig(drift.restart_fields());
+            if guest.stop == StopMethod::Shutdown && guest.kind == GuestKind::Qemu {
                 push(Change::Reboot { timeout_secs: guest.stop_timeout_secs }, reason, RunState::Running);
             } else if wanted == Some(RunState::Running) {
                 // Proxmox's reboot of a container kills it after the timeout, and who declares a hard stop has a guest
@@ -150,11 +150,11 @@ fn steps(guest: &DesiredGuest, state: RunState, drift: &Drift<'_>) -> Vec<Step> 
 }
 
 /// All causes why these steps must not be taken.
-fn guards(guest: &DesiredGuest, row: &ObservedGuest, steps: &[Step], rules: &Rules) -> Vec<Refusal> {
+fn check_guards(guest: &DesiredGuest, row: &ObservedGuest, steps: &[Step], rules: &Rules) -> Vec<Refusal> {
     let mut refusals = Vec::new();
     let mut unread = unread_guards(row);
     // Whoever does not know which guest it is cannot know that it is not the one that this program runs in.
-    if rules.host().is_some() && !row.identity.is_read() && steps.iter().any(Step::interrupts) {
+    if rules.machine().is_some() && !row.identity.is_read() && steps.iter().any(Step::interrupts) {
         unread.push("identity".to_owned());
     }
     if !unread.is_empty() {
@@ -166,19 +166,19 @@ fn guards(guest: &DesiredGuest, row: &ObservedGuest, steps: &[Step], rules: &Rul
     if row.template == Reading::Read(true) {
         refusals.push(Refusal::guest_template());
     }
-    refusals.extend(ha_owned(row, steps));
-    if let Some(tag) = row.tags_carried().find(|tag| tag.eq_ignore_ascii_case(HOLD_TAG)) {
+    refusals.extend(check_ha(row, steps));
+    if let Some(tag) = row.current_and_pending_tags().find(|tag| tag.eq_ignore_ascii_case(HOLD_TAG)) {
         refusals.push(Refusal::guest_held(tag));
     }
-    refusals.extend(rules.grips_on(guest.vmid).map(Grip::refusal));
-    let foreign = foreign_pending(guest, row, rules);
+    refusals.extend(rules.blocks_on(guest.vmid).map(GuestBlock::refusal));
+    let foreign = foreign_pending_keys(guest, row, rules);
     if !foreign.is_empty() {
         refusals.push(Refusal::config_pending(foreign));
     }
-    refusals.extend(config::unsupported(row, steps));
-    refusals.extend(protected(guest, row, steps, rules));
-    refusals.extend(untold(row, steps, rules));
-    refusals.extend(unprotecting(row, steps, rules));
+    refusals.extend(config::check_supported(row, steps));
+    refusals.extend(check_protection(guest, row, steps, rules));
+    refusals.extend(check_own_guest(row, steps, rules));
+    refusals.extend(check_protecting_tags(row, steps, rules));
     refusals
 }
 
@@ -195,20 +195,20 @@ pub(super) fn unread_guards(row: &ObservedGuest) -> Vec<String> {
 }
 
 /// Its run-state is not ours to change, and nothing is while it is being moved.
-fn ha_owned(row: &ObservedGuest, steps: &[Step]) -> Option<Refusal> {
+fn check_ha(row: &ObservedGuest, steps: &[Step]) -> Option<Refusal> {
     let Reading::Read(Some(ha)) = &row.ha else { return None };
-    let changes_power = steps.iter().any(|step| step.change.leads_to().is_some());
-    let is_settled = matches!(row.status, Status::Known(state) if ha.is_settled(state));
-    let refused = ha.owns() && (changes_power || !is_settled);
+    let changes_power = steps.iter().any(|step| step.change.resulting_state().is_some());
+    let is_settled = matches!(row.status, ObservedStatus::Known(state) if ha.is_settled(state));
+    let refused = ha.owns_run_state() && (changes_power || !is_settled);
     refused.then(|| Refusal::ha_owned(ha.state.as_deref().unwrap_or("not known yet")))
 }
 
 /// Keys that wait for the next start, are not declared, and were not written by this program: any write or power step would apply them too.
-fn foreign_pending(guest: &DesiredGuest, row: &ObservedGuest, rules: &Rules) -> Vec<String> {
+fn foreign_pending_keys(guest: &DesiredGuest, row: &ObservedGuest, rules: &Rules) -> Vec<String> {
     let Reading::Read(pending) = &row.pending else { return Vec::new() };
-    let is_declared = |entry: &&Pending| match entry {
-        Pending::Known(field, _) => guest.config.iter().any(|setting| setting.field == *field),
-        Pending::Other(_) => false,
+    let is_declared = |entry: &&PendingChange| match entry {
+        PendingChange::Known(field, _) => guest.config.iter().any(|setting| setting.field == *field),
+        PendingChange::Other(_) => false,
     };
     pending
         .iter()
@@ -217,33 +217,33 @@ fn foreign_pending(guest: &DesiredGuest, row: &ObservedGuest, rules: &Rules) -> 
         .collect()
 }
 
-fn protected(guest: &DesiredGuest, row: &ObservedGuest, steps: &[Step], rules: &Rules) -> Option<Refusal> {
-    let interrupting = interrupting(steps);
+fn check_protection(guest: &DesiredGuest, row: &ObservedGuest, steps: &[Step], rules: &Rules) -> Option<Refusal> {
+    let interrupting = interrupting_changes(steps);
     if interrupting.is_empty() {
         return None;
     }
-    let grounds = rules.grounds(guest, row);
+    let grounds = rules.protection_grounds(guest, row);
     (!grounds.is_empty()).then(|| Refusal::protected_guest(grounds, interrupting))
 }
 
-fn interrupting(steps: &[Step]) -> Vec<String> {
+fn interrupting_changes(steps: &[Step]) -> Vec<String> {
     steps.iter().filter(|step| step.interrupts()).map(|step| step.change.word().to_owned()).collect()
 }
 
 /// The guest may be the one that this program runs in: neither it nor another could be told.
-fn untold(row: &ObservedGuest, steps: &[Step], rules: &Rules) -> Option<Refusal> {
+fn check_own_guest(row: &ObservedGuest, steps: &[Step], rules: &Rules) -> Option<Refusal> {
     let Reading::Read(identity) = &row.identity else { return None };
-    let host = rules.host().filter(|host| host.is(identity, &row.macs) == Own::Untold)?;
-    let changes = interrupting(steps);
-    (!changes.is_empty()).then(|| Refusal::own_guest_untold(host.unread(), changes))
+    let host = rules.machine().filter(|host| host.match_guest(identity, &row.macs) == OwnGuest::Unknown)?;
+    let changes = interrupting_changes(steps);
+    (!changes.is_empty()).then(|| Refusal::own_guest_untold(host.unreadable_marks(), changes))
 }
 
 /// Protecting tags that a step would take away, by writing others or by applying what is pending.
-fn unprotecting(row: &ObservedGuest, steps: &[Step], rules: &Rules) -> Option<Refusal> {
+fn check_protecting_tags(row: &ObservedGuest, steps: &[Step], rules: &Rules) -> Option<Refusal> {
     let written = steps.iter().find_map(|step| config::tags_after(&step.change));
     let kept = written.or_else(|| config::tags_pending(row))?;
     // Letter by letter: where a datacenter keeps the case of letters, the same word in another case is another tag.
     let lost: Vec<String> =
-        row.tags_carried().filter(|tag| rules.is_protecting_tag(tag) && !kept.contains(tag)).map(str::to_owned).collect();
+        row.current_and_pending_tags().filter(|tag| rules.is_protecting_tag(tag) && !kept.contains(tag)).map(str::to_owned).collect();
     (!lost.is_empty()).then(|| Refusal::protection_change(lost))
 }

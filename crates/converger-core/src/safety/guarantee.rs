@@ -5,24 +5,24 @@
 use crate::action::{Change, FieldChange};
 use crate::desired::DesiredGuest;
 use crate::guest::{RunState, Vmid};
-use crate::normalize::{Field, Value};
-use crate::observe::{Observation, ObservedGuest, Pending, Reading, Status};
+use crate::normalize::{Field, FieldValue};
+use crate::observe::{Observation, ObservedGuest, ObservedStatus, PendingChange, Reading};
 use crate::plan::{Plan, Step, Verdict};
-use crate::policy::{HOLD_TAG, Own, OwnWrite, Rules};
+use crate::policy::{HOLD_TAG, OwnGuest, OwnWrite, Rules};
 use crate::refusal::Refusal;
 
 /// A guarantee that a step of a guest can break.
-type Check = fn(&Case<'_>) -> bool;
+type GuaranteeCheck = fn(&GuestCase<'_>) -> bool;
 
-const CHECKS: [(&str, Check); 4] = [
-    ("G1", |case| !case.is_wholly_known()),
+const CHECKS: [(&str, GuaranteeCheck); 4] = [
+    ("G1", |case| !case.is_fully_known()),
     ("G2", |case| case.row.is_none()),
-    ("G3", |case| case.interrupts_protected() || case.unprotects()),
-    ("G12", |case| case.is_taken()),
+    ("G3", |case| case.interrupts_protected() || case.removes_protection()),
+    ("G12", |case| case.is_blocked()),
 ];
 
 /// One guest with steps.
-struct Case<'p> {
+struct GuestCase<'p> {
     guest: &'p DesiredGuest,
     steps: &'p [Step],
     row: Option<&'p ObservedGuest>,
@@ -30,36 +30,36 @@ struct Case<'p> {
     rules: &'p Rules,
 }
 
-pub(super) fn violations(plan: &Plan) -> Vec<Refusal> {
-    let found = CHECKS.iter().map(|(guarantee, check)| (*guarantee, guests_that(plan, *check)));
+pub(super) fn find_violations(plan: &Plan) -> Vec<Refusal> {
+    let found = CHECKS.iter().map(|(guarantee, check)| (*guarantee, guests_breaking(plan, *check)));
     found.filter(|(_, guests)| !guests.is_empty()).map(|(guarantee, guests)| Refusal::guarantee_broken(guarantee, guests)).collect()
 }
 
-fn guests_that(plan: &Plan, is_broken: Check) -> Vec<Vmid> {
+fn guests_breaking(plan: &Plan, is_broken: GuaranteeCheck) -> Vec<Vmid> {
     let cases = plan.desired().guests().iter().zip(plan.verdicts()).filter_map(|(guest, verdict)| match verdict {
         Verdict::Steps(steps) => {
             let observation = plan.observation();
-            Some(Case { guest, steps, row: observation.find(guest.vmid), observation, rules: plan.rules() })
+            Some(GuestCase { guest, steps, row: observation.find(guest.vmid), observation, rules: plan.rules() })
         }
         _ => None,
     });
     cases.filter(|case| is_broken(case)).map(|case| case.guest.vmid).collect()
 }
 
-impl Case<'_> {
+impl GuestCase<'_> {
     /// The reading is whole, and so is what was read of the guest, which is the declared one.
-    fn is_wholly_known(&self) -> bool {
+    fn is_fully_known(&self) -> bool {
         let Some(row) = self.row else { return false };
         let reading = self.observation.quorate && self.observation.complete;
         let online = self.observation.nodes.get(row.node).is_some_and(|node| node.online);
-        let status = matches!(row.status, Status::Known(state) if self.steps.first().is_some_and(|step| step.from == state));
+        let status = matches!(row.status, ObservedStatus::Known(state) if self.steps.first().is_some_and(|step| step.from == state));
         let guards = row.lock.is_read() && row.ha.is_read() && row.template.is_read() && row.protection.is_read();
         let values = row.tags.is_read() && row.pending.is_read() && (row.config.is_read() || !self.writes_config());
         let values = values && !self.writes_not_understood(row) && !self.writes_tags_of_unknown_case();
-        reading && online && status && guards && values && self.is_the_declared_one(row)
+        reading && online && status && guards && values && self.is_declared_guest(row)
     }
 
-    fn is_the_declared_one(&self, row: &ObservedGuest) -> bool {
+    fn is_declared_guest(&self, row: &ObservedGuest) -> bool {
         let named = row.name.as_ref().is_some_and(|seen| self.guest.name.as_ref().is_none_or(|name| name.as_str() == &**seen));
         let pinned = self.guest.identity.as_ref().is_none_or(|pinned| match &row.identity {
             Reading::Read(seen) => pinned.marks().into_iter().zip(seen.marks()).all(|(ours, theirs)| ours.1.is_none() || ours == theirs),
@@ -70,22 +70,22 @@ impl Case<'_> {
 
     /// Whether a step writes keys that are read with the config; tags are read with the guest.
     fn writes_config(&self) -> bool {
-        self.writes().flatten().any(|field| field.field != Field::Tags)
+        self.config_writes().flatten().any(|field| field.field != Field::Tags)
     }
 
     /// Whether a step replaces a value that nobody understood, so that nobody can say what the step changes.
     fn writes_not_understood(&self, row: &ObservedGuest) -> bool {
         let Reading::Read(config) = &row.config else { return false };
-        self.writes().flatten().any(|change| config.not_understood(change.field).is_some())
+        self.config_writes().flatten().any(|change| config.not_understood(change.field).is_some())
     }
 
     /// Whether a step writes tags of which nobody knows how they will be stored.
     fn writes_tags_of_unknown_case(&self) -> bool {
-        let is_open = |value: &Option<Value>| matches!(value, Some(Value::Tags(tags)) if tags.has_upper_case());
-        self.observation.tag_case.is_none() && self.writes().flatten().any(|change| is_open(&change.after))
+        let is_open = |value: &Option<FieldValue>| matches!(value, Some(FieldValue::Tags(tags)) if tags.has_upper_case());
+        self.observation.tag_case.is_none() && self.config_writes().flatten().any(|change| is_open(&change.after))
     }
 
-    fn writes(&self) -> impl Iterator<Item = &[FieldChange]> {
+    fn config_writes(&self) -> impl Iterator<Item = &[FieldChange]> {
         self.steps.iter().filter_map(|step| match &step.change {
             Change::ConfigSet(fields) => Some(&**fields),
             _ => None,
@@ -97,7 +97,7 @@ impl Case<'_> {
         goes_down && self.is_protected()
     }
 
-    /// The rules are data; who falls under them is looked up here anew and not by [`Rules::grounds`].
+    /// The rules are data; who falls under them is looked up here anew and not by [`Rules::protection_grounds`].
     fn is_protected(&self) -> bool {
         let rules = self.rules;
         let begins = |name: &str| {
@@ -106,43 +106,44 @@ impl Case<'_> {
         };
         let declared = self.guest.name.as_ref().is_some_and(|name| begins(name.as_str()));
         let seen = self.row.is_some_and(|row| {
-            let tagged = row.tags_carried().any(|tag| rules.is_protecting_tag(tag));
+            let tagged = row.current_and_pending_tags().any(|tag| rules.is_protecting_tag(tag));
             // An unread identity may be that of the guest that this program runs in.
-            let ours = rules.host().is_some_and(|host| match &row.identity {
-                Reading::Read(identity) => host.is(identity, &row.macs) != Own::No,
+            let ours = rules.machine().is_some_and(|host| match &row.identity {
+                Reading::Read(identity) => host.match_guest(identity, &row.macs) != OwnGuest::No,
                 Reading::Unread => true,
             });
             row.name.as_deref().is_some_and(begins) || tagged || row.protection == Reading::Read(true) || ours
         });
-        let wanted = |value: &Option<Value>| matches!(value, Some(Value::Tags(tags)) if rules.tags().iter().any(|tag| tags.has(tag)));
+        let wanted = |value: &Option<FieldValue>| matches!(value, Some(FieldValue::Tags(tags)) if rules.tags().iter().any(|tag| tags.contains_ignore_case(tag)));
         let tagged = self.guest.config.iter().any(|setting| wanted(&setting.wanted));
         declared || tagged || seen || rules.ids().contains(&self.guest.vmid)
     }
 
     /// A protecting tag is there before a step and not after it.
-    fn unprotects(&self) -> bool {
+    fn removes_protection(&self) -> bool {
         let Some(row) = self.row else { return false };
-        let written: Vec<&Option<Value>> =
-            self.writes().flatten().filter(|field| field.field == Field::Tags).map(|field| &field.after).collect();
+        let written: Vec<&Option<FieldValue>> =
+            self.config_writes().flatten().filter(|field| field.field == Field::Tags).map(|field| &field.after).collect();
         let waiting = match &row.pending {
             Reading::Read(pending) => pending.iter().find_map(|entry| match entry {
-                Pending::Known(Field::Tags, value) => Some(value),
+                PendingChange::Known(Field::Tags, value) => Some(value),
                 _ => None,
             }),
             Reading::Unread => None,
         };
         // What is written replaces what is pending; where nothing is written, a step may apply what is.
         let afters = if written.is_empty() { waiting.into_iter().collect() } else { written };
-        let stays = |tag: &str| afters.iter().all(|after| matches!(after, Some(Value::Tags(tags)) if tags.iter().any(|own| own == tag)));
-        !afters.is_empty() && row.tags_carried().any(|tag| self.rules.is_protecting_tag(tag) && !stays(tag))
+        let stays =
+            |tag: &str| afters.iter().all(|after| matches!(after, Some(FieldValue::Tags(tags)) if tags.iter().any(|own| own == tag)));
+        !afters.is_empty() && row.current_and_pending_tags().any(|tag| self.rules.is_protecting_tag(tag) && !stays(tag))
     }
 
     /// It is in somebody else's hands: locked, held, a template, owned by high availability, or with changes pending.
-    fn is_taken(&self) -> bool {
+    fn is_blocked(&self) -> bool {
         let Some(row) = self.row else { return false };
         let locked = matches!(row.lock, Reading::Read(Some(_)));
-        let gripped = self.rules.grips_on(self.guest.vmid).next().is_some();
-        let held = gripped || row.tags_carried().any(|tag| tag.eq_ignore_ascii_case(HOLD_TAG));
+        let gripped = self.rules.blocks_on(self.guest.vmid).next().is_some();
+        let held = gripped || row.current_and_pending_tags().any(|tag| tag.eq_ignore_ascii_case(HOLD_TAG));
         locked || held || row.template == Reading::Read(true) || self.is_ha_owned(row) || self.has_foreign_pending(row)
     }
 
@@ -151,8 +152,8 @@ impl Case<'_> {
         let power = self.steps.iter().any(|step| !matches!(step.change, Change::ConfigSet(_)));
         match ha.state.as_deref() {
             Some("ignored") => false,
-            Some("started" | "enabled") => power || row.status != Status::Known(RunState::Running),
-            Some("stopped" | "disabled") => power || row.status != Status::Known(RunState::Stopped),
+            Some("started" | "enabled") => power || row.status != ObservedStatus::Known(RunState::Running),
+            Some("stopped" | "disabled") => power || row.status != ObservedStatus::Known(RunState::Stopped),
             _ => true,
         }
     }
@@ -160,9 +161,9 @@ impl Case<'_> {
     fn has_foreign_pending(&self, row: &ObservedGuest) -> bool {
         let Reading::Read(pending) = &row.pending else { return false };
         let is_declared = |key: &str| self.guest.config.iter().any(|setting| setting.field.word() == key);
-        let is_own = |entry: &Pending| match entry {
-            Pending::Known(field, value) => self.rules.own_writes().contains(&OwnWrite::new(self.guest.vmid, *field, value.as_ref())),
-            Pending::Other(_) => false,
+        let is_own = |entry: &PendingChange| match entry {
+            PendingChange::Known(field, value) => self.rules.own_writes().contains(&OwnWrite::new(self.guest.vmid, *field, value.as_ref())),
+            PendingChange::Other(_) => false,
         };
         pending.iter().any(|entry| !is_declared(entry.key()) && !is_own(entry))
     }
@@ -175,15 +176,15 @@ mod tests {
     use super::*;
     use crate::action::FieldChange;
     use crate::guest::RunState;
-    use crate::normalize::{Effect, Words};
-    use crate::plan::Reason;
-    use crate::policy::{Host, Mark, Rules};
-    use crate::refusal::{Code, Datum};
-    use crate::testing::World;
+    use crate::normalize::{ChangeEffect, WordSet};
+    use crate::plan::StepReason;
+    use crate::policy::{MachineIdentity, MachineMark, Rules};
+    use crate::refusal::{Datum, RefusalCode};
+    use crate::testing::TestWorld;
 
     /// A world of one guest that is as declared; the tests change one point of it.
-    fn world() -> World {
-        World {
+    fn sample_world() -> TestWorld {
+        TestWorld {
             desired: json!({ "version": 1, "environment": "lab", "guests": [{ "vmid": 100, "kind": "qemu", "name": "web" }] }),
             observation: json!({ "schema": "converger.observation/1", "environment": "lab", "complete": true, "quorate": true,
                 "nodes": [{ "name": "pve1", "online": true }],
@@ -193,39 +194,51 @@ mod tests {
         }
     }
 
-    fn seen(key: &str, value: Json) -> World {
-        let mut world = world();
+    fn world_with_row(key: &str, value: Json) -> TestWorld {
+        let mut world = sample_world();
         world.observation["guests"][0][key] = value;
         world
     }
 
-    fn unread(key: &str) -> World {
-        let mut world = world();
+    fn world_without(key: &str) -> TestWorld {
+        let mut world = sample_world();
         world.observation["guests"][0].as_object_mut().expect("a row").remove(key);
         world
     }
 
-    fn named(name: &str) -> World {
-        let mut world = seen("name", json!(name));
+    fn world_named(name: &str) -> TestWorld {
+        let mut world = world_with_row("name", json!(name));
         world.desired["guests"][0]["name"] = json!(name);
         world
     }
 
-    fn read_as(key: &str, value: Json) -> World {
-        let mut world = world();
+    fn world_with_observation(key: &str, value: Json) -> TestWorld {
+        let mut world = sample_world();
         world.observation[key] = value;
         world
     }
 
     fn set_tags(after: &[&str]) -> Change {
-        let tags = Words::new(after.iter().map(|tag| (*tag).into()).collect());
-        let after = (!tags.is_empty()).then_some(Value::Tags(tags));
-        Change::ConfigSet(Box::new([FieldChange { field: Field::Tags, before: None, after, pending: None, effect: Effect::Recorded }]))
+        let tags = WordSet::new(after.iter().map(|tag| (*tag).into()).collect());
+        let after = (!tags.is_empty()).then_some(FieldValue::Tags(tags));
+        Change::ConfigSet(Box::new([FieldChange {
+            field: Field::Tags,
+            before: None,
+            after,
+            pending: None,
+            effect: ChangeEffect::Recorded,
+        }]))
     }
 
     fn set_cores() -> Change {
-        let after = Some(Value::Count(4));
-        Change::ConfigSet(Box::new([FieldChange { field: Field::Cores, before: None, after, pending: None, effect: Effect::AtRestart }]))
+        let after = Some(FieldValue::Count(4));
+        Change::ConfigSet(Box::new([FieldChange {
+            field: Field::Cores,
+            before: None,
+            after,
+            pending: None,
+            effect: ChangeEffect::AtRestart,
+        }]))
     }
 
     fn interruptions() -> [Change; 3] {
@@ -233,22 +246,22 @@ mod tests {
     }
 
     /// The plan that a planner without any checks would make of this world.
-    fn forged(world: &World, changes: Vec<Change>) -> Plan {
-        let step = |change| Step { change, reason: Reason::StateDiffers, from: RunState::Running, wait: Box::new([]) };
+    fn forged_plan(world: &TestWorld, changes: Vec<Change>) -> Plan {
+        let step = |change| Step { change, reason: StepReason::StateDiffers, from: RunState::Running, wait: Box::new([]) };
         let steps = Verdict::Steps(changes.into_iter().map(step).collect());
         world.parse().expect("it parses").plan().with_verdicts(vec![steps])
     }
 
     #[track_caller]
-    fn check(world: &World, change: Change, broken: &[&str]) {
-        let plan = forged(world, vec![change.clone()]);
-        let found = violations(&plan);
+    fn check(world: &TestWorld, change: Change, broken: &[&str]) {
+        let plan = forged_plan(world, vec![change.clone()]);
+        let found = find_violations(&plan);
         let names: Vec<&str> = found.iter().map(guarantee_of).collect();
         assert_eq!(names, broken, "{change:?} on {}", world.observation);
     }
 
     fn guarantee_of(refusal: &Refusal) -> &str {
-        assert_eq!(refusal.code(), Code::GuaranteeBroken);
+        assert_eq!(refusal.code(), RefusalCode::GuaranteeBroken);
         match refusal.evidence() {
             [("guarantee", Datum::Text(name)), ("guests", Datum::Ids(guests))] if guests.len() == 1 => name,
             other => panic!("no evidence of who: {other:?}"),
@@ -256,32 +269,32 @@ mod tests {
     }
 
     #[test]
-    fn nothing_stands_against_steps_on_a_guest_that_is_wholly_known() {
+    fn accepts_steps_on_a_fully_known_guest() {
         for change in interruptions().into_iter().chain([Change::Start, set_cores(), set_tags(&[])]) {
-            check(&world(), change, &[]);
+            check(&sample_world(), change, &[]);
         }
     }
 
     #[test]
-    fn g1_a_forged_step_on_incomplete_truth_is_found() {
+    fn g1_a_forged_step_on_an_incomplete_observation_is_found() {
         let worlds = [
-            read_as("quorate", json!(false)),
-            read_as("complete", json!(false)),
-            read_as("nodes", json!([{ "name": "pve1", "online": false }])),
-            seen("status", json!("unknown")),
-            seen("name", json!("other")),
-            unread("lock"),
-            unread("ha"),
-            unread("template"),
-            unread("protection"),
-            unread("tags"),
-            unread("pending"),
+            world_with_observation("quorate", json!(false)),
+            world_with_observation("complete", json!(false)),
+            world_with_observation("nodes", json!([{ "name": "pve1", "online": false }])),
+            world_with_row("status", json!("unknown")),
+            world_with_row("name", json!("other")),
+            world_without("lock"),
+            world_without("ha"),
+            world_without("template"),
+            world_without("protection"),
+            world_without("tags"),
+            world_without("pending"),
         ];
         for world in worlds {
             check(&world, Change::Start, &["G1"]);
             check(&world, set_cores(), &["G1"]);
         }
-        let container = read_as(
+        let container = world_with_observation(
             "guests",
             json!([{ "vmid": 100, "kind": "lxc", "name": "web", "node": "pve1", "status": "running", "lock": null,
             "ha": null, "template": false, "protection": false, "tags": [], "pending": [] }]),
@@ -291,51 +304,51 @@ mod tests {
 
     #[test]
     fn g1_a_forged_write_over_a_value_that_is_not_understood_is_found() {
-        check(&seen("not_understood", json!({ "cores": "many" })), set_cores(), &["G1"]);
-        check(&seen("not_understood", json!({ "boot": " " })), set_cores(), &[]);
-        check(&seen("not_understood", json!({ "cores": "many" })), Change::Start, &[]);
+        check(&world_with_row("not_understood", json!({ "cores": "many" })), set_cores(), &["G1"]);
+        check(&world_with_row("not_understood", json!({ "boot": " " })), set_cores(), &[]);
+        check(&world_with_row("not_understood", json!({ "cores": "many" })), Change::Start, &[]);
     }
 
     #[test]
     fn g1_a_forged_write_of_tags_that_may_be_stored_otherwise_is_found() {
-        check(&world(), set_tags(&["Edge"]), &["G1"]);
-        check(&world(), set_tags(&["edge"]), &[]);
+        check(&sample_world(), set_tags(&["Edge"]), &["G1"]);
+        check(&sample_world(), set_tags(&["edge"]), &[]);
         for case in ["kept", "lowered"] {
-            check(&read_as("tag_case", json!(case)), set_tags(&["Edge"]), &[]);
+            check(&world_with_observation("tag_case", json!(case)), set_tags(&["Edge"]), &[]);
         }
     }
 
     #[test]
     fn g2_a_forged_step_on_a_missing_guest_is_found() {
-        check(&read_as("guests", json!([])), Change::Start, &["G1", "G2"]);
+        check(&world_with_observation("guests", json!([])), Change::Start, &["G1", "G2"]);
     }
 
     #[test]
     fn g3_a_forged_interruption_of_a_protected_guest_is_found() {
-        let mut listed = world();
+        let mut listed = sample_world();
         listed.rules = Rules::new(vec![Vmid::new(100).expect("an id")], vec![], vec![]);
-        let mut by_rules = named("Core-switch");
+        let mut by_rules = world_named("Core-switch");
         by_rules.rules = Rules::new(vec![], vec!["core-".into()], vec![]);
-        let mut renamed = seen("name", json!("PROD-db"));
+        let mut renamed = world_with_row("name", json!("PROD-db"));
         renamed.desired["guests"][0] = json!({ "vmid": 100, "kind": "qemu", "identity": { "uuid": "a" } });
         renamed.observation["guests"][0]["identity"] = json!({ "uuid": "a" });
-        let host = Host::new([], ["00112233-4455-6677-8899-aabbccddeeff".into()]);
-        let mut ours = seen("identity", json!({ "uuid": "00112233-4455-6677-8899-aabbccddeeff" }));
-        ours.rules = Rules::default().with_host(host.clone());
-        let mut perhaps_ours = world();
-        perhaps_ours.rules = Rules::default().with_host(host);
-        let mut untold = seen("identity", json!({ "uuid": "another" }));
-        untold.rules = Rules::default().with_host(Host::default().without([Mark::FirmwareUuid]));
-        let mut linked = seen("identity", json!({ "uuid": "another" }));
+        let host = MachineIdentity::new([], ["00112233-4455-6677-8899-aabbccddeeff".into()]);
+        let mut ours = world_with_row("identity", json!({ "uuid": "00112233-4455-6677-8899-aabbccddeeff" }));
+        ours.rules = Rules::default().with_machine(host.clone());
+        let mut perhaps_ours = sample_world();
+        perhaps_ours.rules = Rules::default().with_machine(host);
+        let mut untold = world_with_row("identity", json!({ "uuid": "another" }));
+        untold.rules = Rules::default().with_machine(MachineIdentity::default().with_unreadable([MachineMark::FirmwareUuid]));
+        let mut linked = world_with_row("identity", json!({ "uuid": "another" }));
         linked.observation["guests"][0]["macs"] = json!(["bc:24:11:00:00:01"]);
-        linked.rules = Rules::default().with_host(Host::new(["bc:24:11:00:00:01".into()], []));
-        let mut to_be_tagged = world();
+        linked.rules = Rules::default().with_machine(MachineIdentity::new(["bc:24:11:00:00:01".into()], []));
+        let mut to_be_tagged = sample_world();
         to_be_tagged.desired["guests"][0]["config"] = json!({ "tags": ["edge", "prod"] });
         let worlds = [
-            named("PROD-db"),
-            named("prod-1"),
-            seen("tags", json!(["PROD"])),
-            seen("protection", json!(true)),
+            world_named("PROD-db"),
+            world_named("prod-1"),
+            world_with_row("tags", json!(["PROD"])),
+            world_with_row("protection", json!(true)),
             listed,
             by_rules,
             renamed,
@@ -353,48 +366,51 @@ mod tests {
             check(&world, set_cores(), &[]);
         }
         for name in ["preprod-web", "prod", "production"] {
-            check(&named(name), Change::Stop, &[]);
+            check(&world_named(name), Change::Stop, &[]);
         }
     }
 
     #[test]
     fn g3_an_interruption_behind_a_harmless_step_is_found() {
-        let plan = forged(&named("prod-db"), vec![set_cores(), Change::Start, Change::Stop]);
-        assert_eq!(violations(&plan).iter().map(guarantee_of).collect::<Vec<_>>(), ["G3"]);
+        let plan = forged_plan(&world_named("prod-db"), vec![set_cores(), Change::Start, Change::Stop]);
+        assert_eq!(find_violations(&plan).iter().map(guarantee_of).collect::<Vec<_>>(), ["G3"]);
     }
 
     #[test]
     fn g3_a_forged_step_that_takes_a_protecting_tag_is_found() {
-        let protected = seen("tags", json!(["prod", "web"]));
+        let protected = world_with_row("tags", json!(["prod", "web"]));
         check(&protected, set_tags(&["web"]), &["G3"]);
         check(&protected, set_tags(&[]), &["G3"]);
         check(&protected, set_tags(&["prod"]), &[]);
-        check(&seen("tags", json!(["Prod"])), set_tags(&["prod"]), &["G3"]);
-        check(&seen("tags", json!(["production"])), set_tags(&[]), &[]);
+        check(&world_with_row("tags", json!(["Prod"])), set_tags(&["prod"]), &["G3"]);
+        check(&world_with_row("tags", json!(["production"])), set_tags(&[]), &[]);
     }
 
     #[test]
-    fn g12_a_forged_step_on_a_guest_that_somebody_works_on_is_found() {
-        for world in
-            [seen("lock", json!("backup")), seen("lock", json!("")), seen("ha", json!({ "state": "migrate" })), seen("ha", json!({}))]
-        {
+    fn g12_a_forged_step_on_a_busy_guest_is_found() {
+        for world in [
+            world_with_row("lock", json!("backup")),
+            world_with_row("lock", json!("")),
+            world_with_row("ha", json!({ "state": "migrate" })),
+            world_with_row("ha", json!({})),
+        ] {
             check(&world, set_cores(), &["G12"]);
         }
-        check(&seen("ha", json!({ "state": "started" })), set_cores(), &[]);
-        check(&seen("ha", json!({ "state": "ignored" })), Change::Stop, &[]);
+        check(&world_with_row("ha", json!({ "state": "started" })), set_cores(), &[]);
+        check(&world_with_row("ha", json!({ "state": "ignored" })), Change::Stop, &[]);
     }
 
     #[test]
     fn g1_a_forged_write_where_the_config_was_not_read_is_found() {
-        check(&unread("config"), set_cores(), &["G1"]);
-        check(&seen("config", json!({ "cores": 2 })), set_cores(), &[]);
-        check(&unread("config"), set_tags(&["edge", "web"]), &[]);
+        check(&world_without("config"), set_cores(), &["G1"]);
+        check(&world_with_row("config", json!({ "cores": 2 })), set_cores(), &[]);
+        check(&world_without("config"), set_tags(&["edge", "web"]), &[]);
     }
 
     #[test]
     fn g1_a_forged_step_on_a_guest_with_other_birth_marks_is_found() {
         let pinned = |identity: Json| {
-            let mut world = seen("identity", identity);
+            let mut world = world_with_row("identity", identity);
             world.desired["guests"][0]["identity"] = json!({ "uuid": "a" });
             world
         };
@@ -408,17 +424,19 @@ mod tests {
 
     #[test]
     fn g3_a_protecting_tag_is_not_taken_by_a_second_write() {
-        let plan = forged(&seen("tags", json!(["prod"])), vec![set_tags(&["prod", "web"]), set_tags(&["web"])]);
-        assert_eq!(violations(&plan).iter().map(guarantee_of).collect::<Vec<_>>(), ["G3"]);
+        let plan = forged_plan(&world_with_row("tags", json!(["prod"])), vec![set_tags(&["prod", "web"]), set_tags(&["web"])]);
+        assert_eq!(find_violations(&plan).iter().map(guarantee_of).collect::<Vec<_>>(), ["G3"]);
     }
 
     #[test]
     fn every_broken_guarantee_is_named_with_every_guest() {
-        let mut world = seen("tags", json!(["prod"]));
+        let mut world = world_with_row("tags", json!(["prod"]));
         world.observation["guests"][0]["lock"] = json!("backup");
         world.observation["quorate"] = json!(false);
-        let names: Vec<String> =
-            violations(&forged(&world, vec![set_tags(&[]), Change::Stop])).iter().map(|refusal| guarantee_of(refusal).to_owned()).collect();
+        let names: Vec<String> = find_violations(&forged_plan(&world, vec![set_tags(&[]), Change::Stop]))
+            .iter()
+            .map(|refusal| guarantee_of(refusal).to_owned())
+            .collect();
         assert_eq!(names, ["G1", "G3", "G12"]);
     }
 }

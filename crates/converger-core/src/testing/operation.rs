@@ -2,29 +2,29 @@
 
 use serde_json::{Value as Json, json};
 
-use super::{HOSTILE, Rng, World};
+use super::{HOSTILE_TEXTS, Rng, TestWorld};
 use crate::apply::{
-    End, EnvironmentBinding, Evidence, Fact, Findings, IdempotencyKey, Operation, OperationId, Outcome, Release, RunId, Source, Target,
-    Word,
+    EnvironmentBinding, Evidence, Fact, Findings, IdempotencyKey, Operation, OperationEnd, OperationId, OperationSource, OperationTarget,
+    Outcome, ReleaseCondition, RunId, Slug,
 };
-use crate::approve::Mode;
+use crate::approve::ApprovalMode;
 use crate::artifact::Digest;
-use crate::evidence::{InForce, Inputs};
+use crate::evidence::{DecisionInputs, EffectiveConfig};
 use crate::guest::{ClusterIdentity, EnvironmentName, Vmid};
 use crate::plan::{Plan, Verdict};
 use crate::policy::{Limits, Rules};
 
 /// The operations of a plan, with ids that begin with `name`; one in four is a one-shot.
 #[must_use]
-pub fn operations(rng: &mut Rng, plan: &Plan, name: &str) -> Vec<Operation> {
+pub fn operations_of_plan(rng: &mut Rng, plan: &Plan, name: &str) -> Vec<Operation> {
     let Some(run) = RunId::new(name) else { return Vec::new() };
-    let digest = Digest::of_bytes(&super::body(plan));
+    let digest = Digest::of_bytes(&super::plan_body(plan));
     let mut operations = Vec::new();
     for (guest, verdict) in plan.guests() {
-        let (Verdict::Steps(steps), Some(target)) = (verdict, Target::of(plan, guest)) else { continue };
+        let (Verdict::Steps(steps), Some(target)) = (verdict, OperationTarget::from_plan(plan, guest)) else { continue };
         for (position, step) in (0..).zip(steps) {
             let Some(id) = OperationId::new(&format!("{name}-{}", operations.len())) else { continue };
-            let source = if rng.one_in(4) { one_shot(rng, &id) } else { Source::Convergent };
+            let source = if rng.one_in(4) { one_shot(rng, &id) } else { OperationSource::Convergent };
             let environment = plan.desired().environment().clone();
             operations.push(Operation::new(id, run.clone(), environment, target.clone(), step.clone(), position, digest, source));
         }
@@ -32,16 +32,16 @@ pub fn operations(rng: &mut Rng, plan: &Plan, name: &str) -> Vec<Operation> {
     operations
 }
 
-fn one_shot(rng: &mut Rng, id: &OperationId) -> Source {
+fn one_shot(rng: &mut Rng, id: &OperationId) -> OperationSource {
     let request = Digest::of_bytes(&rng.next_u64().to_be_bytes());
-    IdempotencyKey::new(&format!("key-{id}")).map_or(Source::Convergent, |key| Source::OneShot { key, request })
+    IdempotencyKey::new(&format!("key-{id}")).map_or(OperationSource::Convergent, |key| OperationSource::OneShot { key, request })
 }
 
 /// The operations of a small random world that has some. `name` is the run, and how their ids begin.
 #[must_use]
 pub fn some_operations(rng: &mut Rng, name: &str) -> Vec<Operation> {
     loop {
-        let drawn = World::small(rng).parse().map(|inputs| operations(rng, &inputs.plan(), name));
+        let drawn = TestWorld::random_small(rng).parse().map(|inputs| operations_of_plan(rng, &inputs.plan(), name));
         if let Ok(drawn) = drawn
             && !drawn.is_empty()
         {
@@ -52,10 +52,10 @@ pub fn some_operations(rng: &mut Rng, name: &str) -> Vec<Operation> {
 
 /// What a run decides on, where nobody looks at it.
 #[must_use]
-pub fn some_inputs() -> Inputs {
+pub fn some_inputs() -> DecisionInputs {
     let [config, desired, observation, rules, catalogue] =
         ["config", "desired", "observation", "rules", "catalogue"].map(|text| Digest::of_bytes(text.as_bytes()));
-    Inputs { program: "0.1.0".into(), planner: 1, config, desired, observation, rules, catalogue }
+    DecisionInputs { program: "0.1.0".into(), planner: 1, config, desired, observation, rules, catalogue }
 }
 
 /// The binding of an environment, each to a cluster of its own.
@@ -70,9 +70,9 @@ pub fn some_binding(environment: &EnvironmentName) -> EnvironmentBinding {
 
 /// A configuration that puts this in force, as it is kept.
 #[must_use]
-pub fn some_config(rules: &Rules, limits: Limits, mode: Option<Mode>) -> Vec<u8> {
+pub fn some_config(rules: &Rules, limits: Limits, mode: Option<ApprovalMode>) -> Vec<u8> {
     let Limits { guests, percent, stops } = limits;
-    let mode = mode.map(|mode| if mode == Mode::Solo { "solo" } else { "shared" });
+    let mode = mode.map(|mode| if mode == ApprovalMode::Solo { "solo" } else { "shared" });
     let own = json!({ "mode": mode, "protect": { "ids": rules.ids(), "names": rules.names(), "tags": rules.tags() } });
     json!({ "environments": { "lab": own }, "limits": { "guests": guests, "percent": percent, "stops": stops } }).to_string().into_bytes()
 }
@@ -81,7 +81,7 @@ pub fn some_config(rules: &Rules, limits: Limits, mode: Option<Mode>) -> Vec<u8>
 ///
 /// # Errors
 /// It is nothing that was written there.
-pub fn understood(bytes: &[u8]) -> Result<InForce, String> {
+pub fn parse_config(bytes: &[u8]) -> Result<EffectiveConfig, String> {
     let config: Json = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
     let name =
         config.pointer("/environments").and_then(Json::as_object).and_then(|all| all.keys().next()).ok_or("it has no environment")?;
@@ -92,48 +92,50 @@ pub fn understood(bytes: &[u8]) -> Result<InForce, String> {
     let number = |name: &str| config.pointer(&format!("/limits/{name}")).and_then(Json::as_u64);
     let limit = |name: &str| number(name).and_then(|limit| u32::try_from(limit).ok()).ok_or("it has no limits");
     let mode = config.pointer(&format!("{own}/mode")).and_then(Json::as_str);
-    Ok(InForce {
+    Ok(EffectiveConfig {
         environment: EnvironmentName::new(name),
         limits: Limits { guests: limit("guests")?, percent: limit("percent")?, stops: limit("stops")? },
         rules: Rules::new(ids, texts("names"), texts("tags")),
         is_frozen: config.pointer("/freeze/on") == Some(&Json::Bool(true)),
-        mode: mode.map(|mode| if mode == "solo" { Mode::Solo } else { Mode::Shared }),
+        mode: mode.map(|mode| if mode == "solo" { ApprovalMode::Solo } else { ApprovalMode::Shared }),
     })
 }
 
 /// An outcome of any kind, with hostile texts in its evidence.
 #[must_use]
-pub fn outcome(rng: &mut Rng) -> Outcome {
-    let end = rng.pick(&End::ALL).copied().unwrap_or(End::Done);
-    outcome_of(rng, end)
+pub fn random_outcome(rng: &mut Rng) -> Outcome {
+    let end = rng.pick(&OperationEnd::ALL).copied().unwrap_or(OperationEnd::Done);
+    random_outcome_with_end(rng, end)
 }
 
 /// An outcome of this kind.
 #[must_use]
-pub fn outcome_of(rng: &mut Rng, end: End) -> Outcome {
-    let findings = Findings { evidence: evidence(rng), observed: evidence(rng) };
-    let Some(code) = Word::new(rng.word(&["task-lost", "timeout", "guest-locked", "plan-stale"])) else { return Outcome::Done(findings) };
+pub fn random_outcome_with_end(rng: &mut Rng, end: OperationEnd) -> Outcome {
+    let findings = Findings { evidence: random_evidence(rng), observed: random_evidence(rng) };
+    let Some(code) = Slug::new(rng.pick_word(&["task-lost", "timeout", "guest-locked", "plan-stale"])) else {
+        return Outcome::Done(findings);
+    };
     match end {
-        End::Done => Outcome::Done(findings),
-        End::Failed => Outcome::Failed { code, findings },
-        End::Refused => Outcome::Refused { code, findings },
-        End::Held => {
-            let release = rng.pick(&Release::ALL).copied().unwrap_or(Release::Person);
+        OperationEnd::Done => Outcome::Done(findings),
+        OperationEnd::Failed => Outcome::Failed { code, findings },
+        OperationEnd::Refused => Outcome::Refused { code, findings },
+        OperationEnd::Held => {
+            let release = rng.pick(&ReleaseCondition::ALL).copied().unwrap_or(ReleaseCondition::Person);
             Outcome::Held { code, release, findings }
         }
-        End::NotRun => Outcome::NotRun { code, findings },
+        OperationEnd::NotRun => Outcome::NotRun { code, findings },
     }
 }
 
-fn evidence(rng: &mut Rng) -> Evidence {
+fn random_evidence(rng: &mut Rng) -> Evidence {
     let keys = ["cause", "cores", "exit_status", "seen.at", "status", "tags"];
     let count = rng.below(4);
     (0..count).fold(Evidence::default(), |evidence, _| {
         let fact = match rng.below(3) {
             0 => Fact::from(rng.next_u64() >> rng.below(64)),
-            1 => Fact::from(rng.word(HOSTILE)),
-            _ => Fact::Words((0..rng.below(3)).map(|_| rng.word(HOSTILE).into()).collect()),
+            1 => Fact::from(rng.pick_word(HOSTILE_TEXTS)),
+            _ => Fact::Words((0..rng.below(3)).map(|_| rng.pick_word(HOSTILE_TEXTS).into()).collect()),
         };
-        evidence.with(rng.word(&keys), fact)
+        evidence.with(rng.pick_word(&keys), fact)
     })
 }

@@ -6,23 +6,23 @@ use super::Rng;
 
 /// JSON on one line.
 #[must_use]
-pub fn json(value: &Value) -> String {
+pub fn to_json(value: &Value) -> String {
     value.to_string()
 }
 
 /// The same JSON with the members of maps, and the items of the lists that are sets, in a random order.
 #[must_use]
-pub fn json_shuffled(value: &Value, rng: &mut Rng) -> String {
+pub fn to_shuffled_json(value: &Value, rng: &mut Rng) -> String {
     let mut out = String::new();
-    shuffled(value, "", rng, &mut out);
+    write_shuffled(value, "", rng, &mut out);
     out
 }
 
 /// Lists in which the order says nothing. In `boot` it does.
-const SETS: &[&str] = &["guests", "nodes", "tags", "after", "pending", "hotplug"];
+const UNORDERED_LISTS: &[&str] = &["guests", "nodes", "tags", "after", "pending", "hotplug"];
 
-fn shuffled(value: &Value, key: &str, rng: &mut Rng, out: &mut String) {
-    let space = |rng: &mut Rng, out: &mut String| out.push_str(rng.word(&["", "", " ", "\n\t"]));
+fn write_shuffled(value: &Value, key: &str, rng: &mut Rng, out: &mut String) {
+    let space = |rng: &mut Rng, out: &mut String| out.push_str(rng.pick_word(&["", "", " ", "\n\t"]));
     match value {
         Value::Object(map) => {
             let mut members: Vec<(&String, &Value)> = map.iter().collect();
@@ -31,23 +31,23 @@ fn shuffled(value: &Value, key: &str, rng: &mut Rng, out: &mut String) {
             for (index, (name, member)) in members.into_iter().enumerate() {
                 out.push_str(if index > 0 { "," } else { "" });
                 space(rng, out);
-                out.push_str(&quoted(name));
+                out.push_str(&quote(name));
                 out.push(':');
                 space(rng, out);
-                shuffled(member, name, rng, out);
+                write_shuffled(member, name, rng, out);
             }
             out.push('}');
         }
         Value::Array(list) => {
             let mut items: Vec<&Value> = list.iter().collect();
-            if SETS.contains(&key) {
+            if UNORDERED_LISTS.contains(&key) {
                 rng.shuffle(&mut items);
             }
             out.push('[');
             for (index, item) in items.into_iter().enumerate() {
                 out.push_str(if index > 0 { "," } else { "" });
                 space(rng, out);
-                shuffled(item, key, rng, out);
+                write_shuffled(item, key, rng, out);
             }
             out.push(']');
         }
@@ -57,40 +57,40 @@ fn shuffled(value: &Value, key: &str, rng: &mut Rng, out: &mut String) {
 
 /// YAML, each value in one of the styles that it can have.
 #[must_use]
-pub fn yaml(value: &Value, rng: &mut Rng) -> String {
-    let mut out = String::from(rng.word(&["", "# what is wanted\n", "---\n"]));
+pub fn to_random_yaml(value: &Value, rng: &mut Rng) -> String {
+    let mut out = String::from(rng.pick_word(&["", "# what is wanted\n", "---\n"]));
     match value {
-        Value::Object(map) if !map.is_empty() => block_map(map, 0, rng, &mut out),
+        Value::Object(map) if !map.is_empty() => write_block_map(map, 0, rng, &mut out),
         other => {
-            out.push_str(&flow(other, rng));
+            out.push_str(&format_flow(other, rng));
             out.push('\n');
         }
     }
     out
 }
 
-fn block_map(map: &Map<String, Value>, indent: usize, rng: &mut Rng, out: &mut String) {
+fn write_block_map(map: &Map<String, Value>, indent: usize, rng: &mut Rng, out: &mut String) {
     for (index, (key, value)) in map.iter().enumerate() {
         // The first member of a list's item stands behind its dash.
         let follows_dash = index == 0 && out.ends_with("- ");
         out.push_str(&" ".repeat(if follows_dash { 0 } else { indent }));
-        out.push_str(&yaml_key(key, rng));
+        out.push_str(&format_key(key, rng));
         out.push(':');
-        block_value(value, indent, rng, out);
+        write_block_value(value, indent, rng, out);
     }
 }
 
 /// What stands behind `key:`, up to the end of its last line.
-fn block_value(value: &Value, indent: usize, rng: &mut Rng, out: &mut String) {
+fn write_block_value(value: &Value, indent: usize, rng: &mut Rng, out: &mut String) {
     let deeper = indent + if rng.one_in(3) { 4 } else { 2 };
     match value {
         Value::Object(map) if !map.is_empty() && !rng.one_in(4) => {
             out.push('\n');
-            block_map(map, deeper, rng, out);
+            write_block_map(map, deeper, rng, out);
         }
         Value::Array(list) if !list.is_empty() && !rng.one_in(4) => {
             out.push('\n');
-            block_list(list, deeper, rng, out);
+            write_block_list(list, deeper, rng, out);
         }
         Value::String(text) if is_plain_lines(text) && rng.one_in(2) => {
             out.push_str(" |-\n");
@@ -100,20 +100,20 @@ fn block_value(value: &Value, indent: usize, rng: &mut Rng, out: &mut String) {
         }
         other => {
             out.push(' ');
-            out.push_str(&flow(other, rng));
-            out.push_str(rng.word(&["\n", "\n", "  # why\n", " \n\n"]));
+            out.push_str(&format_flow(other, rng));
+            out.push_str(rng.pick_word(&["\n", "\n", "  # why\n", " \n\n"]));
         }
     }
 }
 
-fn block_list(list: &[Value], indent: usize, rng: &mut Rng, out: &mut String) {
+fn write_block_list(list: &[Value], indent: usize, rng: &mut Rng, out: &mut String) {
     for item in list {
         out.push_str(&" ".repeat(indent));
         out.push_str("- ");
         match item {
-            Value::Object(map) if !map.is_empty() && !rng.one_in(6) => block_map(map, indent + 2, rng, out),
+            Value::Object(map) if !map.is_empty() && !rng.one_in(6) => write_block_map(map, indent + 2, rng, out),
             other => {
-                out.push_str(&flow(other, rng));
+                out.push_str(&format_flow(other, rng));
                 out.push('\n');
             }
         }
@@ -121,31 +121,32 @@ fn block_list(list: &[Value], indent: usize, rng: &mut Rng, out: &mut String) {
 }
 
 /// A value within one line.
-fn flow(value: &Value, rng: &mut Rng) -> String {
+fn format_flow(value: &Value, rng: &mut Rng) -> String {
     match value {
         Value::Object(map) => {
-            let members: Vec<String> = map.iter().map(|(key, value)| format!("{}: {}", yaml_key(key, rng), flow(value, rng))).collect();
+            let members: Vec<String> =
+                map.iter().map(|(key, value)| format!("{}: {}", format_key(key, rng), format_flow(value, rng))).collect();
             format!("{{{}}}", members.join(", "))
         }
         Value::Array(list) => {
-            let items: Vec<String> = list.iter().map(|item| flow(item, rng)).collect();
+            let items: Vec<String> = list.iter().map(|item| format_flow(item, rng)).collect();
             format!("[{}]", items.join(", "))
         }
-        Value::String(text) => yaml_text(text, rng),
+        Value::String(text) => format_text(text, rng),
         scalar => scalar.to_string(),
     }
 }
 
-fn yaml_key(key: &str, rng: &mut Rng) -> String {
-    if rng.one_in(12) { quoted(key) } else { key.to_owned() }
+fn format_key(key: &str, rng: &mut Rng) -> String {
+    if rng.one_in(12) { quote(key) } else { key.to_owned() }
 }
 
-fn yaml_text(text: &str, rng: &mut Rng) -> String {
+fn format_text(text: &str, rng: &mut Rng) -> String {
     let is_simple = text.chars().all(|character| character.is_ascii_alphanumeric() || " #-.".contains(character)) && !text.is_empty();
     match rng.below(3) {
         0 if is_plain(text) => text.to_owned(),
         1 if is_simple => format!("'{text}'"),
-        _ => quoted(text),
+        _ => quote(text),
     }
 }
 
@@ -165,16 +166,16 @@ fn is_plain_lines(text: &str) -> bool {
 }
 
 /// A string in double quotes, for JSON and YAML alike.
-fn quoted(text: &str) -> String {
+fn quote(text: &str) -> String {
     Value::from(text).to_string()
 }
 
 /// The text with some damage: bytes flipped, removed, inserted or repeated, lines doubled, the end cut off.
 #[must_use]
-pub fn mutated(text: &str, rng: &mut Rng) -> Vec<u8> {
+pub fn mutate(text: &str, rng: &mut Rng) -> Vec<u8> {
     let mut bytes = text.as_bytes().to_vec();
     for _ in 0..=rng.below(3) {
-        bytes = damaged(bytes, rng);
+        bytes = damage_once(bytes, rng);
     }
     bytes
 }
@@ -232,7 +233,7 @@ const PIECES: &[&str] = &[
     "prod",
 ];
 
-fn damaged(mut bytes: Vec<u8>, rng: &mut Rng) -> Vec<u8> {
+fn damage_once(mut bytes: Vec<u8>, rng: &mut Rng) -> Vec<u8> {
     let at = rng.index(bytes.len());
     let end = (at + 1 + rng.index(12)).min(bytes.len());
     match rng.below(7) {
@@ -246,23 +247,23 @@ fn damaged(mut bytes: Vec<u8>, rng: &mut Rng) -> Vec<u8> {
             bytes.drain(at.min(end)..end);
         }
         3 => {
-            let piece = rng.word(PIECES).bytes();
+            let piece = rng.pick_word(PIECES).bytes();
             bytes.splice(at..at, piece);
         }
         4 => {
-            let piece = rng.word(PIECES).bytes();
+            let piece = rng.pick_word(PIECES).bytes();
             bytes.splice(at.min(end)..end, piece);
         }
         5 => {
             let copy: Vec<u8> = bytes.get(at.min(end)..end).unwrap_or(&[]).to_vec();
             bytes.splice(at..at, copy);
         }
-        _ => double_line(&mut bytes, at),
+        _ => repeat_line(&mut bytes, at),
     }
     bytes
 }
 
-fn double_line(bytes: &mut Vec<u8>, at: usize) {
+fn repeat_line(bytes: &mut Vec<u8>, at: usize) {
     let is_break = |byte: &u8| *byte == b'\n';
     let start = bytes.iter().take(at).rposition(is_break).map_or(0, |line_break| line_break + 1);
     let end = bytes.iter().skip(at).position(is_break).map_or(bytes.len(), |offset| at + offset + 1);

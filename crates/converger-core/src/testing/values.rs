@@ -1,15 +1,15 @@
 //! Values of fields to draw from. The pools are small, so that wanted and seen are often equal by themselves.
 //!
-//! All values here are in the form of artifacts (MiB, thousandths, lists); [`declared`] gives that of desired.yaml.
+//! All values here are in the form of artifacts (MiB, thousandths, lists); [`to_declared_form`] gives that of desired.yaml.
 
 use serde_json::{Value, json};
 
 use super::Rng;
-use crate::guest::Kind;
-use crate::normalize::{Field, Shape};
+use crate::guest::GuestKind;
+use crate::normalize::{Field, ValueShape};
 
 /// Texts that somebody could give a guest to make a careless program do something.
-pub const HOSTILE: &[&str] = &[
+pub const HOSTILE_TEXTS: &[&str] = &[
     "../../nodes/pve1/qemu/100",
     "web-1\u{1b}[2J\u{1b}[31mPROD",
     "a\u{0}b",
@@ -30,9 +30,9 @@ pub const HOSTILE: &[&str] = &[
 
 /// Values that can be declared for a field, `null` (unset) among them where the kind allows it.
 #[must_use]
-pub fn wanted_values(kind: Kind, field: Field) -> Vec<Value> {
-    let mut values = written_values(field);
-    if !(kind == Kind::Lxc && field == Field::Memory) {
+pub fn wanted_values(kind: GuestKind, field: Field) -> Vec<Value> {
+    let mut values = values_in_both(field);
+    if !(kind == GuestKind::Lxc && field == Field::Memory) {
         values.push(Value::Null);
     }
     values
@@ -41,19 +41,19 @@ pub fn wanted_values(kind: Kind, field: Field) -> Vec<Value> {
 /// Values that can be read of a field: what can be declared, and what only old or odd configs have.
 #[must_use]
 pub fn observed_values(field: Field) -> Vec<Value> {
-    let mut values = written_values(field);
+    let mut values = values_in_both(field);
     values.extend(match field {
         Field::Boot => vec![json!("cdn"), json!("n"), json!([])],
         Field::Startup => vec![json!({})],
         Field::Tags => vec![json!(["converger-hold"]), json!(["PROD"]), json!(["Web"])],
         Field::Cpuunits => vec![json!(262_144), json!(0)],
-        Field::Description => vec![json!("trailing \n\n"), json!(HOSTILE.concat())],
+        Field::Description => vec![json!("trailing \n\n"), json!(HOSTILE_TEXTS.concat())],
         _ => vec![],
     });
     values
 }
 
-fn written_values(field: Field) -> Vec<Value> {
+fn values_in_both(field: Field) -> Vec<Value> {
     match field {
         Field::Agent | Field::Numa | Field::Onboot => vec![json!(true), json!(false)],
         Field::Balloon => vec![json!(0), json!(256), json!(512), json!(1024)],
@@ -74,26 +74,26 @@ fn written_values(field: Field) -> Vec<Value> {
 /// What an absent key stands for, where one value does: written apart from the table of fields, so that tests compare
 /// the two.
 #[must_use]
-pub fn default_of(kind: Kind, field: Field) -> Option<Value> {
+pub fn default_of(kind: GuestKind, field: Field) -> Option<Value> {
     match (kind, field) {
-        (_, Field::Onboot) | (Kind::Qemu, Field::Agent | Field::Numa) => Some(json!(false)),
-        (_, Field::Cpulimit) | (Kind::Lxc, Field::Swap) => Some(json!(0)),
-        (Kind::Qemu, Field::Cores | Field::Sockets) => Some(json!(1)),
+        (_, Field::Onboot) | (GuestKind::Qemu, Field::Agent | Field::Numa) => Some(json!(false)),
+        (_, Field::Cpulimit) | (GuestKind::Lxc, Field::Swap) => Some(json!(0)),
+        (GuestKind::Qemu, Field::Cores | Field::Sockets) => Some(json!(1)),
         (_, Field::Memory) => Some(json!(512)),
         (_, Field::Description) => Some(json!("")),
         (_, Field::Tags) => Some(json!([])),
-        (Kind::Qemu, Field::Boot) => Some(json!("cdn")),
+        (GuestKind::Qemu, Field::Boot) => Some(json!("cdn")),
         _ => None,
     }
 }
 
 /// A value as desired.yaml writes it: memory with a unit, CPUs as a decimal in quotes.
 #[must_use]
-pub fn declared(field: Field, value: &Value, rng: &mut Rng) -> Value {
+pub fn to_declared_form(field: Field, value: &Value, rng: &mut Rng) -> Value {
     match (field.shape(), value.as_u64()) {
-        (Shape::Mib, Some(mib)) if mib > 0 && mib.is_multiple_of(1024) && rng.one_in(2) => json!(format!("{}GiB", mib / 1024)),
-        (Shape::Mib, Some(mib)) => json!(format!("{mib}MiB")),
-        (Shape::Thousandths, Some(number)) => {
+        (ValueShape::Mib, Some(mib)) if mib > 0 && mib.is_multiple_of(1024) && rng.one_in(2) => json!(format!("{}GiB", mib / 1024)),
+        (ValueShape::Mib, Some(mib)) => json!(format!("{mib}MiB")),
+        (ValueShape::Thousandths, Some(number)) => {
             let digits = format!("{}.{:03}", number / 1000, number % 1000);
             json!(digits.trim_end_matches('0').trim_end_matches('.'))
         }

@@ -13,12 +13,12 @@ use serde_json::{Value, json};
 const UUID: &str = "1c0d6f6e-5a0e-4a55-9d3c-000000000064";
 const OTHER_UUID: &str = "99999999-5a0e-4a55-9d3c-000000000064";
 
-fn ids(numbers: &[u64]) -> Scope {
+fn scope_of(numbers: &[u64]) -> Scope {
     Scope::new(numbers.iter().map(|number| Vmid::new(*number).expect("an id")).collect())
 }
 
 /// A guest that was read in full, with these members on top; `null` takes a member away.
-fn row(vmid: u64, kind: &str, members: &Value) -> Value {
+fn guest_row(vmid: u64, kind: &str, members: &Value) -> Value {
     let identity = match kind {
         "qemu" => json!({ "uuid": UUID, "ctime": 1_700_000_000 }),
         _ => json!({ "rootfs": format!("local-lvm:vm-{vmid}-disk-0"), "mac": "BC:24:11:00:00:01" }),
@@ -37,7 +37,7 @@ fn row(vmid: u64, kind: &str, members: &Value) -> Value {
 }
 
 /// A reading of these rows, in the scope of their ids and of 100 to 105.
-fn reading(rows: &[Value], members: &Value) -> Scoped {
+fn observation_of(rows: &[Value], members: &Value) -> Scoped {
     let mut reading = json!({
         "schema": observe::SCHEMA, "environment": "lab", "complete": true, "quorate": true,
         "nodes": [{ "name": "pve1", "online": true }, { "name": "pve2", "online": false }], "guests": rows,
@@ -46,7 +46,7 @@ fn reading(rows: &[Value], members: &Value) -> Scoped {
         reading[key] = member.clone();
     }
     let observation = observe::parse(reading.to_string().as_bytes()).unwrap_or_else(|faults| panic!("{reading}: {faults:#?}"));
-    observation.within(&ids(&[100, 101, 102, 103, 104, 105]))
+    observation.into_scoped(&scope_of(&[100, 101, 102, 103, 104, 105]))
 }
 
 fn messages(faults: &Diagnostics) -> Vec<&str> {

@@ -2,26 +2,26 @@
 
 use std::collections::BTreeMap;
 
-use converger_core::desired::with_marks;
+use converger_core::desired::insert_marks;
 use converger_core::document::Notation;
-use converger_core::guest::{Identity, Vmid};
+use converger_core::guest::{GuestIdentity, Vmid};
 
 use crate::messages;
 
-fn qemu(uuid: Option<&str>, ctime: Option<u64>) -> Identity {
-    Identity::Qemu { uuid: uuid.map(Into::into), ctime }
+fn qemu(uuid: Option<&str>, ctime: Option<u64>) -> GuestIdentity {
+    GuestIdentity::Qemu { uuid: uuid.map(Into::into), ctime }
 }
 
-fn marked(text: &str, notation: Notation, wanted: &Identity) -> Result<String, String> {
+fn insert_marks_twice(text: &str, notation: Notation, wanted: &GuestIdentity) -> Result<String, String> {
     let marks = BTreeMap::from([(Vmid::new(100).expect("an id"), wanted.clone())]);
-    let written = with_marks(text.as_bytes(), notation, &marks).map_err(|faults| messages(&faults).join("; "))?;
-    let again = with_marks(written.as_bytes(), notation, &marks).map_err(|faults| messages(&faults).join("; "))?;
+    let written = insert_marks(text.as_bytes(), notation, &marks).map_err(|faults| messages(&faults).join("; "))?;
+    let again = insert_marks(written.as_bytes(), notation, &marks).map_err(|faults| messages(&faults).join("; "))?;
     assert_eq!(again, written, "a second time must change nothing");
     Ok(written)
 }
 
 /// `before`, in which `after` has more: the part between `«` and `»`.
-fn check(notation: Notation, wanted: &Identity, after: &str) {
+fn check(notation: Notation, wanted: &GuestIdentity, after: &str) {
     let expected = after.replace(['«', '»'], "");
     let (mut before, mut rest) = (String::new(), after);
     while let Some((kept, inserted)) = rest.split_once('«') {
@@ -29,7 +29,7 @@ fn check(notation: Notation, wanted: &Identity, after: &str) {
         rest = inserted.split_once('»').expect("closed").1;
     }
     before.push_str(rest);
-    assert_eq!(marked(&before, notation, wanted), Ok(expected), "{before}");
+    assert_eq!(insert_marks_twice(&before, notation, wanted), Ok(expected), "{before}");
 }
 
 fn check_inserted(after: &str) {
@@ -37,12 +37,12 @@ fn check_inserted(after: &str) {
 }
 
 /// A text, and what it becomes.
-fn check_replaced(wanted: &Identity, before: &str, after: &str) {
-    assert_eq!(marked(before, Notation::Yaml, wanted).as_deref(), Ok(after), "{before}");
+fn check_replaced(wanted: &GuestIdentity, before: &str, after: &str) {
+    assert_eq!(insert_marks_twice(before, Notation::Yaml, wanted).as_deref(), Ok(after), "{before}");
 }
 
 #[test]
-fn behind_the_name_in_a_block() {
+fn inserts_after_the_name_in_a_block() {
     check_inserted(
         "version: 1\nenvironment: lab\nguests:\n- vmid: 100\n  kind: qemu\n  name: a«\n  identity: { uuid: u-1, ctime: 5 }»\n  state: running\n",
     );
@@ -55,14 +55,14 @@ fn behind_the_name_in_a_block() {
 }
 
 #[test]
-fn between_other_guests_and_comments() {
+fn inserts_between_other_guests_and_comments() {
     check_inserted(
         "# top\nversion: 1\nenvironment: lab\n\nguests:\n  # first\n  - vmid: 99999\n    kind: lxc\n    name: a\n\n  # second\n  - vmid: 100 # id\n    # kinds\n    kind: qemu\n    name: \"b\"«\n    identity: { uuid: u-1, ctime: 5 }»\n    config:\n      # in config\n      cores: 2\n  # third\n  - vmid: 101\n    kind: lxc\n    name: c\n# end\n",
     );
 }
 
 #[test]
-fn windows_lines_and_texts_without_a_last_one() {
+fn keeps_windows_line_breaks_and_a_missing_final_newline() {
     check_inserted(
         "version: 1\r\nenvironment: lab\r\nguests:\r\n- vmid: 100\r\n  kind: qemu\r\n  name: a«\r\n  identity: { uuid: u-1, ctime: 5 }»\r\n  state: running\r\n",
     );
@@ -76,7 +76,7 @@ fn windows_lines_and_texts_without_a_last_one() {
 }
 
 #[test]
-fn keys_in_quotes_and_values_over_several_lines() {
+fn handles_quoted_keys_and_multi_line_values() {
     check_inserted(
         "version: 1\nenvironment: lab\nguests:\n- \"vmid\": 100\n  'kind': qemu\n  \"name\":   'a'«\n  identity: { uuid: u-1, ctime: 5 }»\n",
     );
@@ -95,7 +95,7 @@ fn keys_in_quotes_and_values_over_several_lines() {
 }
 
 #[test]
-fn in_braces_of_yaml() {
+fn inserts_into_yaml_flow_maps() {
     check_inserted("version: 1\nenvironment: lab\nguests:\n- {vmid: 100, kind: qemu, name: a«, identity: {uuid: u-1, ctime: 5}»}\n");
     check_inserted(
         "version: 1\nenvironment: lab\nguests:\n- { vmid: 100, name: a«, identity: { uuid: u-1, ctime: 5 }», kind: qemu }   # c\n",
@@ -114,7 +114,7 @@ fn in_braces_of_yaml() {
 }
 
 #[test]
-fn in_json_of_every_width() {
+fn inserts_into_compact_and_indented_json() {
     let check = |after: &str| check(Notation::Json, &qemu(Some("u-1"), Some(5)), after);
     check(r#"{"version":1,"environment":"lab","guests":[{"vmid":100,"kind":"qemu","name":"a"«,"identity":{"uuid":"u-1","ctime":5}»}]}"#);
     check(
@@ -125,13 +125,13 @@ fn in_json_of_every_width() {
     );
     let before = r#"{"version":1,"environment":"lab","guests":[{"vmid":100,"kind":"qemu","identity":{"ctime":5}}]}"#;
     let after = r#"{"version":1,"environment":"lab","guests":[{"vmid":100,"kind":"qemu","identity":{"uuid":"\"\u0007"}}]}"#;
-    assert_eq!(marked(before, Notation::Json, &qemu(Some("\"\u{7}"), None)).as_deref(), Ok(after));
+    assert_eq!(insert_marks_twice(before, Notation::Json, &qemu(Some("\"\u{7}"), None)).as_deref(), Ok(after));
 }
 
 const HEAD: &str = "version: 1\nenvironment: lab\nguests:\n- vmid: 100\n  kind: qemu\n";
 
 #[test]
-fn marks_that_differ_are_replaced_in_their_own_quotes() {
+fn replaced_marks_keep_their_quote_style() {
     let new = qemu(Some("u-2"), Some(6));
     for (old, replaced) in [
         ("{ uuid: u-1, ctime: 5 }", "{ uuid: u-2, ctime: 6 }"),
@@ -148,7 +148,7 @@ fn marks_that_differ_are_replaced_in_their_own_quotes() {
 }
 
 #[test]
-fn a_mark_that_the_guest_lacks_is_taken_out_and_comments_stay() {
+fn removes_a_missing_mark_and_keeps_comments() {
     let new = qemu(Some("u-2"), None);
     for (old, left) in [
         ("{ uuid: u-1, ctime: 5 }", "{ uuid: u-2 }"),
@@ -169,11 +169,11 @@ fn a_mark_that_the_guest_lacks_is_taken_out_and_comments_stay() {
 }
 
 #[test]
-fn a_layout_that_is_not_understood_is_a_fault_with_a_way_out() {
+fn unsupported_layout_is_a_fault_with_help() {
     for identity in ["\n    uuid: |-\n      u-1\n", "\n    ? uuid # c\n    : u-1\n"] {
         let text = format!("{HEAD}  identity: {identity}");
         let marks = BTreeMap::from([(Vmid::new(100).expect("an id"), qemu(Some("u-2"), Some(5)))]);
-        let faults = with_marks(text.as_bytes(), Notation::Yaml, &marks).expect_err("not understood");
+        let faults = insert_marks(text.as_bytes(), Notation::Yaml, &marks).expect_err("not understood");
         assert_eq!(messages(&faults), ["the birth marks of guest 100 cannot be written into a layout like this"]);
         let fault = &faults.list()[0];
         assert_eq!(fault.help.as_deref(), Some("write them by hand: identity: { uuid: u-2, ctime: 5 }"));
@@ -185,16 +185,16 @@ fn a_layout_that_is_not_understood_is_a_fault_with_a_way_out() {
 fn guests_that_are_not_declared_change_nothing() {
     let text = format!("{HEAD}  name: a\n");
     let marks = BTreeMap::from([(Vmid::new(101).expect("an id"), qemu(Some("u-2"), None))]);
-    assert_eq!(with_marks(text.as_bytes(), Notation::Yaml, &marks).as_deref(), Ok(text.as_str()));
-    assert_eq!(with_marks(text.as_bytes(), Notation::Yaml, &BTreeMap::new()).as_deref(), Ok(text.as_str()));
+    assert_eq!(insert_marks(text.as_bytes(), Notation::Yaml, &marks).as_deref(), Ok(text.as_str()));
+    assert_eq!(insert_marks(text.as_bytes(), Notation::Yaml, &BTreeMap::new()).as_deref(), Ok(text.as_str()));
 }
 
 /// A mark that does not survive being written is not written: here one that another kind of guest has.
 #[test]
 fn marks_of_the_other_kind_are_never_written() {
-    let container = Identity::Lxc { rootfs: Some("a".into()), mac: None };
-    assert!(marked(&format!("{HEAD}  name: a\n"), Notation::Yaml, &container).is_err());
-    assert!(marked(&format!("{HEAD}  identity: {{ ctime: 5 }}\n"), Notation::Yaml, &container).is_err());
-    assert!(marked(&format!("{HEAD}  name: a\n"), Notation::Yaml, &qemu(Some("  "), None)).is_err());
-    assert!(marked(&format!("{HEAD}  name: a\n"), Notation::Yaml, &qemu(None, None)).is_err());
+    let container = GuestIdentity::Lxc { rootfs: Some("a".into()), mac: None };
+    assert!(insert_marks_twice(&format!("{HEAD}  name: a\n"), Notation::Yaml, &container).is_err());
+    assert!(insert_marks_twice(&format!("{HEAD}  identity: {{ ctime: 5 }}\n"), Notation::Yaml, &container).is_err());
+    assert!(insert_marks_twice(&format!("{HEAD}  name: a\n"), Notation::Yaml, &qemu(Some("  "), None)).is_err());
+    assert!(insert_marks_twice(&format!("{HEAD}  name: a\n"), Notation::Yaml, &qemu(None, None)).is_err());
 }

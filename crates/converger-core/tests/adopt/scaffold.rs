@@ -1,16 +1,16 @@
 //! What a declared state for existing guests looks like, what it leaves out, and for whom there is none.
 
-use converger_core::adopt::{Adopted, Scaffold, scaffold};
+use converger_core::adopt::{AdoptedGuest, Scaffold, scaffold};
 use converger_core::observe::Scoped;
 use serde_json::{Value, json};
 
-use crate::{UUID, ids, reading, row};
+use crate::{UUID, guest_row, observation_of, scope_of};
 
 /// The text without its opening comments, and the only guest of it.
-fn declared(members: &Value) -> (String, Adopted) {
+fn scaffold_one(members: &Value) -> (String, AdoptedGuest) {
     let kind = members["kind"].as_str().unwrap_or("qemu");
-    let observation = reading(&[row(100, kind, members)], &json!({}));
-    match scaffold(&observation, &ids(&[100])) {
+    let observation = observation_of(&[guest_row(100, kind, members)], &json!({}));
+    match scaffold(&observation, &scope_of(&[100])) {
         Scaffold::Declared { text, guests } => {
             let [guest] = &guests[..] else { panic!("{guests:?}") };
             let at = text.find("  - vmid").expect("a guest");
@@ -21,8 +21,8 @@ fn declared(members: &Value) -> (String, Adopted) {
 }
 
 /// The causes for each guest, with those of the whole reading under 0.
-fn refused(observation: &Scoped, wanted: &[u64]) -> Vec<(u32, Vec<&'static str>)> {
-    match scaffold(observation, &ids(wanted)) {
+fn scaffold_refusals(observation: &Scoped, wanted: &[u64]) -> Vec<(u32, Vec<&'static str>)> {
+    match scaffold(observation, &scope_of(wanted)) {
         Scaffold::Refused { refusals, guests } => {
             let words =
                 |refusals: &[converger_core::refusal::Refusal]| refusals.iter().map(|refusal| refusal.code().word()).collect::<Vec<_>>();
@@ -34,7 +34,7 @@ fn refused(observation: &Scoped, wanted: &[u64]) -> Vec<(u32, Vec<&'static str>)
 }
 
 #[test]
-fn one_guest_that_cannot_be_seen_leaves_the_file_unwritten() {
+fn one_unreadable_guest_refuses_the_whole_file() {
     for (members, codes) in [
         (json!({ "vmid": 101 }), &["guest-missing"][..]),
         (json!({ "status": "unknown", "cause": "timeout" }), &["guest-unknown"]),
@@ -48,39 +48,39 @@ fn one_guest_that_cannot_be_seen_leaves_the_file_unwritten() {
         (json!({ "config": null, "template": null }), &["guard-unread", "config-unreadable"]),
         (json!({ "name": "VM 100", "identity": {} }), &["guest-unknown"]),
     ] {
-        let mut broken = row(100, "qemu", &members);
+        let mut broken = guest_row(100, "qemu", &members);
         // `null` of a lock is a value that was read; taking the key away is what is meant here.
         if members.get("lock").is_some() {
             broken.as_object_mut().expect("a row").retain(|key, _| !["lock", "ha"].contains(&key.as_str()));
         }
-        let observation = reading(&[broken, row(102, "qemu", &json!({}))], &json!({}));
-        assert_eq!(refused(&observation, &[100, 102]), [(100, codes.to_vec())], "{members}");
+        let observation = observation_of(&[broken, guest_row(102, "qemu", &json!({}))], &json!({}));
+        assert_eq!(scaffold_refusals(&observation, &[100, 102]), [(100, codes.to_vec())], "{members}");
     }
 }
 
 #[test]
-fn a_reading_that_cannot_be_believed_declares_nobody() {
-    let rows = [row(100, "qemu", &json!({}))];
-    assert_eq!(refused(&reading(&rows, &json!({ "quorate": false })), &[100]), [(0, vec!["not-quorate"])]);
-    let incomplete = reading(&rows, &json!({ "complete": false }));
-    assert_eq!(refused(&incomplete, &[100, 101]), [(0, vec!["observation-incomplete"]), (101, vec!["guest-unknown"])]);
+fn declares_nothing_on_an_untrustworthy_observation() {
+    let rows = [guest_row(100, "qemu", &json!({}))];
+    assert_eq!(scaffold_refusals(&observation_of(&rows, &json!({ "quorate": false })), &[100]), [(0, vec!["not-quorate"])]);
+    let incomplete = observation_of(&rows, &json!({ "complete": false }));
+    assert_eq!(scaffold_refusals(&incomplete, &[100, 101]), [(0, vec!["observation-incomplete"]), (101, vec!["guest-unknown"])]);
 }
 
 #[test]
-fn a_guest_is_declared_as_it_was_seen() {
+fn declares_a_guest_as_observed() {
     let config = json!({
         "agent": true, "balloon": 0, "boot": ["scsi0", "net0"], "cores": 4, "cpulimit": 1500, "cpuunits": 100,
         "description": "front end", "hotplug": ["disk"], "memory": 8192, "numa": true, "onboot": true, "sockets": 1,
         "startup": { "order": 2, "up": 30 },
     });
-    let observation = reading(
+    let observation = observation_of(
         &[
-            row(101, "qemu", &json!({ "config": config, "tags": ["web", "edge"] })),
-            row(100, "lxc", &json!({ "name": "dns", "status": "stopped" })),
+            guest_row(101, "qemu", &json!({ "config": config, "tags": ["web", "edge"] })),
+            guest_row(100, "lxc", &json!({ "name": "dns", "status": "stopped" })),
         ],
         &json!({ "taken_at": "2026-11-15T12:00:00Z" }),
     );
-    let Scaffold::Declared { text, guests } = scaffold(&observation, &ids(&[101, 100])) else { panic!("refused") };
+    let Scaffold::Declared { text, guests } = scaffold(&observation, &scope_of(&[101, 100])) else { panic!("refused") };
     let expected = format!(
         "\
 # Guests of lab as they were seen at 2026-11-15T12:00:00Z, written by `converger init`. Adopting them changes nothing.
@@ -121,7 +121,7 @@ guests:
 }
 
 #[test]
-fn a_description_is_readable_where_it_can_be_and_quoted_where_it_must_be() {
+fn description_is_a_literal_block_or_quoted() {
     for (description, lines) in [
         ("# Web\n\nsee: [wiki] \"x\"", "description: |-\n        # Web\n\n        see: [wiki] \"x\"\n"),
         ("yes", "description: \"yes\"\n"),
@@ -132,14 +132,14 @@ fn a_description_is_readable_where_it_can_be_and_quoted_where_it_must_be() {
         ("größer", "description: \"größer\"\n"),
         ("tab\there", "description: \"tab\\there\"\n"),
     ] {
-        let (text, guest) = declared(&json!({ "config": { "description": description } }));
+        let (text, guest) = scaffold_one(&json!({ "config": { "description": description } }));
         assert!(text.ends_with(&format!("    config:\n      {lines}")), "{description:?}\n{text}");
         assert_eq!(guest.left_out, [], "{description:?}");
     }
 }
 
 #[test]
-fn names_and_tags_that_look_like_something_else_are_quoted() {
+fn ambiguous_names_and_tags_are_quoted() {
     for (name, written) in [
         ("true", "\"true\""),
         ("0x10", "\"0x10\""),
@@ -148,15 +148,15 @@ fn names_and_tags_that_look_like_something_else_are_quoted() {
         ("12", "\"12\""),
         ("web.example", "web.example"),
     ] {
-        let (text, _) = declared(&json!({ "name": name, "tags": [name] }));
+        let (text, _) = scaffold_one(&json!({ "name": name, "tags": [name] }));
         assert!(text.contains(&format!("\n    name: {written}\n")) && text.contains(&format!("\n      tags: [{written}]\n")), "{text}");
     }
 }
 
 /// A key, and the words of the reason for which it is not declared.
 fn check_left_out(members: &Value, key: &str, why: &str) {
-    let (text, guest) = declared(members);
-    let found: Vec<(&str, &str)> = guest.left_out.iter().map(|left| (&*left.key, left.why.as_str())).collect();
+    let (text, guest) = scaffold_one(members);
+    let found: Vec<(&str, &str)> = guest.left_out.iter().map(|left| (&*left.key, left.reason.as_str())).collect();
     let [(found_key, found_why)] = found[..] else { panic!("{members}: {found:?}\n{text}") };
     assert_eq!((found_key, found_why), (key, why), "{members}");
     assert!(text.contains(&format!("\n    # {key} is left out: {why}\n")), "{text}");
@@ -164,7 +164,7 @@ fn check_left_out(members: &Value, key: &str, why: &str) {
 }
 
 #[test]
-fn what_is_not_ours_to_hold_is_left_out_and_said() {
+fn omits_and_reports_what_must_not_be_managed() {
     check_left_out(&json!({ "template": true, "status": "stopped" }), "state", "a template does not run");
     check_left_out(&json!({ "lock": "backup" }), "state", "the guest was locked (backup) when it was read");
     check_left_out(&json!({ "ha": { "state": "started" } }), "state", "high availability owns it (started)");
@@ -172,12 +172,12 @@ fn what_is_not_ours_to_hold_is_left_out_and_said() {
     check_left_out(&json!({ "name": "VM 100" }), "name", "it cannot be declared; the birth marks tell the guest apart");
     let hold = "`converger-hold` is among them, and would be put back once somebody takes it away";
     check_left_out(&json!({ "tags": ["web", "Converger-Hold"] }), "tags", hold);
-    let (text, _) = declared(&json!({ "ha": { "state": "ignored" } }));
+    let (text, _) = scaffold_one(&json!({ "ha": { "state": "ignored" } }));
     assert!(text.contains("state: running"), "{text}");
 }
 
 #[test]
-fn values_with_a_change_that_waits_are_left_to_whoever_knows_which_is_meant() {
+fn omits_values_with_a_pending_change() {
     let pending = |change: Value| json!({ "config": { "cores": 2 }, "pending": [change] });
     let why = "2 is in effect and 4 waits for the next start; declare the one that is meant";
     check_left_out(&pending(json!({ "key": "cores", "value": 4 })), "cores", why);
@@ -189,7 +189,7 @@ fn values_with_a_change_that_waits_are_left_to_whoever_knows_which_is_meant() {
 }
 
 #[test]
-fn what_desired_yaml_cannot_say_is_left_out_in_the_words_of_the_parser() {
+fn omits_undeclarable_values_with_the_parser_message() {
     for (config, key, reason) in [
         (json!({ "boot": "cdn" }), "boot", "`boot` must be a list"),
         (json!({ "boot": ["usb0"] }), "boot", "`usb0` is not a device to boot from"),
@@ -207,9 +207,9 @@ fn what_desired_yaml_cannot_say_is_left_out_in_the_words_of_the_parser() {
 
 #[test]
 fn a_value_that_is_not_understood_is_left_out_and_the_guest_is_declared() {
-    let (text, guest) = declared(&json!({ "config": { "cores": 2, "memory": 512 }, "not_understood": { "boot": " ", "numa": "odd" } }));
+    let (text, guest) = scaffold_one(&json!({ "config": { "cores": 2, "memory": 512 }, "not_understood": { "boot": " ", "numa": "odd" } }));
     assert!(text.contains("      cores: 2\n") && !text.contains("memory: "), "{text}");
-    let left_out: Vec<(&str, &str)> = guest.left_out.iter().map(|own| (&*own.key, own.why.as_str())).collect();
+    let left_out: Vec<(&str, &str)> = guest.left_out.iter().map(|own| (&*own.key, own.reason.as_str())).collect();
     let expected = [
         ("boot", r#"`boot` has the value " ", which is not understood"#),
         ("memory", r#"`numa` has the value "odd", which is not understood"#),
@@ -218,17 +218,17 @@ fn a_value_that_is_not_understood_is_left_out_and_the_guest_is_declared() {
 }
 
 #[test]
-fn birth_marks_that_a_guest_never_had_are_said_to_be_absent() {
-    let (text, guest) = declared(&json!({ "identity": { "uuid": UUID } }));
+fn reports_absent_birth_marks() {
+    let (text, guest) = scaffold_one(&json!({ "identity": { "uuid": UUID } }));
     assert_eq!(guest.absent, ["ctime"]);
     assert!(text.contains(&format!("    identity: {{ uuid: {UUID} }}\n")), "{text}");
-    let (text, guest) = declared(&json!({ "kind": "lxc", "identity": {} }));
+    let (text, guest) = scaffold_one(&json!({ "kind": "lxc", "identity": {} }));
     assert_eq!(guest.absent, ["mac", "rootfs"]);
     assert!(text.contains("    # it has no birth marks: only the name tells it apart\n") && !text.contains("identity:"), "{text}");
 }
 
 #[test]
-fn nobody_is_declared_where_nobody_is_named() {
-    let Scaffold::Declared { text, guests } = scaffold(&reading(&[], &json!({})), &ids(&[])) else { panic!("refused") };
+fn empty_scope_declares_no_guests() {
+    let Scaffold::Declared { text, guests } = scaffold(&observation_of(&[], &json!({})), &scope_of(&[])) else { panic!("refused") };
     assert!(text.ends_with("environment: lab\n\nguests: []\n") && guests.is_empty(), "{text}");
 }

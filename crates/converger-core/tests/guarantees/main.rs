@@ -4,31 +4,31 @@
 
 mod dependency;
 mod foreign_text;
-mod mended;
+mod incomplete_observation;
 mod protection;
 mod records;
+mod regressions;
 mod scope;
-mod truth;
 
 use serde_json::{Value, json};
 
 use converger_core::policy::Rules;
-use converger_core::testing::{World, body};
+use converger_core::testing::{TestWorld, plan_body};
 
 /// A declared virtual machine.
-fn guest(vmid: u64, name: &str, more: Value) -> Value {
-    merged(json!({ "vmid": vmid, "kind": "qemu", "name": name }), more)
+fn desired_guest(vmid: u64, name: &str, more: Value) -> Value {
+    merge_members(json!({ "vmid": vmid, "kind": "qemu", "name": name }), more)
 }
 
 /// A row that was read whole, with nothing that stands against a step.
-fn row(vmid: u64, name: &str, status: &str, more: Value) -> Value {
+fn observed_row(vmid: u64, name: &str, status: &str, more: Value) -> Value {
     let row = json!({ "vmid": vmid, "kind": "qemu", "name": name, "node": "pve1", "status": status, "lock": null, "ha": null,
         "template": false, "protection": false, "tags": [], "pending": [], "config": { "cores": 2 },
         "identity": { "uuid": "1c0d6f6e-5a0e-4a55-9d3c-2f9a3c7b1e10" } });
-    merged(row, more)
+    merge_members(row, more)
 }
 
-fn merged(mut tree: Value, more: Value) -> Value {
+fn merge_members(mut tree: Value, more: Value) -> Value {
     for (key, value) in more.as_object().into_iter().flatten() {
         tree[key] = value.clone();
     }
@@ -36,14 +36,14 @@ fn merged(mut tree: Value, more: Value) -> Value {
 }
 
 /// The row without what was read under this key.
-fn without(mut row: Value, key: &str) -> Value {
+fn remove_member(mut row: Value, key: &str) -> Value {
     row.as_object_mut().expect("a row").remove(key);
     row
 }
 
 /// A whole reading with quorum, of one node that answers and one that does not.
-fn scene(guests: Value, rows: Value) -> World {
-    World {
+fn world_of(guests: Value, rows: Value) -> TestWorld {
+    TestWorld {
         desired: json!({ "version": 1, "environment": "lab", "guests": guests }),
         observation: json!({ "schema": "converger.observation/1", "environment": "lab", "complete": true, "quorate": true,
             "nodes": [{ "name": "pve1", "online": true }, { "name": "pve2", "online": false }], "guests": rows }),
@@ -51,14 +51,14 @@ fn scene(guests: Value, rows: Value) -> World {
     }
 }
 
-fn plan(world: &World) -> Value {
+fn body_json(world: &TestWorld) -> Value {
     let inputs = world.parse().unwrap_or_else(|faults| panic!("{faults:#?}\n{world:?}"));
-    serde_json::from_slice(&body(&inputs.plan())).expect("a body is JSON")
+    serde_json::from_slice(&plan_body(&inputs.plan())).expect("a body is JSON")
 }
 
 /// What is decided about a guest, in one line: `converged`, `steps: config.set, start`, `refused: guest-locked`.
-fn verdict(world: &World, vmid: u64) -> String {
-    let plan = plan(world);
+fn describe_verdict(world: &TestWorld, vmid: u64) -> String {
+    let plan = body_json(world);
     let guests = plan["guests"].as_array().expect("a list");
     let guest = guests.iter().find(|guest| guest["vmid"] == vmid).expect("every declared guest is in the plan");
     let words = |list: &Value, key: &str| {
@@ -74,12 +74,12 @@ fn verdict(world: &World, vmid: u64) -> String {
 
 /// Refused for whatever cause.
 #[track_caller]
-fn check_refused(world: &World, vmid: u64) {
-    let verdict = verdict(world, vmid);
+fn check_refused(world: &TestWorld, vmid: u64) {
+    let verdict = describe_verdict(world, vmid);
     assert!(verdict.starts_with("refused: "), "{verdict} {world:#?}");
 }
 
 #[track_caller]
-fn check(world: &World, vmid: u64, expected: &str) {
-    assert_eq!(verdict(world, vmid), expected, "{world:#?}");
+fn check_verdict(world: &TestWorld, vmid: u64, expected: &str) {
+    assert_eq!(describe_verdict(world, vmid), expected, "{world:#?}");
 }

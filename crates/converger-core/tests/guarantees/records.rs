@@ -7,13 +7,13 @@ use serde_json::{Value, json};
 
 use converger_core::artifact::{Provenance, write_plan};
 use converger_core::policy::{Circumstances, Limits};
-use converger_core::refusal::{Code, Stage, TABLE};
+use converger_core::refusal::{RefusalCode, RefusalStage, TABLE};
 use converger_core::safety::judge;
-use converger_core::testing::{Rng, World};
+use converger_core::testing::{Rng, TestWorld};
 
-use crate::{guest, plan, row, scene};
+use crate::{body_json, desired_guest, observed_row, world_of};
 
-fn plan_json(world: &World, limits: Limits, circumstances: Circumstances, provenance: Provenance) -> Value {
+fn judged_plan_json(world: &TestWorld, limits: Limits, circumstances: Circumstances, provenance: Provenance) -> Value {
     let judged = judge(world.parse().expect("it parses").plan(), limits, circumstances);
     let mut bytes = Vec::new();
     write_plan(&mut bytes, &judged, provenance).expect("memory takes it");
@@ -24,8 +24,8 @@ fn plan_json(world: &World, limits: Limits, circumstances: Circumstances, proven
 fn g7_provenance_is_outside_the_body() {
     let mut rng = Rng::new(7);
     for _ in 0..200 {
-        let world = World::small(&mut rng);
-        let of = |provenance| plan_json(&world, Limits::default(), Circumstances::default(), provenance);
+        let world = TestWorld::random_small(&mut rng);
+        let of = |provenance| judged_plan_json(&world, Limits::default(), Circumstances::default(), provenance);
         let (mut live, mut replay) = (of(Provenance::Live), of(Provenance::Replay));
         assert_eq!((&live["provenance"], &replay["provenance"]), (&json!("live"), &json!("replay")));
         assert_eq!((&live["body"], &live["digest"]), (&replay["body"], &replay["digest"]));
@@ -38,31 +38,32 @@ fn g7_provenance_is_outside_the_body() {
 
 #[test]
 fn g7_who_took_a_reading_and_when_is_outside_the_body() {
-    let declared = json!([guest(100, "web", json!({ "state": "running" }))]);
-    let mut world = scene(declared, json!([row(100, "web", "stopped", json!({}))]));
-    let expected = plan(&world);
+    let declared = json!([desired_guest(100, "web", json!({ "state": "running" }))]);
+    let mut world = world_of(declared, json!([observed_row(100, "web", "stopped", json!({}))]));
+    let expected = body_json(&world);
     for (source, taken_at) in [("proxmox", "2026-11-15T12:00:00Z"), ("replay", "1970-01-01T00:00:00Z")] {
         world.observation["source"] = json!(source);
         world.observation["taken_at"] = json!(taken_at);
-        assert_eq!(plan(&world), expected);
+        assert_eq!(body_json(&world), expected);
     }
 }
 
-fn refusals(plan: &Value) -> Vec<Value> {
+fn list_refusals(plan: &Value) -> Vec<Value> {
     let lists = plan["guests"].as_array().into_iter().flatten().map(|guest| &guest["refusals"]);
     let all = lists.chain([&plan["refusals"]]).flat_map(|list| list.as_array().into_iter().flatten());
     all.cloned().collect()
 }
 
-fn check_record(refusal: &Value) {
+fn check_refusal_record(refusal: &Value) {
     let keys: Vec<&String> = refusal.as_object().expect("a record").keys().collect();
     assert_eq!(keys, ["code", "evidence", "remedy", "stage"], "{refusal}");
-    let code = refusal["code"].as_str().and_then(Code::find).unwrap_or_else(|| panic!("no such code: {refusal}"));
+    let code = refusal["code"].as_str().and_then(RefusalCode::from_word).unwrap_or_else(|| panic!("no such code: {refusal}"));
     assert_eq!(refusal["remedy"], code.entry().remedy);
     assert_eq!(refusal["stage"], code.entry().stage.word());
     let evidence = refusal["evidence"].as_object().unwrap_or_else(|| panic!("no evidence: {refusal}"));
     // These say all that there is to say by their code.
-    let bare = [Code::NotQuorate, Code::ObservationIncomplete, Code::GuestMissing, Code::GuestTemplate].contains(&code);
+    let bare = [RefusalCode::NotQuorate, RefusalCode::ObservationIncomplete, RefusalCode::GuestMissing, RefusalCode::GuestTemplate]
+        .contains(&code);
     assert_eq!(evidence.is_empty(), bare, "{refusal}");
 }
 
@@ -71,23 +72,23 @@ fn g10_every_refusal_has_code_evidence_and_remedy() {
     let mut rng = Rng::new(10);
     let mut codes = BTreeSet::new();
     for _ in 0..3_000 {
-        let world = World::small(&mut rng);
+        let world = TestWorld::random_small(&mut rng);
         let none = Limits { guests: 0, percent: 0, stops: 0 };
-        let document = plan_json(&world, none, Circumstances { freeze: Some("audit week".into()) }, Provenance::Live);
-        for refusal in refusals(&document["body"]).iter().chain(document["judgement"]["refusals"].as_array().into_iter().flatten()) {
-            check_record(refusal);
+        let document = judged_plan_json(&world, none, Circumstances { freeze: Some("audit week".into()) }, Provenance::Live);
+        for refusal in list_refusals(&document["body"]).iter().chain(document["judgement"]["refusals"].as_array().into_iter().flatten()) {
+            check_refusal_record(refusal);
             codes.extend(refusal["code"].as_str().map(str::to_owned));
         }
     }
     // All that the planner and the judgement can say of a plan that the planner made.
-    let said = TABLE.iter().filter(|entry| entry.stage != Stage::Apply && entry.code != Code::GuaranteeBroken);
+    let said = TABLE.iter().filter(|entry| entry.stage != RefusalStage::Apply && entry.code != RefusalCode::GuaranteeBroken);
     assert_eq!(codes, said.map(|entry| entry.word.to_owned()).collect());
 }
 
 #[test]
-fn g10_all_causes_are_named_and_not_the_first_one() {
-    let declared = guest(100, "prod-db", json!({ "state": "stopped", "config": { "tags": ["web"], "balloon": "1GiB" } }));
-    let seen = row(
+fn g10_all_causes_are_named() {
+    let declared = desired_guest(100, "prod-db", json!({ "state": "stopped", "config": { "tags": ["web"], "balloon": "1GiB" } }));
+    let seen = observed_row(
         100,
         "prod-db",
         "running",
@@ -95,15 +96,15 @@ fn g10_all_causes_are_named_and_not_the_first_one() {
             "pending": [{ "key": "net0" }], "protection": true }),
     );
     let all = "refused: guest-locked, guest-template, ha-owned, guest-held, config-pending, unsupported-change, protected-guest, protection-change";
-    crate::check(&scene(json!([declared]), json!([seen])), 100, all);
+    crate::check_verdict(&world_of(json!([declared]), json!([seen])), 100, all);
 }
 
 #[test]
 fn g10_a_refused_guest_is_never_left_out() {
     let mut rng = Rng::new(11);
     for _ in 0..500 {
-        let world = World::small(&mut rng);
-        let plan = plan(&world);
+        let world = TestWorld::random_small(&mut rng);
+        let plan = body_json(&world);
         let planned: BTreeSet<u64> = plan["guests"].as_array().into_iter().flatten().filter_map(|guest| guest["vmid"].as_u64()).collect();
         let declared: BTreeSet<u64> =
             world.desired["guests"].as_array().into_iter().flatten().filter_map(|guest| guest["vmid"].as_u64()).collect();

@@ -5,19 +5,19 @@ use std::sync::Arc;
 
 use serde_json::json;
 
-use converger_core::action::{CATALOGUE, Class, Impact};
+use converger_core::action::{CATALOGUE, ChangeClass, Impact};
 use converger_core::observe;
 use converger_core::plan::plan as plan_of;
-use converger_core::testing::{Rng, World, body};
+use converger_core::testing::{Rng, TestWorld, plan_body};
 
-use crate::{check, guest, plan, row, scene};
+use crate::{body_json, check_verdict, desired_guest, observed_row, world_of};
 
 #[test]
-fn g4_planning_leaves_what_was_read_as_it_was() {
+fn g4_planning_does_not_change_the_observation() {
     let mut rng = Rng::new(4);
     for _ in 0..200 {
-        let inputs = World::small(&mut rng).parse().expect("it parses");
-        let scoped = Arc::new(inputs.observation.clone().within(&inputs.desired.scope()));
+        let inputs = TestWorld::random_small(&mut rng).parse().expect("it parses");
+        let scoped = Arc::new(inputs.observation.clone().into_scoped(&inputs.desired.scope()));
         let before = (*scoped).clone();
         let plan = plan_of(Arc::clone(&inputs.desired), Arc::clone(&scoped), Arc::clone(&inputs.rules));
         assert_eq!((&*scoped, plan.observation()), (&before, &before));
@@ -28,30 +28,30 @@ fn g4_planning_leaves_what_was_read_as_it_was() {
 fn g6_planning_again_gives_the_same_bytes() {
     let mut rng = Rng::new(6);
     for _ in 0..200 {
-        let inputs = World::small(&mut rng).parse().expect("it parses");
-        assert_eq!(body(&inputs.plan()), body(&inputs.clone().plan()));
+        let inputs = TestWorld::random_small(&mut rng).parse().expect("it parses");
+        assert_eq!(plan_body(&inputs.plan()), plan_body(&inputs.clone().plan()));
     }
 }
 
 #[test]
 fn g8_a_guest_that_is_not_declared_is_in_no_plan() {
-    let declared = json!([guest(100, "web", json!({ "state": "running" }))]);
-    let own = row(100, "web", "stopped", json!({}));
-    let alone = plan(&scene(declared.clone(), json!([own])));
+    let declared = json!([desired_guest(100, "web", json!({ "state": "running" }))]);
+    let own = observed_row(100, "web", "stopped", json!({}));
+    let alone = body_json(&world_of(declared.clone(), json!([own])));
     let foreign = [
-        row(99_999, "prod-db", "running", json!({ "lock": "backup" })),
-        row(101, "web", "stopped", json!({ "node": "pve2" })),
+        observed_row(99_999, "prod-db", "running", json!({ "lock": "backup" })),
+        observed_row(101, "web", "stopped", json!({ "node": "pve2" })),
         json!({ "vmid": 102, "kind": "lxc", "name": "\u{1b}[2J", "node": "pve2", "status": "unknown" }),
     ];
     for row in &foreign {
-        assert_eq!(plan(&scene(declared.clone(), json!([row, own]))), alone, "{row}");
+        assert_eq!(body_json(&world_of(declared.clone(), json!([row, own]))), alone, "{row}");
     }
     assert_eq!(alone["guests"].as_array().map(Vec::len), Some(1));
 }
 
 #[test]
-fn g9_words_of_an_adapter_do_not_pass_the_seam() {
-    let own = row(100, "web", "stopped", json!({}));
+fn g9_platform_words_are_refused_in_an_observation() {
+    let own = observed_row(100, "web", "stopped", json!({}));
     for (key, value) in [
         ("qmpstatus", json!("running")),
         ("hastate", json!("started")),
@@ -63,33 +63,34 @@ fn g9_words_of_an_adapter_do_not_pass_the_seam() {
     ] {
         let mut strange = own.clone();
         strange[key] = value;
-        let world = scene(json!([]), json!([strange]));
+        let world = world_of(json!([]), json!([strange]));
         let faults = observe::parse(world.observation_json().as_bytes()).expect_err(key);
         assert!(faults.list().iter().any(|fault| fault.message == format!("unknown key `{key}` in a guest")), "{faults:?}");
     }
     for (key, value) in [("net0", json!("virtio")), ("args", json!("-s")), ("hookscript", json!("local:a")), ("memory", json!("2048"))] {
-        let strange = row(100, "web", "stopped", json!({ "config": { key: value } }));
-        let world = scene(json!([]), json!([strange]));
+        let strange = observed_row(100, "web", "stopped", json!({ "config": { key: value } }));
+        let world = world_of(json!([]), json!([strange]));
         assert!(observe::parse(world.observation_json().as_bytes()).is_err(), "{key}");
     }
 }
 
 #[test]
-fn g14_leaving_the_list_means_no_longer_managed() {
-    let web = guest(100, "web", json!({ "state": "running" }));
-    let batch = guest(101, "batch", json!({ "state": "stopped", "config": { "cores": 8 } }));
-    let rows = json!([row(100, "web", "running", json!({})), row(101, "batch", "running", json!({}))]);
-    check(&scene(json!([web, batch]), rows.clone()), 101, "steps: config.set, shutdown");
-    let left = plan(&scene(json!([web]), rows));
+fn g14_a_guest_removed_from_the_list_is_not_managed() {
+    let web = desired_guest(100, "web", json!({ "state": "running" }));
+    let batch = desired_guest(101, "batch", json!({ "state": "stopped", "config": { "cores": 8 } }));
+    let rows = json!([observed_row(100, "web", "running", json!({})), observed_row(101, "batch", "running", json!({}))]);
+    check_verdict(&world_of(json!([web, batch]), rows.clone()), 101, "steps: config.set, shutdown");
+    let left = body_json(&world_of(json!([web]), rows));
     let text = left["guests"].to_string();
     assert!(!text.contains("101") && !text.contains("batch") && !text.contains("steps"), "{text}");
 }
 
 #[test]
-fn g14_a_key_that_leaves_the_list_is_left_as_it_is() {
-    let rows = json!([row(100, "web", "running", json!({ "config": { "cores": 2, "memory": 4096, "onboot": true }, "tags": ["a"] }))]);
-    check(&scene(json!([guest(100, "web", json!({ "config": { "cores": 2 } }))]), rows.clone()), 100, "converged");
-    check(&scene(json!([guest(100, "web", json!({}))]), rows), 100, "converged");
+fn g14_a_key_removed_from_the_list_is_not_managed() {
+    let rows =
+        json!([observed_row(100, "web", "running", json!({ "config": { "cores": 2, "memory": 4096, "onboot": true }, "tags": ["a"] }))]);
+    check_verdict(&world_of(json!([desired_guest(100, "web", json!({ "config": { "cores": 2 } }))]), rows.clone()), 100, "converged");
+    check_verdict(&world_of(json!([desired_guest(100, "web", json!({}))]), rows), 100, "converged");
 }
 
 #[test]
@@ -97,12 +98,12 @@ fn g14_no_change_destroys_or_creates() {
     let changes: Vec<&str> = CATALOGUE.iter().map(|action| action.change).collect();
     assert_eq!(changes, ["config.set", "reboot", "shutdown", "start", "stop"]);
     for action in &CATALOGUE {
-        assert!(action.class < Class::Destructive && action.impact < Impact::DataLoss, "{action:?}");
+        assert!(action.class < ChangeClass::Destructive && action.impact < Impact::DataLoss, "{action:?}");
     }
-    check(&scene(json!([guest(100, "web", json!({ "state": "running" }))]), json!([])), 100, "refused: guest-missing");
+    check_verdict(&world_of(json!([desired_guest(100, "web", json!({ "state": "running" }))]), json!([])), 100, "refused: guest-missing");
     // A guest of another kind or name under the id is not replaced.
     let other = json!([{ "vmid": 100, "kind": "lxc", "name": "web", "node": "pve1", "status": "stopped" }]);
-    check(&scene(json!([guest(100, "web", json!({ "state": "running" }))]), other), 100, "refused: kind-mismatch");
+    check_verdict(&world_of(json!([desired_guest(100, "web", json!({ "state": "running" }))]), other), 100, "refused: kind-mismatch");
 }
 
 /// In all random plans there are no other words than those of the catalogue.
@@ -111,7 +112,7 @@ fn g14_no_plan_holds_a_change_outside_the_catalogue() {
     let mut rng = Rng::new(14);
     let mut seen = BTreeSet::new();
     for _ in 0..1_000 {
-        let plan = plan(&World::small(&mut rng));
+        let plan = body_json(&TestWorld::random_small(&mut rng));
         let guests = plan["guests"].as_array().into_iter().flatten();
         let steps = guests.flat_map(|guest| guest["steps"].as_array().into_iter().flatten());
         seen.extend(steps.map(|step| (step["change"].to_string(), step["class"] == "destructive")));

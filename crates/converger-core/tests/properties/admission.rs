@@ -3,16 +3,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use converger_core::approve::{Admission, Admitted, Confirmation, Mode, Refused, admit};
+use converger_core::approve::{Admission, Admitted, ApprovalMode, Confirmation, RefusedGuestPolicy, admit};
 use converger_core::artifact::{Digest, Provenance};
-use converger_core::evidence::{Answer, Broken, Bundle, Decision, Piece, admissible, keep};
-use converger_core::failure::Code;
+use converger_core::evidence::{
+    Admissibility, AdmissionBundle, Decision, DecisionPart, EvidenceFault, check_admissibility, record_decision,
+};
+use converger_core::failure::FailureCode;
 use converger_core::policy::{Circumstances, Limits};
 use converger_core::refusal::Refusal;
 use converger_core::safety::{Judged, judge};
-use converger_core::testing::{Rng, some_config, understood};
+use converger_core::testing::{Rng, parse_config, some_config};
 
-use crate::{Case, each_case};
+use crate::{PropertyCase, random_cases};
 
 const SEED: u64 = 91;
 const ADMISSIONS: u64 = 3_000;
@@ -20,19 +22,19 @@ const ADMISSIONS: u64 = 3_000;
 const NOW_SECS: u64 = 1_794_744_060;
 
 #[derive(Clone)]
-pub(crate) struct Weighed {
-    pub(crate) bundle: Bundle,
+pub(crate) struct AdmissionFixture {
+    pub(crate) bundle: AdmissionBundle,
     pub(crate) blobs: BTreeMap<Digest, Vec<u8>>,
     pub(crate) is_approved: bool,
 }
 
-impl Weighed {
-    fn answer(&self, bundle: &Bundle) -> Answer {
-        admissible(&bundle.write().expect("memory takes it"), |digest| self.blobs.get(&digest).cloned(), understood)
+impl AdmissionFixture {
+    fn check_bundle(&self, bundle: &AdmissionBundle) -> Admissibility {
+        check_admissibility(&bundle.to_canonical_json().expect("memory takes it"), |digest| self.blobs.get(&digest).cloned(), parse_config)
     }
 }
 
-fn admission(rng: &mut Rng, plan: Digest, names: Vec<Box<str>>) -> Admission {
+fn random_admission(rng: &mut Rng, plan: Digest, names: Vec<Box<str>>) -> Admission {
     let by = || "ann@desk".into();
     let other = Digest::of_bytes(b"another plan");
     let confirmation = match rng.below(5) {
@@ -43,26 +45,26 @@ fn admission(rng: &mut Rng, plan: Digest, names: Vec<Box<str>>) -> Admission {
         _ => Confirmation::Typed { by: by(), names },
     };
     Admission {
-        mode: Mode::Solo,
+        mode: ApprovalMode::Solo,
         provenance: if rng.one_in(8) { Provenance::Replay } else { Provenance::Live },
         confirmation,
-        refused: if rng.one_in(3) { Refused::StopsAll } else { Refused::IsLeftOut },
+        refused: if rng.one_in(3) { RefusedGuestPolicy::StopRun } else { RefusedGuestPolicy::LeaveOut },
         now_ms: (NOW_SECS + if rng.one_in(8) { 3_600 } else { 0 }) * 1000,
         age_secs_max: Admission::AGE_SECS_MAX,
     }
 }
 
 /// What a run does: plans, judges, admits, and keeps the evidence.
-pub(crate) fn weighed(case: &Case) -> Weighed {
+pub(crate) fn admit_case(case: &PropertyCase) -> AdmissionFixture {
     let (rng, inputs) = (&mut Rng::new(case.number ^ SEED), case.inputs());
     let limits = if rng.one_in(4) { Limits { guests: 1, percent: 50, stops: 0 } } else { Limits::default() };
     let circumstances = Circumstances { freeze: rng.one_in(8).then(|| "a move".to_owned()) };
     let judged = judge(inputs.plan(), limits, circumstances);
-    let mode = if rng.one_in(8) { Mode::Shared } else { Mode::Solo };
+    let mode = if rng.one_in(8) { ApprovalMode::Shared } else { ApprovalMode::Solo };
     let config = some_config(&inputs.rules, limits, Some(mode));
-    let kept = keep(&judged, "0.1.0", config).expect("memory takes it");
+    let kept = record_decision(&judged, "0.1.0", config).expect("memory takes it");
     let names = inputs.desired.guests().iter().filter_map(|guest| judged.plan().name_of(guest)).map(Into::into).collect();
-    let admission = Admission { mode, ..admission(rng, kept.plan, names) };
+    let admission = Admission { mode, ..random_admission(rng, kept.plan, names) };
     let causes: Vec<Refusal> = match judged {
         Judged::Refused(_) => judged.judgement().refusals().iter().chain(judged.plan().refusals()).cloned().collect(),
         Judged::Safe(safe) => match admit(safe, &admission).expect("memory takes it") {
@@ -71,20 +73,20 @@ pub(crate) fn weighed(case: &Case) -> Weighed {
         },
     };
     let decision = Decision { inputs: kept.inputs, plan: kept.plan, judgement: kept.judgement };
-    let bundle = Bundle::new("ann@desk", decision, admission, &causes);
+    let bundle = AdmissionBundle::new("ann@desk", decision, admission, &causes);
     let blobs = kept.blobs.into_iter().map(|bytes| (Digest::of_bytes(&bytes), bytes)).collect();
-    Weighed { bundle, blobs, is_approved: causes.is_empty() }
+    AdmissionFixture { bundle, blobs, is_approved: causes.is_empty() }
 }
 
 #[test]
-fn an_honest_bundle_gives_the_answer_that_was_given() {
+fn unchanged_bundle_gives_the_recorded_answer() {
     let mut seen = BTreeSet::new();
-    for case in each_case(SEED, ADMISSIONS) {
-        let weighed = weighed(&case);
-        let answer = weighed.answer(&weighed.bundle);
+    for case in random_cases(SEED, ADMISSIONS) {
+        let weighed = admit_case(&case);
+        let answer = weighed.check_bundle(&weighed.bundle);
         match &answer {
-            Answer::Admissible => assert!(weighed.is_approved, "{case:?}"),
-            Answer::Inadmissible(gates) => {
+            Admissibility::Admissible => assert!(weighed.is_approved, "{case:?}"),
+            Admissibility::Inadmissible(gates) => {
                 assert!(!weighed.is_approved && !gates.is_empty(), "{case:?}");
                 seen.extend(gates.clone());
             }
@@ -111,9 +113,9 @@ fn an_honest_bundle_gives_the_answer_that_was_given() {
 
 /// A gate that is left out, doubled, renamed or told the other way.
 #[test]
-fn no_gate_can_be_left_out_or_told_another_way() {
-    for case in each_case(SEED + 1, ADMISSIONS / 30) {
-        let weighed = weighed(&case);
+fn removed_duplicated_or_changed_gates_are_detected() {
+    for case in random_cases(SEED + 1, ADMISSIONS / 30) {
+        let weighed = admit_case(&case);
         for at in 0..weighed.bundle.gates.len() {
             let mut forged = vec![weighed.bundle.clone(), weighed.bundle.clone(), weighed.bundle.clone(), weighed.bundle.clone()];
             forged[0].gates.remove(at);
@@ -123,17 +125,20 @@ fn no_gate_can_be_left_out_or_told_another_way() {
             let told = &mut forged[3].gates[at].result;
             *told = if told == "passed" { "refused" } else { "passed" }.into();
             for bundle in forged {
-                let answer = weighed.answer(&bundle);
-                assert!(matches!(&answer, Answer::Broken(broken) if broken.code == Code::IntegrityViolation), "{case:?} {at} {answer:?}");
+                let answer = weighed.check_bundle(&bundle);
+                assert!(
+                    matches!(&answer, Admissibility::Broken(broken) if broken.code == FailureCode::IntegrityViolation),
+                    "{case:?} {at} {answer:?}"
+                );
             }
         }
     }
 }
 
 #[test]
-fn a_confirmation_of_something_else_admits_nothing() {
-    for case in each_case(SEED + 2, ADMISSIONS / 10) {
-        let weighed = weighed(&case);
+fn confirmation_of_another_plan_is_not_admissible() {
+    for case in random_cases(SEED + 2, ADMISSIONS / 10) {
+        let weighed = admit_case(&case);
         if !weighed.is_approved || !has_steps(&weighed) {
             continue;
         }
@@ -141,31 +146,34 @@ fn a_confirmation_of_something_else_admits_nothing() {
         for confirmation in [Confirmation::None, Confirmation::FullDigest { by: "eve".into(), digest: other }] {
             let mut forged = weighed.bundle.clone();
             forged.admission.confirmation = confirmation;
-            let answer = weighed.answer(&forged);
-            assert!(matches!(&answer, Answer::Broken(broken) if broken.code == Code::IntegrityViolation), "{case:?} {answer:?}");
+            let answer = weighed.check_bundle(&forged);
+            assert!(
+                matches!(&answer, Admissibility::Broken(broken) if broken.code == FailureCode::IntegrityViolation),
+                "{case:?} {answer:?}"
+            );
         }
     }
 }
 
 /// In another mode than the configuration has somebody else would have had to agree.
 #[test]
-fn an_admission_in_another_mode_is_none() {
-    for case in each_case(SEED + 5, ADMISSIONS / 30) {
-        let weighed = weighed(&case);
+fn admission_in_another_mode_breaks_the_evidence() {
+    for case in random_cases(SEED + 5, ADMISSIONS / 30) {
+        let weighed = admit_case(&case);
         let mut forged = weighed.bundle.clone();
-        forged.admission.mode = if forged.admission.mode == Mode::Solo { Mode::Shared } else { Mode::Solo };
-        let answer = weighed.answer(&forged);
-        assert!(matches!(&answer, Answer::Broken(broken) if broken.code == Code::IntegrityViolation), "{case:?} {answer:?}");
+        forged.admission.mode = if forged.admission.mode == ApprovalMode::Solo { ApprovalMode::Shared } else { ApprovalMode::Solo };
+        let answer = weighed.check_bundle(&forged);
+        assert!(matches!(&answer, Admissibility::Broken(broken) if broken.code == FailureCode::IntegrityViolation), "{case:?} {answer:?}");
     }
 }
 
 /// A configuration without a mode, or of another environment, laid under an admission and named by it.
 #[test]
-fn an_admission_under_a_configuration_without_a_mode_or_of_another_environment_is_none() {
-    for case in each_case(SEED + 6, ADMISSIONS / 30) {
-        let weighed = weighed(&case);
+fn admission_under_another_configuration_breaks_the_evidence() {
+    for case in random_cases(SEED + 6, ADMISSIONS / 30) {
+        let weighed = admit_case(&case);
         let config = String::from_utf8_lossy(&weighed.blobs[&weighed.bundle.decision.inputs.config]).into_owned();
-        let word = if weighed.bundle.admission.mode == Mode::Solo { "\"solo\"" } else { "\"shared\"" };
+        let word = if weighed.bundle.admission.mode == ApprovalMode::Solo { "\"solo\"" } else { "\"shared\"" };
         let others = [
             (config.replacen(word, "null", 1), "the configuration has another mode than the admission was weighed in, or none"),
             (config.replacen("\"lab\"", "\"prod\"", 1), "it configures another environment than the decision is about"),
@@ -175,28 +183,28 @@ fn an_admission_under_a_configuration_without_a_mode_or_of_another_environment_i
             let (mut forged, digest) = (weighed.clone(), Digest::of_bytes(other.as_bytes()));
             forged.bundle.decision.inputs.config = digest;
             forged.blobs.insert(digest, other.into_bytes());
-            let answer = forged.answer(&forged.bundle);
-            let is_told = |broken: &Broken| broken.code == Code::IntegrityViolation && broken.what.contains(words);
-            assert!(matches!(&answer, Answer::Broken(broken) if is_told(broken)), "{case:?} {answer:?}");
+            let answer = forged.check_bundle(&forged.bundle);
+            let is_told = |broken: &EvidenceFault| broken.code == FailureCode::IntegrityViolation && broken.what.contains(words);
+            assert!(matches!(&answer, Admissibility::Broken(broken) if is_told(broken)), "{case:?} {answer:?}");
         }
     }
 }
 
-fn has_steps(weighed: &Weighed) -> bool {
+fn has_steps(weighed: &AdmissionFixture) -> bool {
     weighed.blobs.get(&weighed.bundle.decision.plan).is_some_and(|body| String::from_utf8_lossy(body).contains("\"verdict\":\"steps\""))
 }
 
 #[test]
-fn missing_changed_and_forged_evidence_have_codes_of_their_own() {
-    let is = |answer: &Answer, code: Code| matches!(answer, Answer::Broken(broken) if broken.code == code);
-    for case in each_case(SEED + 3, ADMISSIONS / 30) {
-        let mut weighed = weighed(&case);
-        for piece in Piece::ALL {
+fn missing_changed_and_forged_evidence_have_distinct_codes() {
+    let is = |answer: &Admissibility, code: FailureCode| matches!(answer, Admissibility::Broken(broken) if broken.code == code);
+    for case in random_cases(SEED + 3, ADMISSIONS / 30) {
+        let mut weighed = admit_case(&case);
+        for piece in DecisionPart::ALL {
             let digest = weighed.bundle.decision.digest(piece);
             let whole = weighed.blobs.remove(&digest).expect("it is kept");
-            assert!(is(&weighed.answer(&weighed.bundle), Code::EvidenceMissing), "{case:?} {piece}");
+            assert!(is(&weighed.check_bundle(&weighed.bundle), FailureCode::EvidenceMissing), "{case:?} {piece}");
             weighed.blobs.insert(digest, whole[..whole.len() - 1].to_vec());
-            assert!(is(&weighed.answer(&weighed.bundle), Code::IntegrityViolation), "{case:?} {piece}");
+            assert!(is(&weighed.check_bundle(&weighed.bundle), FailureCode::IntegrityViolation), "{case:?} {piece}");
             weighed.blobs.insert(digest, whole);
         }
         let mut body = weighed.blobs[&weighed.bundle.decision.plan].clone();
@@ -205,23 +213,23 @@ fn missing_changed_and_forged_evidence_have_codes_of_their_own() {
         let mut forged = weighed.bundle.clone();
         forged.decision.plan = Digest::of_bytes(&body);
         weighed.blobs.insert(forged.decision.plan, body);
-        assert!(is(&weighed.answer(&forged), Code::DeterminismBreach), "{case:?}");
+        assert!(is(&weighed.check_bundle(&forged), FailureCode::DeterminismBreach), "{case:?}");
     }
 }
 
 /// Every byte of a bundle that is changed makes it none, or another one that says what is wrong.
 #[test]
 fn a_changed_byte_of_a_bundle_never_admits() {
-    for case in each_case(SEED + 4, ADMISSIONS / 300) {
-        let weighed = weighed(&case);
-        let bytes = weighed.bundle.write().expect("memory takes it");
-        let honest = weighed.answer(&weighed.bundle);
+    for case in random_cases(SEED + 4, ADMISSIONS / 300) {
+        let weighed = admit_case(&case);
+        let bytes = weighed.bundle.to_canonical_json().expect("memory takes it");
+        let honest = weighed.check_bundle(&weighed.bundle);
         for at in 0..bytes.len() {
             let mut changed = bytes.clone();
             changed[at] ^= 1;
-            let answer = admissible(&changed, |digest| weighed.blobs.get(&digest).cloned(), understood);
+            let answer = check_admissibility(&changed, |digest| weighed.blobs.get(&digest).cloned(), parse_config);
             // Who asked, what made it, when it was and what it was configured by is bound by the ledger, not by the bundle.
-            assert!(answer == honest || !matches!(answer, Answer::Admissible), "{case:?} at {at}");
+            assert!(answer == honest || !matches!(answer, Admissibility::Admissible), "{case:?} at {at}");
         }
     }
 }

@@ -3,71 +3,73 @@
 
 use serde_json::{Value, json};
 
-use converger_core::guest::Kind;
-use converger_core::normalize::{Field, Role, TABLE};
+use converger_core::guest::GuestKind;
+use converger_core::normalize::{Field, FieldRole, TABLE};
 use converger_core::policy::Rules;
-use converger_core::testing::{Rng, World, body, declared, observed_values, wanted_values};
+use converger_core::testing::{Rng, TestWorld, observed_values, plan_body, to_declared_form, wanted_values};
 
-use crate::each_case;
-use crate::model::{AtStop, Model, carry_out_all, id, is_same, list, steps, text, waits};
+use crate::platform_model::{
+    PendingAtStop, PlatformModel, apply_plan, elements, has_pending_declared, is_same_effect, steps_by_guest, text_of, vmid_of,
+};
+use crate::random_cases;
 
 const SEED: u64 = 4;
 const WORLDS: u64 = 3_000;
 
-fn body_of(world: &World) -> Value {
+fn plan_body_of(world: &TestWorld) -> Value {
     let inputs = world.parse().unwrap_or_else(|faults| panic!("{faults:#?}\n{world:?}"));
-    serde_json::from_slice(&body(&inputs.plan())).expect("a body is JSON")
+    serde_json::from_slice(&plan_body(&inputs.plan())).expect("a body is JSON")
 }
 
 fn guest_of(body: &Value, vmid: u64) -> &Value {
-    list(&body["guests"]).find(|guest| id(guest) == vmid).expect("every declared guest is in the plan")
+    elements(&body["guests"]).find(|guest| vmid_of(guest) == vmid).expect("every declared guest is in the plan")
 }
 
 #[test]
-fn what_a_plan_does_leaves_nothing_to_do() {
+fn planning_after_a_full_run_finds_nothing_to_do() {
     let mut changed = 0_u64;
-    for mut case in each_case(SEED, WORLDS) {
-        let plan = body_of(&case.world);
-        for at_stop in [AtStop::Applies, AtStop::Keeps] {
-            let mut model = Model::new(&case.world.observation, at_stop);
-            let done = carry_out_all(&mut model, &case.world.desired, &plan, &mut case.rng);
+    for mut case in random_cases(SEED, WORLDS) {
+        let plan = plan_body_of(&case.world);
+        for at_stop in [PendingAtStop::Applies, PendingAtStop::Keeps] {
+            let mut model = PlatformModel::new(&case.world.observation, at_stop);
+            let done = apply_plan(&mut model, &case.world.desired, &plan, &mut case.rng);
             assert_eq!(done, Ok(()), "{at_stop:?} {case:?}\nplan: {plan}");
-            let after = World { observation: model.read(&case.world.observation), ..case.world.clone() };
-            let again = body_of(&after);
-            for vmid in steps(&plan).into_keys() {
+            let after = TestWorld { observation: model.observation_after(&case.world.observation), ..case.world.clone() };
+            let again = plan_body_of(&after);
+            for vmid in steps_by_guest(&plan).into_keys() {
                 let verdict = guest_of(&again, vmid);
                 assert_eq!(verdict["verdict"], "converged", "{vmid} {at_stop:?} {case:?}\nplan: {plan}\nagain: {again}");
                 assert_eq!(
                     verdict["pending_restart"] == json!(true),
-                    waits(&after.desired, &after.observation, vmid),
+                    has_pending_declared(&after.desired, &after.observation, vmid),
                     "{vmid} {at_stop:?} {case:?}\nagain: {again}"
                 );
                 changed += 1;
             }
         }
     }
-    assert!(changed > crate::cases(WORLDS), "only {changed} guests were changed");
+    assert!(changed > crate::case_count(WORLDS), "only {changed} guests were changed");
 }
 
 /// Whoever stops in the middle and plans again goes on where it was: the rest of the steps, no other ones.
 #[test]
-fn an_interrupted_plan_is_taken_up_where_it_was() {
+fn planning_after_a_partial_run_gives_the_remaining_steps() {
     let mut taken_up = 0_u64;
-    for case in each_case(SEED + 100, WORLDS) {
-        let plan = body_of(&case.world);
-        for (vmid, steps) in steps(&plan).into_iter().filter(|(_, steps)| steps.len() > 1) {
+    for case in random_cases(SEED + 100, WORLDS) {
+        let plan = plan_body_of(&case.world);
+        for (vmid, steps) in steps_by_guest(&plan).into_iter().filter(|(_, steps)| steps.len() > 1) {
             for done in 1..steps.len() {
-                let mut model = Model::new(&case.world.observation, AtStop::Applies);
+                let mut model = PlatformModel::new(&case.world.observation, PendingAtStop::Applies);
                 for step in steps.iter().take(done) {
-                    assert_eq!(model.carry_out(vmid, step), Ok(()), "{vmid} {case:?}\nplan: {plan}");
+                    assert_eq!(model.apply_step(vmid, step), Ok(()), "{vmid} {case:?}\nplan: {plan}");
                 }
-                let after = World { observation: model.read(&case.world.observation), ..case.world.clone() };
-                let again = body_of(&after);
+                let after = TestWorld { observation: model.observation_after(&case.world.observation), ..case.world.clone() };
+                let again = plan_body_of(&after);
                 let rest = &guest_of(&again, vmid)["steps"];
                 let changes =
-                    |steps: &mut dyn Iterator<Item = &Value>| steps.map(|step| text(&step["change"]).to_owned()).collect::<Vec<_>>();
+                    |steps: &mut dyn Iterator<Item = &Value>| steps.map(|step| text_of(&step["change"]).to_owned()).collect::<Vec<_>>();
                 assert_eq!(
-                    changes(&mut list(rest)),
+                    changes(&mut elements(rest)),
                     changes(&mut steps.iter().skip(done)),
                     "{vmid} after {done} steps, {case:?}\nplan: {plan}\nagain: {}",
                     guest_of(&again, vmid)
@@ -76,12 +78,12 @@ fn an_interrupted_plan_is_taken_up_where_it_was() {
             }
         }
     }
-    assert!(taken_up > crate::cases(WORLDS) / 20, "only {taken_up} plans were interrupted");
+    assert!(taken_up > crate::case_count(WORLDS) / 20, "only {taken_up} plans were interrupted");
 }
 
 /// A world of one guest with one declared field.
-struct Single {
-    kind: Kind,
+struct SingleFieldCase {
+    kind: GuestKind,
     field: Field,
     wanted: Value,
     seen: Option<Value>,
@@ -91,8 +93,8 @@ struct Single {
     memory_hotplug: bool,
 }
 
-impl Single {
-    fn world(&self) -> World {
+impl SingleFieldCase {
+    fn world(&self) -> TestWorld {
         let mut rng = Rng::new(SEED);
         let mut config = json!({});
         if self.memory_hotplug {
@@ -104,24 +106,24 @@ impl Single {
         }
         let desired = json!({ "version": 1, "environment": "lab", "guests": [{
             "vmid": 100, "kind": self.kind.word(), "name": "web", "restart": self.restart,
-            "config": { self.field.word(): declared(self.field, &self.wanted, &mut rng) } }] });
+            "config": { self.field.word(): to_declared_form(self.field, &self.wanted, &mut rng) } }] });
         let row = json!({ "vmid": 100, "kind": self.kind.word(), "name": "web", "node": "pve1",
             "status": if self.is_running { "running" } else { "stopped" }, "lock": null, "ha": null, "template": false,
             "protection": false, "tags": tags, "pending": self.pending, "config": config });
         let observation = json!({ "schema": "converger.observation/1", "environment": "lab", "complete": true, "quorate": true,
             "nodes": [{ "name": "pve1", "online": true }], "guests": [row] });
-        World { desired, observation, rules: Rules::default() }
+        TestWorld { desired, observation, rules: Rules::default() }
     }
 
     fn is_met(&self) -> bool {
-        is_same(self.kind, self.field, &self.wanted, self.seen.as_ref().unwrap_or(&Value::Null))
+        is_same_effect(self.kind, self.field, &self.wanted, self.seen.as_ref().unwrap_or(&Value::Null))
     }
 }
 
 /// Every wanted value against every seen one, running and stopped, with and without leave to restart.
-fn singles() -> Vec<Single> {
+fn all_single_field_cases() -> Vec<SingleFieldCase> {
     let mut singles = Vec::new();
-    for rule in TABLE.iter().filter(|rule| rule.role == Role::Managed) {
+    for rule in TABLE.iter().filter(|rule| rule.role == FieldRole::Managed) {
         let (kind, field) = (rule.kind, rule.field);
         let seen_values = observed_values(field).into_iter().map(Some).chain([None]);
         for seen in seen_values {
@@ -133,9 +135,9 @@ fn singles() -> Vec<Single> {
                     (false, "never", false),
                     (false, "when-needed", true),
                 ] {
-                    let memory_hotplug = memory_hotplug && kind == Kind::Qemu;
+                    let memory_hotplug = memory_hotplug && kind == GuestKind::Qemu;
                     let pending = vec![];
-                    singles.push(Single {
+                    singles.push(SingleFieldCase {
                         kind,
                         field,
                         wanted: wanted.clone(),
@@ -153,63 +155,67 @@ fn singles() -> Vec<Single> {
 }
 
 #[test]
-fn every_managed_field_is_written_once_and_then_as_declared() {
+fn every_managed_field_converges_after_one_write() {
     let mut written = std::collections::BTreeSet::new();
-    for single in singles() {
+    for single in all_single_field_cases() {
         let world = single.world();
-        let plan = body_of(&world);
+        let plan = plan_body_of(&world);
         let verdict = guest_of(&plan, 100);
         // The platform does not take a balloon above the memory that the guest has.
-        if list(&verdict["refusals"]).any(|refusal| refusal["code"] == "unsupported-change") && single.field == Field::Balloon {
+        if elements(&verdict["refusals"]).any(|refusal| refusal["code"] == "unsupported-change") && single.field == Field::Balloon {
             continue;
         }
         // A tag that protects or holds is not taken away.
-        if single.field == Field::Tags && list(&verdict["refusals"]).next().is_some() {
-            let protected = list(&verdict["refusals"]).all(|refusal| ["protection-change", "guest-held"].contains(&text(&refusal["code"])));
+        if single.field == Field::Tags && elements(&verdict["refusals"]).next().is_some() {
+            let protected =
+                elements(&verdict["refusals"]).all(|refusal| ["protection-change", "guest-held"].contains(&text_of(&refusal["code"])));
             assert!(protected, "{world:?}\n{plan}");
             continue;
         }
         let is_met = single.is_met();
         assert_eq!(verdict["verdict"], if is_met { "converged" } else { "steps" }, "{world:?}\n{plan}");
-        let mut model = Model::new(&world.observation, AtStop::Applies);
-        assert_eq!(carry_out_all(&mut model, &world.desired, &plan, &mut Rng::new(SEED)), Ok(()), "{world:?}\n{plan}");
-        let after = World { observation: model.read(&world.observation), ..world };
-        let again = body_of(&after);
+        let mut model = PlatformModel::new(&world.observation, PendingAtStop::Applies);
+        assert_eq!(apply_plan(&mut model, &world.desired, &plan, &mut Rng::new(SEED)), Ok(()), "{world:?}\n{plan}");
+        let after = TestWorld { observation: model.observation_after(&world.observation), ..world };
+        let again = plan_body_of(&after);
         assert_eq!(guest_of(&again, 100)["verdict"], "converged", "{after:?}\n{plan}\n{again}");
         assert_eq!(
             guest_of(&again, 100)["pending_restart"] == json!(true),
-            waits(&after.desired, &after.observation, 100),
+            has_pending_declared(&after.desired, &after.observation, 100),
             "{after:?}\n{again}"
         );
-        assert!(!waits(&after.desired, &after.observation, 100) || (single.is_running && single.restart == "never"), "{after:?}");
+        assert!(
+            !has_pending_declared(&after.desired, &after.observation, 100) || (single.is_running && single.restart == "never"),
+            "{after:?}"
+        );
         if !is_met {
             written.insert((single.kind, single.field));
         }
     }
-    let managed = TABLE.iter().filter(|rule| rule.role == Role::Managed).count();
+    let managed = TABLE.iter().filter(|rule| rule.role == FieldRole::Managed).count();
     assert_eq!(written.len(), managed, "{written:?}");
 }
 
 /// What somebody has left pending on a declared field: ours is kept and waited for, another value is overwritten, and a
 /// restart follows only where something of ours waits for it.
 #[test]
-fn a_pending_value_of_a_declared_field_ends_as_declared() {
+fn declared_field_with_a_pending_value_converges() {
     let mut interrupted = 0;
-    for mut single in singles().into_iter().filter(|single| single.field != Field::Tags && single.field != Field::Balloon) {
+    for mut single in all_single_field_cases().into_iter().filter(|single| single.field != Field::Tags && single.field != Field::Balloon) {
         for value in observed_values(single.field).into_iter().chain([Value::Null]) {
             let key = single.field.word();
             single.pending =
                 vec![if value.is_null() { json!({ "key": key, "delete": true }) } else { json!({ "key": key, "value": value }) }];
             let world = single.world();
-            let plan = body_of(&world);
-            let mut model = Model::new(&world.observation, AtStop::Applies);
-            assert_eq!(carry_out_all(&mut model, &world.desired, &plan, &mut Rng::new(SEED)), Ok(()), "{world:?}\n{plan}");
-            let reboots = list(&guest_of(&plan, 100)["steps"]).any(|step| step["change"] == "reboot");
+            let plan = plan_body_of(&world);
+            let mut model = PlatformModel::new(&world.observation, PendingAtStop::Applies);
+            assert_eq!(apply_plan(&mut model, &world.desired, &plan, &mut Rng::new(SEED)), Ok(()), "{world:?}\n{plan}");
+            let reboots = elements(&guest_of(&plan, 100)["steps"]).any(|step| step["change"] == "reboot");
             let is_met = single.is_met();
             assert!(!reboots || !is_met, "a restart for what is already in effect: {world:?}\n{plan}");
             interrupted += u64::from(reboots);
-            let after = World { observation: model.read(&world.observation), ..world };
-            let again = body_of(&after);
+            let after = TestWorld { observation: model.observation_after(&world.observation), ..world };
+            let again = plan_body_of(&after);
             assert_eq!(guest_of(&again, 100)["verdict"], "converged", "{after:?}\n{plan}\n{again}");
         }
     }

@@ -4,12 +4,12 @@
 use std::collections::BTreeMap;
 
 use converger_core::action::Change;
-use converger_core::guest::Kind;
-use converger_core::normalize::{Role, TABLE as FIELDS};
+use converger_core::guest::GuestKind;
+use converger_core::normalize::{FieldRole, TABLE as FIELDS};
 use converger_core::plan::{Plan, Verdict};
-use converger_core::refusal::{Code, Stage, TABLE as CODES};
+use converger_core::refusal::{RefusalCode, RefusalStage, TABLE as CODES};
 
-use crate::each_case;
+use crate::random_cases;
 
 const SEED: u64 = 1;
 const WORLDS: u64 = 4_000;
@@ -17,15 +17,15 @@ const WORLDS: u64 = 4_000;
 const WORLDS_MIN: u64 = 20;
 
 #[derive(Default)]
-struct Seen {
+struct GeneratorCounts {
     verdicts: BTreeMap<&'static str, u64>,
-    codes: BTreeMap<Code, u64>,
+    codes: BTreeMap<RefusalCode, u64>,
     changes: BTreeMap<(&'static str, &'static str), u64>,
     fields: BTreeMap<(&'static str, &'static str, &'static str), u64>,
     waits: u64,
 }
 
-fn count(plan: &Plan, seen: &mut Seen) {
+fn count_plan(plan: &Plan, seen: &mut GeneratorCounts) {
     for (guest, verdict) in plan.guests() {
         match verdict {
             Verdict::Converged { pending_restart } => {
@@ -54,17 +54,17 @@ fn count(plan: &Plan, seen: &mut Seen) {
 
 #[test]
 fn every_verdict_code_change_and_field_occurs_often() {
-    let mut seen = Seen::default();
-    for case in each_case(SEED, WORLDS) {
-        count(&case.inputs().plan(), &mut seen);
+    let mut seen = GeneratorCounts::default();
+    for case in random_cases(SEED, WORLDS) {
+        count_plan(&case.inputs().plan(), &mut seen);
     }
     for verdict in ["converged", "converged, waiting", "refused", "steps"] {
         assert!(seen.verdicts.get(verdict) >= Some(&WORLDS_MIN), "verdict {verdict}: {:?}", seen.verdicts);
     }
-    for entry in CODES.iter().filter(|entry| entry.stage == Stage::Plan) {
+    for entry in CODES.iter().filter(|entry| entry.stage == RefusalStage::Plan) {
         assert!(seen.codes.get(&entry.code) >= Some(&WORLDS_MIN), "code {}: {:?}", entry.word, seen.codes);
     }
-    for kind in Kind::WORDS {
+    for kind in GuestKind::WORDS {
         // A container is restarted by its stop and a start.
         for change in
             ["config.set", "start", "shutdown", "stop", "reboot"].into_iter().filter(|change| (kind, *change) != ("lxc", "reboot"))
@@ -72,7 +72,7 @@ fn every_verdict_code_change_and_field_occurs_often() {
             assert!(seen.changes.get(&(kind, change)) >= Some(&WORLDS_MIN), "{kind} {change}: {:?}", seen.changes);
         }
     }
-    for rule in FIELDS.iter().filter(|rule| rule.role == Role::Managed) {
+    for rule in FIELDS.iter().filter(|rule| rule.role == FieldRole::Managed) {
         for way in ["set", "unset"].into_iter().filter(|way| rule.can_unset || *way == "set") {
             let key = (rule.kind.word(), rule.field.word(), way);
             assert!(seen.fields.get(&key) >= Some(&WORLDS_MIN), "{key:?}: {:?}", seen.fields);

@@ -3,21 +3,21 @@
 
 use serde_json::{Value, json};
 
-use converger_core::adopt::{Chosen, Outcome, Pinned, Wish, pin};
+use converger_core::adopt::{PinOutcome, PinRequest, PinResult, PinSelection, pin};
 use converger_core::desired::{self, Desired, DesiredGuest, Scope};
 use converger_core::document::Notation;
 use converger_core::observe::{Reading, Scoped};
 use converger_core::plan::Verdict;
-use converger_core::refusal::Code;
-use converger_core::testing::{Inputs, Rng, json_shuffled, mutated};
+use converger_core::refusal::RefusalCode;
+use converger_core::testing::{Rng, TestInputs, mutate, to_shuffled_json};
 
-use crate::each_case;
+use crate::random_cases;
 
 const SEED: u64 = 21;
 const WORLDS: u64 = 2_500;
 
 /// Some pins that do not hold, so that some must be replaced.
-fn with_foreign_pins(desired: &mut Value, rng: &mut Rng) {
+fn add_foreign_pins(desired: &mut Value, rng: &mut Rng) {
     for guest in desired["guests"].as_array_mut().expect("guests") {
         let foreign = match guest["kind"].as_str() {
             Some("qemu") => [json!({ "uuid": "00000000-1111-2222-3333-444444444444" }), json!({ "ctime": 7, "uuid": "x" })],
@@ -30,11 +30,11 @@ fn with_foreign_pins(desired: &mut Value, rng: &mut Rng) {
 }
 
 /// The text with comments, blanks and line breaks that mean nothing. What would change its meaning is left out.
-fn dressed(text: String, notation: Notation, rng: &mut Rng) -> String {
+fn add_meaningless_text(text: String, notation: Notation, rng: &mut Rng) -> String {
     let meaning = desired::parse(text.as_bytes(), notation).expect("a drawn text");
     let mut text = text;
     for _ in 0..rng.below(8) {
-        let with = dress(&text, rng);
+        let with = add_one_meaningless_text(&text, rng);
         if desired::parse(with.as_bytes(), notation).is_ok_and(|found| found == meaning) {
             text = with;
         }
@@ -42,7 +42,7 @@ fn dressed(text: String, notation: Notation, rng: &mut Rng) -> String {
     text
 }
 
-fn dress(text: &str, rng: &mut Rng) -> String {
+fn add_one_meaningless_text(text: &str, rng: &mut Rng) -> String {
     match rng.below(10) {
         0 => return text.replace('\n', "\r\n"),
         1 => return text.trim_end_matches('\n').to_owned(),
@@ -53,25 +53,27 @@ fn dress(text: &str, rng: &mut Rng) -> String {
     let at = rng.index(lines.len());
     match rng.below(4) {
         0 => lines.insert(at, format!("{}# - {{note}}: \"of {at}\" 'é'", " ".repeat(rng.index(12)))),
-        1 => lines.insert(at, rng.word(&["", "   ", "\t"]).to_owned()),
-        2 => lines[at].push_str(rng.word(&["  # why", " #{", "\t# ]", "\t #: |"])),
-        _ => lines[at].push_str(rng.word(&[" ", "  ", "\t"])),
+        1 => lines.insert(at, rng.pick_word(&["", "   ", "\t"]).to_owned()),
+        2 => lines[at].push_str(rng.pick_word(&["  # why", " #{", "\t# ]", "\t #: |"])),
+        _ => lines[at].push_str(rng.pick_word(&[" ", "  ", "\t"])),
     }
     lines.join("\n")
 }
 
-fn wish(desired: &Desired, rng: &mut Rng) -> Wish {
+fn random_request(desired: &Desired, rng: &mut Rng) -> PinRequest {
     let some = |rng: &mut Rng| Scope::new(desired.guests().iter().map(|guest| guest.vmid).filter(|_| rng.one_in(2)).collect());
-    let chosen = if rng.one_in(3) { Chosen::Only(some(rng)) } else { Chosen::All };
-    Wish { chosen, again: some(rng) }
+    let chosen = if rng.one_in(3) { PinSelection::Only(some(rng)) } else { PinSelection::All };
+    PinRequest { selection: chosen, repin: some(rng) }
 }
 
 /// What each guest must be declared as afterwards, by what was read of it.
-fn expected(guest: &DesiredGuest, observation: &Scoped, result: &Pinned) -> DesiredGuest {
+fn expected_guest(guest: &DesiredGuest, observation: &Scoped, result: &PinResult) -> DesiredGuest {
     let outcome = result.guests.iter().find(|own| own.vmid == guest.vmid).map(|own| &own.outcome);
     let read = observation.find(guest.vmid).map(|row| &row.identity);
     let identity = match (outcome, read) {
-        (Some(Outcome::Pinned(_) | Outcome::Completed(_) | Outcome::Replaced(..)), Some(Reading::Read(marks))) => Some(marks.clone()),
+        (Some(PinOutcome::Pinned(_) | PinOutcome::Completed(_) | PinOutcome::Replaced(..)), Some(Reading::Read(marks))) => {
+            Some(marks.clone())
+        }
         _ => guest.identity.clone(),
     };
     DesiredGuest { identity, ..guest.clone() }
@@ -84,7 +86,7 @@ fn only_adds(old: &str, new: &str) -> bool {
 }
 
 /// How often each comment of the generators stands in a text.
-fn comments(text: &str) -> [usize; 7] {
+fn count_comments(text: &str) -> [usize; 7] {
     ["# what is wanted", "# why", " #{", "# ]", "#: |", "# - {note}: \"of ", "# the end"].map(|comment| text.matches(comment).count())
 }
 
@@ -94,7 +96,7 @@ fn has_bare_breaks(text: &str) -> bool {
 }
 
 #[derive(Default)]
-struct Counts {
+struct PinCounts {
     pinned: u64,
     completed: u64,
     replaced: u64,
@@ -103,111 +105,118 @@ struct Counts {
     refused: u64,
 }
 
-impl Counts {
-    fn add(&mut self, outcome: &Outcome) {
+impl PinCounts {
+    fn count_outcome(&mut self, outcome: &PinOutcome) {
         *match outcome {
-            Outcome::Pinned(_) => &mut self.pinned,
-            Outcome::Completed(_) => &mut self.completed,
-            Outcome::Replaced(..) => &mut self.replaced,
-            Outcome::Unchanged => &mut self.unchanged,
-            Outcome::Unmarked => &mut self.unmarked,
-            Outcome::Refused(_) => &mut self.refused,
+            PinOutcome::Pinned(_) => &mut self.pinned,
+            PinOutcome::Completed(_) => &mut self.completed,
+            PinOutcome::Replaced(..) => &mut self.replaced,
+            PinOutcome::Unchanged => &mut self.unchanged,
+            PinOutcome::NoMarks => &mut self.unmarked,
+            PinOutcome::Refused(_) => &mut self.refused,
         } += 1;
     }
 }
 
 #[test]
-fn a_pin_writes_marks_and_nothing_else() {
-    let mut counts = Counts::default();
-    for mut case in each_case(SEED, WORLDS) {
-        with_foreign_pins(&mut case.world.desired, &mut case.rng);
+fn pinning_writes_only_marks() {
+    let mut counts = PinCounts::default();
+    for mut case in random_cases(SEED, WORLDS) {
+        add_foreign_pins(&mut case.world.desired, &mut case.rng);
         let inputs = case.inputs();
-        let scoped = inputs.observation.clone().within(&inputs.desired.scope());
+        let scoped = inputs.observation.clone().into_scoped(&inputs.desired.scope());
         let yaml = case.world.desired_yaml(&mut case.rng);
-        let json = json_shuffled(&case.world.desired, &mut case.rng);
+        let json = to_shuffled_json(&case.world.desired, &mut case.rng);
         for (text, notation) in [(yaml, Notation::Yaml), (json, Notation::Json)] {
-            let text = dressed(text, notation, &mut case.rng);
-            let wish = wish(&inputs.desired, &mut case.rng);
+            let text = add_meaningless_text(text, notation, &mut case.rng);
+            let wish = random_request(&inputs.desired, &mut case.rng);
             let result = pin(text.as_bytes(), notation, &scoped, &wish).unwrap_or_else(|faults| panic!("{case}\n{text}\n{faults:#?}"));
             let context = format!("{case} {wish:?}\n--- before\n{text}\n--- after\n{}", result.text);
             let found = desired::parse(result.text.as_bytes(), notation).unwrap_or_else(|faults| panic!("{context}\n{faults:#?}"));
-            let guests: Vec<DesiredGuest> = inputs.desired.guests().iter().map(|guest| expected(guest, &scoped, &result)).collect();
+            let guests: Vec<DesiredGuest> = inputs.desired.guests().iter().map(|guest| expected_guest(guest, &scoped, &result)).collect();
             assert_eq!((found.environment(), found.guests()), (inputs.desired.environment(), &guests[..]), "{context}");
-            if result.guests.iter().all(|guest| !matches!(guest.outcome, Outcome::Replaced(..))) {
+            if result.guests.iter().all(|guest| !matches!(guest.outcome, PinOutcome::Replaced(..))) {
                 assert!(only_adds(&text, &result.text), "{context}");
             }
-            assert_eq!(comments(&result.text), comments(&text), "{context}");
+            assert_eq!(count_comments(&result.text), count_comments(&text), "{context}");
             if !has_bare_breaks(&text) {
                 assert!(!has_bare_breaks(&result.text), "{context}");
             }
             let again = pin(result.text.as_bytes(), notation, &scoped, &wish).expect("what was written parses");
             assert_eq!(again.text, result.text, "{context}");
-            assert!(again.guests.iter().all(|guest| guest.outcome.written().is_none()), "{context}");
+            assert!(again.guests.iter().all(|guest| guest.outcome.written_marks().is_none()), "{context}");
             check_plan(&inputs, found, &result, &context);
-            result.guests.iter().for_each(|guest| counts.add(&guest.outcome));
+            result.guests.iter().for_each(|guest| counts.count_outcome(&guest.outcome));
         }
     }
-    let Counts { pinned, completed, replaced, unchanged, unmarked, refused } = counts;
+    let PinCounts { pinned, completed, replaced, unchanged, unmarked, refused } = counts;
     let least = [pinned, completed, replaced, unchanged, unmarked, refused].into_iter().min().unwrap_or(0);
     assert!(
-        least > crate::cases(WORLDS) / 20,
+        least > crate::case_count(WORLDS) / 20,
         "{pinned} pinned, {completed} completed, {replaced} replaced, {unchanged} unchanged, {unmarked} unmarked, {refused} refused"
     );
 }
 
 /// A pin that was written holds, and a guest that a plan cannot look at was not pinned.
-fn check_plan(inputs: &Inputs, found: Desired, result: &Pinned, context: &str) {
-    let plan = Inputs { desired: found.into(), ..inputs.clone() }.plan();
+fn check_plan(inputs: &TestInputs, found: Desired, result: &PinResult, context: &str) {
+    let plan = TestInputs { desired: found.into(), ..inputs.clone() }.plan();
     for guest in &result.guests {
         let (index, _) = plan.desired().find(guest.vmid).expect("declared");
         let Verdict::Refused(refusals) = &plan.verdicts()[index] else { continue };
-        let has = |codes: &[Code]| refusals.iter().any(|refusal| codes.contains(&refusal.code()));
-        let blind = [Code::GuestMissing, Code::GuestUnknown, Code::KindMismatch, Code::NameMismatch, Code::NodeOffline, Code::NotQuorate];
-        if guest.outcome.written().is_some() {
-            assert!(!has(&[Code::IdentityMismatch]) && !has(&blind), "{} {refusals:?}\n{context}", guest.vmid);
+        let has = |codes: &[RefusalCode]| refusals.iter().any(|refusal| codes.contains(&refusal.code()));
+        let blind = [
+            RefusalCode::GuestMissing,
+            RefusalCode::GuestUnknown,
+            RefusalCode::KindMismatch,
+            RefusalCode::NameMismatch,
+            RefusalCode::NodeOffline,
+            RefusalCode::NotQuorate,
+        ];
+        if guest.outcome.written_marks().is_some() {
+            assert!(!has(&[RefusalCode::IdentityMismatch]) && !has(&blind), "{} {refusals:?}\n{context}", guest.vmid);
         } else if has(&blind) {
-            assert!(matches!(guest.outcome, Outcome::Refused(_)), "{} {refusals:?}\n{context}", guest.vmid);
+            assert!(matches!(guest.outcome, PinOutcome::Refused(_)), "{} {refusals:?}\n{context}", guest.vmid);
         }
     }
 }
 
 /// One guest without a pin: the text is the old one with one piece put in.
 #[test]
-fn one_pin_is_one_piece_of_text() {
+fn pinning_one_guest_inserts_one_piece_of_text() {
     let mut pinned = 0_u64;
-    for mut case in each_case(SEED + 100, WORLDS) {
+    for mut case in random_cases(SEED + 100, WORLDS) {
         let inputs = case.inputs();
-        let scoped = inputs.observation.clone().within(&inputs.desired.scope());
+        let scoped = inputs.observation.clone().into_scoped(&inputs.desired.scope());
         let text = case.world.desired_yaml(&mut case.rng);
-        let text = dressed(text, Notation::Yaml, &mut case.rng);
+        let text = add_meaningless_text(text, Notation::Yaml, &mut case.rng);
         let Some(vmid) = case.rng.pick(inputs.desired.guests()).map(|guest| guest.vmid) else { continue };
-        let wish = Wish { chosen: Chosen::Only(Scope::new(vec![vmid])), again: Scope::new(vec![]) };
+        let wish = PinRequest { selection: PinSelection::Only(Scope::new(vec![vmid])), repin: Scope::new(vec![]) };
         let result = pin(text.as_bytes(), Notation::Yaml, &scoped, &wish).unwrap_or_else(|faults| panic!("{case}\n{text}\n{faults:#?}"));
         let same = |pairs: &mut dyn Iterator<Item = (u8, u8)>| pairs.take_while(|(left, right)| left == right).count();
         let front = same(&mut text.bytes().zip(result.text.bytes()));
         let back = same(&mut text.bytes().rev().zip(result.text.bytes().rev()));
         let context = || format!("{case} {vmid}\n--- before\n{text}\n--- after\n{}", result.text);
         match result.guests[0].outcome {
-            Outcome::Pinned(_) => assert!(result.text.len() > text.len() && front + back >= text.len(), "{}", context()),
-            Outcome::Completed(_) | Outcome::Replaced(..) => {}
+            PinOutcome::Pinned(_) => assert!(result.text.len() > text.len() && front + back >= text.len(), "{}", context()),
+            PinOutcome::Completed(_) | PinOutcome::Replaced(..) => {}
             _ => assert_eq!(result.text, text, "{}", context()),
         }
-        pinned += u64::from(matches!(result.guests[0].outcome, Outcome::Pinned(_)));
+        pinned += u64::from(matches!(result.guests[0].outcome, PinOutcome::Pinned(_)));
     }
-    assert!(pinned > crate::cases(WORLDS) / 4, "only {pinned} guests were pinned");
+    assert!(pinned > crate::case_count(WORLDS) / 4, "only {pinned} guests were pinned");
 }
 
 /// Texts with damage that are still accepted have layouts that nobody would write: pinned as they are, or a fault with a place.
 #[test]
-fn layouts_that_nobody_would_write_are_pinned_or_explained() {
+fn damaged_layouts_are_pinned_or_refused_with_a_fault() {
     let (mut pinned, mut explained) = (0_u64, 0_u64);
-    for mut case in each_case(SEED + 200, WORLDS) {
+    for mut case in random_cases(SEED + 200, WORLDS) {
         let inputs = case.inputs();
-        let scoped = inputs.observation.clone().within(&inputs.desired.scope());
+        let scoped = inputs.observation.clone().into_scoped(&inputs.desired.scope());
         let text = case.world.desired_yaml(&mut case.rng);
-        let wish = Wish { chosen: Chosen::All, again: inputs.desired.scope() };
+        let wish = PinRequest { selection: PinSelection::All, repin: inputs.desired.scope() };
         for _ in 0..10 {
-            let bytes = mutated(&text, &mut case.rng);
+            let bytes = mutate(&text, &mut case.rng);
             let Ok(before) = desired::parse(&bytes, Notation::Yaml) else { continue };
             let context = format!("{case}\n{}", String::from_utf8_lossy(&bytes));
             match pin(&bytes, Notation::Yaml, &scoped, &wish) {
@@ -219,13 +228,13 @@ fn layouts_that_nobody_would_write_are_pinned_or_explained() {
                 Ok(result) => {
                     let after =
                         desired::parse(result.text.as_bytes(), Notation::Yaml).unwrap_or_else(|faults| panic!("{context}\n{faults:#?}"));
-                    let guests: Vec<DesiredGuest> = before.guests().iter().map(|guest| expected(guest, &scoped, &result)).collect();
+                    let guests: Vec<DesiredGuest> = before.guests().iter().map(|guest| expected_guest(guest, &scoped, &result)).collect();
                     assert_eq!(after.guests(), &guests[..], "{context}\n{}", result.text);
-                    pinned += u64::from(result.guests.iter().any(|guest| guest.outcome.written().is_some()));
+                    pinned += u64::from(result.guests.iter().any(|guest| guest.outcome.written_marks().is_some()));
                 }
             }
         }
     }
-    assert!(pinned > crate::cases(WORLDS) / 10, "only {pinned} damaged texts were pinned");
+    assert!(pinned > crate::case_count(WORLDS) / 10, "only {pinned} damaged texts were pinned");
     assert!(explained < pinned / 20, "{explained} of {pinned} layouts were not understood");
 }

@@ -5,9 +5,9 @@ use serde_json::Value;
 use converger_core::desired;
 use converger_core::document::{Diagnostics, Notation, Span};
 use converger_core::observe;
-use converger_core::testing::{Inputs, json_shuffled, mutated};
+use converger_core::testing::{TestInputs, mutate, to_shuffled_json};
 
-use crate::each_case;
+use crate::random_cases;
 
 const SEED: u64 = 9;
 const WORLDS: u64 = 6_000;
@@ -37,73 +37,75 @@ fn check_faults(bytes: &[u8], faults: &Diagnostics) -> Result<(), String> {
     Ok(())
 }
 
-fn shown(bytes: &[u8]) -> String {
+fn to_text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
 #[test]
 fn a_damaged_desired_state_is_accepted_or_explained() {
     let (mut accepted, mut explained) = (0_u64, 0_u64);
-    for mut case in each_case(SEED, WORLDS) {
+    for mut case in random_cases(SEED, WORLDS) {
         let inputs = case.inputs();
-        let texts =
-            [(case.world.desired_yaml(&mut case.rng), Notation::Yaml), (json_shuffled(&case.world.desired, &mut case.rng), Notation::Json)];
+        let texts = [
+            (case.world.desired_yaml(&mut case.rng), Notation::Yaml),
+            (to_shuffled_json(&case.world.desired, &mut case.rng), Notation::Json),
+        ];
         for (text, notation) in texts {
-            let bytes = mutated(&text, &mut case.rng);
+            let bytes = mutate(&text, &mut case.rng);
             match desired::parse(&bytes, notation) {
                 Ok(desired) => {
                     accepted += 1;
-                    let plan = Inputs { desired: desired.into(), ..inputs.clone() }.plan();
-                    assert_eq!(plan.verdicts().len(), plan.desired().guests().len(), "{case}\n{}", shown(&bytes));
+                    let plan = TestInputs { desired: desired.into(), ..inputs.clone() }.plan();
+                    assert_eq!(plan.verdicts().len(), plan.desired().guests().len(), "{case}\n{}", to_text(&bytes));
                 }
                 Err(faults) => {
                     explained += 1;
-                    assert_eq!(check_faults(&bytes, &faults), Ok(()), "{case} {notation:?}\n{}", shown(&bytes));
+                    assert_eq!(check_faults(&bytes, &faults), Ok(()), "{case} {notation:?}\n{}", to_text(&bytes));
                 }
             }
         }
     }
-    assert!(accepted > crate::cases(WORLDS) / 50, "only {accepted} damaged texts were still fine");
-    assert!(explained > crate::cases(WORLDS) / 2, "only {explained} damaged texts were refused");
+    assert!(accepted > crate::case_count(WORLDS) / 50, "only {accepted} damaged texts were still fine");
+    assert!(explained > crate::case_count(WORLDS) / 2, "only {explained} damaged texts were refused");
 }
 
 #[test]
 fn a_damaged_observation_is_accepted_or_explained() {
     let (mut accepted, mut explained) = (0_u64, 0_u64);
-    for mut case in each_case(SEED + 100, WORLDS) {
+    for mut case in random_cases(SEED + 100, WORLDS) {
         let inputs = case.inputs();
-        let bytes = mutated(&json_shuffled(&case.world.observation, &mut case.rng), &mut case.rng);
+        let bytes = mutate(&to_shuffled_json(&case.world.observation, &mut case.rng), &mut case.rng);
         match observe::parse(&bytes) {
             Ok(observation) => {
                 accepted += 1;
-                assert!(serde_json::from_slice::<Value>(&bytes).is_ok(), "{case}: accepted, and not JSON\n{}", shown(&bytes));
+                assert!(serde_json::from_slice::<Value>(&bytes).is_ok(), "{case}: accepted, and not JSON\n{}", to_text(&bytes));
                 let plan = inputs.plan_on(observation);
-                assert_eq!(plan.verdicts().len(), plan.desired().guests().len(), "{case}\n{}", shown(&bytes));
+                assert_eq!(plan.verdicts().len(), plan.desired().guests().len(), "{case}\n{}", to_text(&bytes));
             }
             Err(faults) => {
                 explained += 1;
-                assert_eq!(check_faults(&bytes, &faults), Ok(()), "{case}\n{}", shown(&bytes));
+                assert_eq!(check_faults(&bytes, &faults), Ok(()), "{case}\n{}", to_text(&bytes));
             }
         }
     }
-    assert!(accepted > crate::cases(WORLDS) / 50, "only {accepted} damaged texts were still fine");
-    assert!(explained > crate::cases(WORLDS) / 2, "only {explained} damaged texts were refused");
+    assert!(accepted > crate::case_count(WORLDS) / 50, "only {accepted} damaged texts were still fine");
+    assert!(explained > crate::case_count(WORLDS) / 2, "only {explained} damaged texts were refused");
 }
 
 /// Bytes that were never a file of ours.
 #[test]
-fn noise_is_explained() {
-    for case in each_case(SEED + 200, WORLDS) {
+fn random_noise_is_refused_with_a_fault() {
+    for case in random_cases(SEED + 200, WORLDS) {
         let mut rng = case.rng.clone();
         let bytes: Vec<u8> = (0..rng.below(200))
-            .map(|_| rng.word(&["{", "[", "a", ":", " ", "\n", "\"", "-", "1", "é", "\t", "&", "|"]))
+            .map(|_| rng.pick_word(&["{", "[", "a", ":", " ", "\n", "\"", "-", "1", "é", "\t", "&", "|"]))
             .flat_map(str::bytes)
             .collect();
         for faults in
             [desired::parse(&bytes, Notation::Yaml).err(), desired::parse(&bytes, Notation::Json).err(), observe::parse(&bytes).err()]
         {
-            let faults = faults.unwrap_or_else(|| panic!("{case}: accepted {:?}", shown(&bytes)));
-            assert_eq!(check_faults(&bytes, &faults), Ok(()), "{case}\n{:?}", shown(&bytes));
+            let faults = faults.unwrap_or_else(|| panic!("{case}: accepted {:?}", to_text(&bytes)));
+            assert_eq!(check_faults(&bytes, &faults), Ok(()), "{case}\n{:?}", to_text(&bytes));
         }
     }
 }

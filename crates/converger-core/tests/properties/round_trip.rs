@@ -4,41 +4,41 @@ use converger_core::artifact::write_observation;
 use converger_core::desired;
 use converger_core::document::Notation;
 use converger_core::observe::{self, Observation};
-use converger_core::testing::{Inputs, body};
+use converger_core::testing::{TestInputs, plan_body};
 
-use crate::each_case;
+use crate::random_cases;
 
 const SEED: u64 = 10;
 const WORLDS: u64 = 3_000;
 
-fn written(observation: &Observation) -> Vec<u8> {
+fn observation_bytes(observation: &Observation) -> Vec<u8> {
     let mut bytes = Vec::new();
     write_observation(&mut bytes, observation).expect("memory takes it");
     bytes
 }
 
 #[test]
-fn a_reading_survives_being_written_and_read() {
-    for case in each_case(SEED, WORLDS) {
+fn observation_round_trips() {
+    for case in random_cases(SEED, WORLDS) {
         let inputs = case.inputs();
-        let scoped = inputs.observation.clone().within(&inputs.desired.scope()).into_observation();
+        let scoped = inputs.observation.clone().into_scoped(&inputs.desired.scope()).into_observation();
         for observation in [&inputs.observation, &scoped] {
-            let bytes = written(observation);
+            let bytes = observation_bytes(observation);
             let again =
                 observe::parse(&bytes).unwrap_or_else(|faults| panic!("{case:?}\n{faults:#?}\n{}", String::from_utf8_lossy(&bytes)));
             assert_eq!(again, *observation, "{case:?}");
-            assert_eq!(written(&again), bytes, "{case:?}");
+            assert_eq!(observation_bytes(&again), bytes, "{case:?}");
         }
         // What was recorded in scope leads to the same plan as what was read.
-        let replayed = Inputs { observation: scoped, ..inputs.clone() };
-        assert_eq!(body(&replayed.plan()), body(&inputs.plan()), "{case:?}");
+        let replayed = TestInputs { observation: scoped, ..inputs.clone() };
+        assert_eq!(plan_body(&replayed.plan()), plan_body(&inputs.plan()), "{case:?}");
     }
 }
 
 #[test]
-fn what_is_written_is_canonical() {
-    for case in each_case(SEED + 100, WORLDS / 4) {
-        let bytes = written(&case.inputs().observation);
+fn written_observation_is_canonical() {
+    for case in random_cases(SEED + 100, WORLDS / 4) {
+        let bytes = observation_bytes(&case.inputs().observation);
         let value: serde_json::Value = serde_json::from_slice(&bytes).expect("JSON");
         let mut canonical = serde_json_canonicalizer::to_vec(&value).expect("canonical");
         canonical.push(b'\n');
@@ -47,8 +47,8 @@ fn what_is_written_is_canonical() {
 }
 
 #[test]
-fn a_declared_state_survives_being_kept_and_read() {
-    for case in each_case(SEED + 200, WORLDS) {
+fn normal_desired_state_round_trips() {
+    for case in random_cases(SEED + 200, WORLDS) {
         let inputs = case.inputs();
         let bytes = serde_json::to_vec(&*inputs.desired).expect("memory takes it");
         let again =
@@ -60,7 +60,7 @@ fn a_declared_state_survives_being_kept_and_read() {
 
 /// Units are a person's: a number without one is what it says it is in one form only.
 #[test]
-fn the_two_forms_of_a_declared_state_are_not_mixed() {
+fn units_are_required_in_one_form_and_refused_in_the_other() {
     let guest = |inside: &str| format!(r#"{{"environment":"lab","guests":[{{"kind":"lxc","name":"a","vmid":100,{inside}}}],"version":1}}"#);
     let pairs = [
         (r#""config":{"memory":"1GiB"}"#, r#""config":{"memory":1024}"#),

@@ -5,17 +5,17 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use converger_core::adopt::{Adopted, Chosen, Outcome, Scaffold, Wish, pin, scaffold};
+use converger_core::adopt::{AdoptedGuest, PinOutcome, PinRequest, PinSelection, Scaffold, pin, scaffold};
 use converger_core::desired::{self, Desired, Scope};
 use converger_core::document::Notation;
 use converger_core::guest::Vmid;
-use converger_core::normalize::{Role, rule_of};
+use converger_core::normalize::{FieldRole, rule_of};
 use converger_core::observe::{self, Reading, Scoped};
 use converger_core::plan::{Verdict, plan};
 use converger_core::policy::{HOLD_TAG, Rules};
-use converger_core::testing::{HOSTILE, Rng};
+use converger_core::testing::{HOSTILE_TEXTS, Rng};
 
-use crate::each_case;
+use crate::random_cases;
 
 const SEED: u64 = 22;
 const WORLDS: u64 = 2_500;
@@ -26,11 +26,11 @@ const PIECES: &[&str] = &[
     "\u{2028}", "\u{feff}", "\u{ffff}",
 ];
 
-fn nasty(rng: &mut Rng) -> String {
+fn hostile_text(rng: &mut Rng) -> String {
     match rng.below(8) {
-        0 => rng.word(HOSTILE).to_owned(),
+        0 => rng.pick_word(HOSTILE_TEXTS).to_owned(),
         1 => "x".repeat(8190 + rng.index(5)),
-        _ => (0..rng.below(12)).map(|_| rng.word(PIECES)).collect(),
+        _ => (0..rng.below(12)).map(|_| rng.pick_word(PIECES)).collect(),
     }
 }
 
@@ -41,7 +41,7 @@ const TAGS: &[&str] =
 const MARKS: &[&str] = &["1e3", "true", "a: b", "x, y", "}", "#", "\u{1b}[2J", "local:100/vm-100-disk-0.raw", "a\nb", " ", "é"];
 
 /// A reading in which every row was read in full, with values that are hard to write.
-fn in_full(observation: &mut Value, rng: &mut Rng) {
+fn make_fully_read(observation: &mut Value, rng: &mut Rng) {
     if !rng.one_in(20) {
         observation["quorate"] = json!(true);
         observation["complete"] = json!(true);
@@ -63,19 +63,19 @@ fn in_full(observation: &mut Value, rng: &mut Rng) {
             }
         }
         if is_known && rng.one_in(4) {
-            row["name"] = json!(rng.word(NAMES));
+            row["name"] = json!(rng.pick_word(NAMES));
         }
         if row.get("config").is_some() && rng.one_in(2) {
-            row["config"]["description"] = json!(nasty(rng));
+            row["config"]["description"] = json!(hostile_text(rng));
         }
         if row.get("tags").is_some() && rng.one_in(4) {
-            row["tags"] = json!((0..rng.below(4)).map(|_| rng.word(TAGS)).collect::<Vec<_>>());
+            row["tags"] = json!((0..rng.below(4)).map(|_| rng.pick_word(TAGS)).collect::<Vec<_>>());
         }
         if row.get("identity").is_some() && rng.one_in(6) {
             let (text, other) = if row["kind"] == "qemu" { ("uuid", "ctime") } else { ("rootfs", "mac") };
-            row["identity"] = json!({ text: rng.word(MARKS) });
+            row["identity"] = json!({ text: rng.pick_word(MARKS) });
             if rng.one_in(2) {
-                row["identity"][other] = if other == "ctime" { json!(rng.below(9)) } else { json!(rng.word(MARKS)) };
+                row["identity"][other] = if other == "ctime" { json!(rng.below(9)) } else { json!(rng.pick_word(MARKS)) };
             }
         }
     }
@@ -88,7 +88,7 @@ fn in_full(observation: &mut Value, rng: &mut Rng) {
 }
 
 #[derive(Default)]
-struct Counts {
+struct ScaffoldCounts {
     declared: u64,
     refused: u64,
     described: u64,
@@ -97,19 +97,19 @@ struct Counts {
 
 #[test]
 fn adopting_guests_plans_nothing() {
-    let mut counts = Counts::default();
-    for mut case in each_case(SEED, WORLDS) {
-        in_full(&mut case.world.observation, &mut case.rng);
+    let mut counts = ScaffoldCounts::default();
+    for mut case in random_cases(SEED, WORLDS) {
+        make_fully_read(&mut case.world.observation, &mut case.rng);
         let text = case.world.observation.to_string();
         let observation = observe::parse(text.as_bytes()).unwrap_or_else(|faults| panic!("{case:?}\n{faults:#?}"));
         let listed = observation.guests.iter().map(|row| row.vmid);
         let mut chosen: Vec<Vmid> = listed.filter(|_| case.rng.one_in(2)).collect();
         chosen.extend(Vmid::new(77_777).filter(|_| case.rng.one_in(60)));
         let scope = Scope::new(chosen);
-        let scoped = observation.within(&scope);
+        let scoped = observation.into_scoped(&scope);
         match scaffold(&scoped, &scope) {
             Scaffold::Refused { refusals, guests } => {
-                let is_blind = |vmid: Vmid| !matches!(scoped.seen(vmid, scoped.find(vmid)), observe::Seen::Present(..));
+                let is_blind = |vmid: Vmid| !matches!(scoped.presence(vmid, scoped.find(vmid)), observe::Seen::Present(..));
                 let reasons = guests.iter().all(|guest| !guest.refusals.is_empty()) && !(refusals.is_empty() && guests.is_empty());
                 assert!(
                     reasons && scope.ids().iter().all(|vmid| !is_blind(*vmid) || guests.iter().any(|guest| guest.vmid == *vmid)),
@@ -129,42 +129,43 @@ fn adopting_guests_plans_nothing() {
                     "{context}\n{planned:#?}"
                 );
                 // And there is nothing left to pin.
-                let wish = Wish { chosen: Chosen::All, again: Scope::new(vec![]) };
+                let wish = PinRequest { selection: PinSelection::All, repin: Scope::new(vec![]) };
                 let pinned = pin(text.as_bytes(), Notation::Yaml, &scoped, &wish).unwrap_or_else(|faults| panic!("{context}\n{faults:#?}"));
                 assert!(
                     pinned.text == text
-                        && pinned.guests.iter().all(|guest| matches!(guest.outcome, Outcome::Unchanged | Outcome::Unmarked)),
+                        && pinned.guests.iter().all(|guest| matches!(guest.outcome, PinOutcome::Unchanged | PinOutcome::NoMarks)),
                     "{context}"
                 );
                 assert!(text.lines().all(|line| !line.chars().any(char::is_control)), "{context}");
-                check_whole(&scoped, &desired, &guests, &context);
+                check_complete(&scoped, &desired, &guests, &context);
                 counts.declared += guests.len() as u64;
                 counts.left_out += guests.iter().filter(|guest| !guest.left_out.is_empty()).count() as u64;
                 counts.described += text.matches("description: ").count() as u64;
             }
         }
     }
-    let Counts { declared, refused, described, left_out } = counts;
+    let ScaffoldCounts { declared, refused, described, left_out } = counts;
     let least = declared.min(described).min(left_out).min(refused * 4);
     assert!(
-        least > crate::cases(WORLDS) / 8,
+        least > crate::case_count(WORLDS) / 8,
         "{declared} declared, {described} described, {left_out} with something left out, {refused} refused"
     );
 }
 
 /// Everything that was read is declared, or said to be left out.
-fn check_whole(scoped: &Scoped, desired: &Desired, guests: &[Adopted], context: &str) {
+fn check_complete(scoped: &Scoped, desired: &Desired, guests: &[AdoptedGuest], context: &str) {
     for (row, guest) in scoped.guests.iter().zip(desired.guests()) {
         let adopted = guests.iter().find(|own| own.vmid == row.vmid).expect("adopted");
         let said = |key: &str| adopted.left_out.iter().any(|left| &*left.key == key);
         let (Reading::Read(config), Reading::Read(tags)) = (&row.config, &row.tags) else { panic!("{context}") };
-        let managed = config.values().iter().filter(|(field, _)| rule_of(row.kind, *field).is_some_and(|rule| rule.role == Role::Managed));
+        let managed =
+            config.values().iter().filter(|(field, _)| rule_of(row.kind, *field).is_some_and(|rule| rule.role == FieldRole::Managed));
         for (field, value) in managed {
             let is_declared = guest.config.iter().any(|own| own.field == *field && own.wanted.as_ref() == Some(value));
             assert!(is_declared != said(field.word()), "{} {}\n{context}", row.vmid, field.word());
         }
         assert!(tags.is_empty() || guest.config.iter().any(|own| own.field.word() == "tags") != said("tags"), "{}\n{context}", row.vmid);
-        assert!(!tags.has(HOLD_TAG) || said("tags"), "{}\n{context}", row.vmid);
+        assert!(!tags.contains_ignore_case(HOLD_TAG) || said("tags"), "{}\n{context}", row.vmid);
         assert!(guest.state.is_some() != said("state") && guest.name.is_some() != said("name"), "{}\n{context}", row.vmid);
     }
 }

@@ -7,18 +7,18 @@ use serde_json::{Value, json};
 
 use converger_core::plan::Verdict;
 use converger_core::policy::{Circumstances, Limits};
-use converger_core::refusal::Stage;
+use converger_core::refusal::RefusalStage;
 use converger_core::safety::judge;
-use converger_core::testing::{Inputs, World, body};
+use converger_core::testing::{TestInputs, TestWorld, plan_body};
 
-use crate::each_case;
-use crate::model::{id, list, text};
-use crate::protection::{interrupts, protectors};
+use crate::platform_model::{elements, text_of, vmid_of};
+use crate::protection::{interrupts, protection_grounds};
+use crate::random_cases;
 
 const SEED: u64 = 7;
 const WORLDS: u64 = 3_000;
 
-fn check_shape(inputs: &Inputs) -> Result<(), String> {
+fn check_shape(inputs: &TestInputs) -> Result<(), String> {
     let plan = inputs.plan();
     if plan.verdicts().len() != inputs.desired.guests().len() {
         return Err("not one verdict for each guest".into());
@@ -28,10 +28,10 @@ fn check_shape(inputs: &Inputs) -> Result<(), String> {
             Verdict::Converged { .. } => None,
             Verdict::Steps(steps) if steps.is_empty() => Some("a verdict of no steps"),
             Verdict::Refused(refusals) if refusals.is_empty() => Some("refused for nothing"),
-            Verdict::Refused(refusals) if refusals.iter().any(|refusal| refusal.code().entry().stage != Stage::Plan) => {
+            Verdict::Refused(refusals) if refusals.iter().any(|refusal| refusal.code().entry().stage != RefusalStage::Plan) => {
                 Some("the planner gave a code of another stage")
             }
-            Verdict::Steps(steps) if steps.iter().skip(1).any(|step| step.change.leads_to().is_none()) => {
+            Verdict::Steps(steps) if steps.iter().skip(1).any(|step| step.change.resulting_state().is_none()) => {
                 Some("config behind another step")
             }
             Verdict::Steps(_) if !plan.refusals().is_empty() => Some("a step although the whole reading is refused"),
@@ -50,24 +50,24 @@ fn check_shape(inputs: &Inputs) -> Result<(), String> {
 }
 
 /// Why no step may exist for a guest, from the two files alone.
-fn objections(world: &World, vmid: u64, steps: &[Value]) -> Vec<String> {
+fn step_objections(world: &TestWorld, vmid: u64, steps: &[Value]) -> Vec<String> {
     let seen = &world.observation;
-    let wanted = list(&world.desired["guests"]).find(|guest| id(guest) == vmid).expect("it is declared");
-    let Some(row) = list(&seen["guests"]).find(|row| id(row) == vmid) else { return vec!["it is not listed".into()] };
-    let node = list(&seen["nodes"]).find(|node| node["name"] == row["node"]);
+    let wanted = elements(&world.desired["guests"]).find(|guest| vmid_of(guest) == vmid).expect("it is declared");
+    let Some(row) = elements(&seen["guests"]).find(|row| vmid_of(row) == vmid) else { return vec!["it is not listed".into()] };
+    let node = elements(&seen["nodes"]).find(|node| node["name"] == row["node"]);
     let config = wanted["config"].as_object();
     let manages_config = config.is_some_and(|config| config.keys().any(|key| key != "tags"));
     let pinned = wanted["identity"].as_object().into_iter().flatten();
     let power = steps.iter().any(|step| step["change"] != "config.set");
     let ha = &row["ha"];
-    let ha_rests = ["started", "stopped", "enabled", "disabled"].contains(&text(&ha["state"]));
-    let foreign = |entry: &Value| config.is_none_or(|config| !config.contains_key(text(&entry["key"])));
+    let ha_rests = ["started", "stopped", "enabled", "disabled"].contains(&text_of(&ha["state"]));
+    let foreign = |entry: &Value| config.is_none_or(|config| !config.contains_key(text_of(&entry["key"])));
     let unread = ["lock", "ha", "template", "protection", "tags", "pending"].iter().any(|key| row.get(*key).is_none());
     let checks = [
         (seen["quorate"] != json!(true), "no quorum"),
         (seen["complete"] != json!(true), "the list is not whole"),
         (node.is_none_or(|node| node["online"] != json!(true)), "its node is silent"),
-        (!["running", "stopped"].contains(&text(&row["status"])), "its status is unknown"),
+        (!["running", "stopped"].contains(&text_of(&row["status"])), "its status is unknown"),
         (row["kind"] != wanted["kind"], "it is of another kind"),
         (wanted.get("name").is_some_and(|name| *name != row["name"]), "it has another name"),
         (pinned.into_iter().any(|(mark, value)| row["identity"][mark] != *value), "it has other birth marks"),
@@ -75,48 +75,48 @@ fn objections(world: &World, vmid: u64, steps: &[Value]) -> Vec<String> {
         (row["lock"] != Value::Null, "it is locked"),
         (row["template"] != json!(false), "it is a template"),
         (!ha.is_null() && ha["state"] != "ignored" && (power || !ha_rests), "high availability has it"),
-        (list(&row["tags"]).any(|tag| text(tag).eq_ignore_ascii_case("converger-hold")), "somebody holds it"),
-        (list(&row["pending"]).any(foreign), "changes of others wait"),
+        (elements(&row["tags"]).any(|tag| text_of(tag).eq_ignore_ascii_case("converger-hold")), "somebody holds it"),
+        (elements(&row["pending"]).any(foreign), "changes of others wait"),
         (manages_config && row.get("config").is_none(), "its config was not read"),
-        (steps.iter().any(interrupts) && !protectors(world, vmid).is_empty(), "it is protected"),
+        (steps.iter().any(interrupts) && !protection_grounds(world, vmid).is_empty(), "it is protected"),
     ];
     checks.into_iter().filter(|(speaks_against, _)| *speaks_against).map(|(_, why)| why.to_owned()).collect()
 }
 
 #[test]
-fn every_guest_gets_one_verdict_and_no_step_stands_against_a_guard() {
+fn every_guest_gets_one_verdict_and_no_step_violates_a_guard() {
     let mut with_steps = 0_u64;
-    for mut case in each_case(SEED, WORLDS) {
+    for mut case in random_cases(SEED, WORLDS) {
         // The reading of one world under the declarations of another fits in hardly any way.
-        let stranger = World::small(&mut case.rng);
-        let mixed = World { observation: stranger.observation, ..case.world.clone() };
+        let stranger = TestWorld::random_small(&mut case.rng);
+        let mixed = TestWorld { observation: stranger.observation, ..case.world.clone() };
         for world in [&case.world, &mixed] {
             let inputs = world.parse().unwrap_or_else(|faults| panic!("{case}: {faults:#?}"));
             assert_eq!(check_shape(&inputs), Ok(()), "{case:?}\n{world:?}");
-            let plan: Value = serde_json::from_slice(&body(&inputs.plan())).expect("a body is JSON");
-            for (vmid, steps) in crate::model::steps(&plan) {
-                assert_eq!(objections(world, vmid, &steps), Vec::<String>::new(), "{vmid} {case:?}\n{world:?}\n{plan}");
+            let plan: Value = serde_json::from_slice(&plan_body(&inputs.plan())).expect("a body is JSON");
+            for (vmid, steps) in crate::platform_model::steps_by_guest(&plan) {
+                assert_eq!(step_objections(world, vmid, &steps), Vec::<String>::new(), "{vmid} {case:?}\n{world:?}\n{plan}");
                 with_steps += 1;
             }
         }
     }
-    assert!(with_steps > crate::cases(WORLDS) / 2, "only {with_steps} guests had steps");
+    assert!(with_steps > crate::case_count(WORLDS) / 2, "only {with_steps} guests had steps");
 }
 
 /// `wait` names guests of `after` (or those that come after, for a stop) that have a power step of the same direction,
 /// and nobody waits in a circle; the model carries every plan out to its end elsewhere.
 #[test]
-fn steps_wait_for_whom_after_names() {
+fn wait_lists_follow_after() {
     let mut waits = 0_u64;
-    for case in each_case(SEED + 100, WORLDS) {
-        let plan: Value = serde_json::from_slice(&body(&case.inputs().plan())).expect("a body is JSON");
-        let steps = crate::model::steps(&plan);
-        let declared = |vmid: u64| list(&case.world.desired["guests"]).find(|guest| id(guest) == vmid).expect("it is declared");
-        let names = |guest: u64, on: u64| list(&declared(guest)["after"]).any(|id| id.as_u64() == Some(on));
-        let ends = |vmid: u64| steps.get(&vmid).and_then(|steps| steps.last()).map_or("", |step| text(&step["change"]));
+    for case in random_cases(SEED + 100, WORLDS) {
+        let plan: Value = serde_json::from_slice(&plan_body(&case.inputs().plan())).expect("a body is JSON");
+        let steps = crate::platform_model::steps_by_guest(&plan);
+        let declared = |vmid: u64| elements(&case.world.desired["guests"]).find(|guest| vmid_of(guest) == vmid).expect("it is declared");
+        let names = |guest: u64, on: u64| elements(&declared(guest)["after"]).any(|id| id.as_u64() == Some(on));
+        let ends = |vmid: u64| steps.get(&vmid).and_then(|steps| steps.last()).map_or("", |step| text_of(&step["change"]));
         let goes_down = |vmid: u64| ["stop", "shutdown"].contains(&ends(vmid));
         for (vmid, own) in &steps {
-            for other in own.iter().flat_map(|step| list(&step["wait"])).map(|other| other.as_u64().expect("an id")) {
+            for other in own.iter().flat_map(|step| elements(&step["wait"])).map(|other| other.as_u64().expect("an id")) {
                 waits += 1;
                 let fits =
                     if goes_down(*vmid) { names(other, *vmid) && goes_down(other) } else { names(*vmid, other) && !goes_down(other) };
@@ -124,14 +124,14 @@ fn steps_wait_for_whom_after_names() {
             }
         }
     }
-    assert!(waits > crate::cases(WORLDS) / 50, "only {waits} waits");
+    assert!(waits > crate::case_count(WORLDS) / 50, "only {waits} waits");
 }
 
 /// The judgement decides anew, and has nothing against what the planner makes.
 #[test]
-fn no_plan_of_the_planner_breaks_a_guarantee() {
+fn planner_never_breaks_a_guarantee() {
     let unlimited = Limits { guests: u32::MAX, percent: 100, stops: u32::MAX };
-    for case in each_case(SEED + 200, WORLDS) {
+    for case in random_cases(SEED + 200, WORLDS) {
         let judged = judge(case.inputs().plan(), unlimited, Circumstances::default());
         assert!(judged.judgement().refusals().is_empty(), "{:?}\n{case:?}", judged.judgement());
     }
@@ -139,8 +139,8 @@ fn no_plan_of_the_planner_breaks_a_guarantee() {
 
 /// What no parser makes, but an observer could: rows in any order and twice, on nodes that are not there.
 #[test]
-fn no_reading_that_can_be_built_is_too_odd_to_plan_on() {
-    for mut case in each_case(SEED + 300, WORLDS) {
+fn planning_accepts_any_constructed_observation() {
+    for mut case in random_cases(SEED + 300, WORLDS) {
         let inputs = case.inputs();
         let mut observation = inputs.observation.clone();
         let mut rows = observation.guests.to_vec();

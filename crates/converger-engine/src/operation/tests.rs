@@ -1,6 +1,9 @@
 //! Stories of single operations, told as what happened and what was done about it.
 
-use converger_core::apply::{Answer, Cause, Fact, History, Live, Outcome, Place, Record, Release, Sent, TaskSeen, TaskState, Trouble};
+use converger_core::apply::{
+    EnvFault, EnvFaultKind, EnvResponse, Fact, GuestAddress, JournalRecord, LiveStatus, ObservedTask, OperationHistory, Outcome,
+    ReleaseCondition, SendResult, TaskState,
+};
 
 use super::*;
 use crate::testing::*;
@@ -13,27 +16,27 @@ mod refusals;
 pub(super) const NOW_MS: u64 = 1_000_000_000;
 
 /// What a command is, in a word or two.
-pub(super) fn shown(command: Option<&Command>) -> String {
+pub(super) fn command_word(command: Option<&OperationCommand>) -> String {
     match command {
         None => "-".into(),
-        Some(Command::Commit(record)) => match &**record {
-            Record::Intent { .. } => "commit intent".into(),
-            Record::Sending { .. } => "commit sending".into(),
-            Record::Tasked { .. } => "commit tasked".into(),
-            Record::Ended { .. } => "commit ended".into(),
-            Record::Resolved { .. } => "commit resolved".into(),
+        Some(OperationCommand::Commit(record)) => match &**record {
+            JournalRecord::Intent { .. } => "commit intent".into(),
+            JournalRecord::Sending { .. } => "commit sending".into(),
+            JournalRecord::TaskStarted { .. } => "commit tasked".into(),
+            JournalRecord::Ended { .. } => "commit ended".into(),
+            JournalRecord::Resolved { .. } => "commit resolved".into(),
         },
-        Some(Command::Ask(ask)) => ask.word().into(),
-        Some(Command::Mark) => "mark".into(),
-        Some(Command::Clear) => "clear".into(),
-        Some(Command::Whose(_)) => "whose".into(),
-        Some(Command::Wait(_)) => "wait".into(),
+        Some(OperationCommand::Request(ask)) => ask.word().into(),
+        Some(OperationCommand::Mark) => "mark".into(),
+        Some(OperationCommand::RecheckHolds) => "clear".into(),
+        Some(OperationCommand::FindTaskOwners(_)) => "whose".into(),
+        Some(OperationCommand::Wait(_)) => "wait".into(),
     }
 }
 
 /// How it ended: `done`, or the end with its code and what releases it.
-pub(super) fn end(state: &State) -> String {
-    match state.ended() {
+pub(super) fn render_end(state: &OperationState) -> String {
+    match state.outcome() {
         None => "under way".into(),
         Some(Outcome::Done(_)) => "done".into(),
         Some(Outcome::Held { code, release, .. }) => format!("held {code} ({})", release.word()),
@@ -41,198 +44,214 @@ pub(super) fn end(state: &State) -> String {
     }
 }
 
-pub(super) fn fresh(word: &str) -> State {
-    let (operation, terms) = step_of(word);
-    State::new(operation, terms, Patience::default())
+pub(super) fn new_operation(word: &str) -> OperationState {
+    let (operation, terms) = last_step_for(word);
+    OperationState::new(operation, terms, Patience::default())
 }
 
 /// Feeds these events, and gives what was done about each.
-pub(super) fn feed(mut state: State, events: &[Event]) -> (State, Vec<String>) {
+pub(super) fn feed_events(mut state: OperationState, events: &[OperationEvent]) -> (OperationState, Vec<String>) {
     let mut trace = Vec::new();
     for event in events {
         let (next, command) = step(state, event.clone(), NOW_MS);
-        trace.push(shown(command.as_ref()));
+        trace.push(command_word(command.as_ref()));
         state = next;
     }
     (state, trace)
 }
 
 /// Answers to each question in turn; commits succeed, nobody says anything against sending, and waits end by themselves.
-pub(super) fn play(state: State, answers: &[Answer]) -> (State, Vec<String>) {
-    play_at(NOW_MS, state, answers)
+pub(super) fn play_responses(state: OperationState, answers: &[EnvResponse]) -> (OperationState, Vec<String>) {
+    play_responses_at(NOW_MS, state, answers)
 }
 
 /// The same at another moment.
-pub(super) fn play_at(now_ms: u64, state: State, answers: &[Answer]) -> (State, Vec<String>) {
-    let (mut state, mut command) = step(state, Event::Begin, now_ms);
+pub(super) fn play_responses_at(now_ms: u64, state: OperationState, answers: &[EnvResponse]) -> (OperationState, Vec<String>) {
+    let (mut state, mut command) = step(state, OperationEvent::Begin, now_ms);
     let mut answers = answers.iter();
-    let mut trace = vec![shown(command.as_ref())];
+    let mut trace = vec![command_word(command.as_ref())];
     while let Some(next) = command {
         let event = match next {
-            Command::Commit(_) | Command::Mark => Event::Committed,
-            Command::Clear => Event::Cleared,
-            Command::Whose(_) => Event::Taken(Vec::new()),
-            Command::Wait(_) => Event::Woken,
-            Command::Ask(_) => match answers.next() {
-                Some(answer) => Event::Answered(answer.clone()),
+            OperationCommand::Commit(_) | OperationCommand::Mark => OperationEvent::Committed,
+            OperationCommand::RecheckHolds => OperationEvent::SendAllowed,
+            OperationCommand::FindTaskOwners(_) => OperationEvent::TaskOwnersFound(Vec::new()),
+            OperationCommand::Wait(_) => OperationEvent::Woken,
+            OperationCommand::Request(_) => match answers.next() {
+                Some(answer) => OperationEvent::Responded(answer.clone()),
                 None => break,
             },
         };
         let (after, made) = step(state, event, now_ms);
         state = after;
         command = made;
-        if !matches!(command, Some(Command::Wait(_) | Command::Mark | Command::Clear | Command::Whose(_))) {
-            trace.push(shown(command.as_ref()));
+        if !matches!(
+            command,
+            Some(OperationCommand::Wait(_) | OperationCommand::Mark | OperationCommand::RecheckHolds | OperationCommand::FindTaskOwners(_))
+        ) {
+            trace.push(command_word(command.as_ref()));
         }
     }
     (state, trace)
 }
 
 #[track_caller]
-pub(super) fn check_story(word: &str, answers: &[Answer], trace: &str, ends: &str) -> State {
-    let (state, told) = play(fresh(word), answers);
-    assert_eq!((told.join(", ").as_str(), end(&state).as_str()), (trace, ends), "{word}");
+pub(super) fn check_story(word: &str, answers: &[EnvResponse], trace: &str, ends: &str) -> OperationState {
+    let (state, told) = play_responses(new_operation(word), answers);
+    assert_eq!((told.join(", ").as_str(), render_end(&state).as_str()), (trace, ends), "{word}");
     state
 }
 
-const CHECK: &str = "commit intent, cluster, status, config, send";
+const CHECK_TRACE: &str = "commit intent, cluster, status, config, send";
 
 /// The answers before a change is sent, and more.
-pub(super) fn checked(state: &str, more: &[Answer]) -> Vec<Answer> {
-    [&[cluster(), status(state), config(2)], more].concat()
+pub(super) fn check_responses(state: &str, more: &[EnvResponse]) -> Vec<EnvResponse> {
+    [&[cluster_response(), status_response(state), config_response(2)], more].concat()
 }
 
 #[test]
-fn a_start_is_recorded_checked_sent_tasked_settled_and_verified() {
-    let answers = checked("stopped", &[sent_task(), Answer::Task(TaskState::Running), ended(), status("running")]);
-    let told = format!("{CHECK}, commit tasked, task, task, status, commit ended, -");
+fn start_is_recorded_checked_sent_polled_and_verified() {
+    let answers = check_responses(
+        "stopped",
+        &[task_sent_response(), EnvResponse::Task(TaskState::Running), task_ended_response(), status_response("running")],
+    );
+    let told = format!("{CHECK_TRACE}, commit tasked, task, task, status, commit ended, -");
     let state = check_story("start", &answers, &told, "done");
-    assert_eq!(state.ended().expect("ended").findings().evidence.get("task"), Some(&Fact::from("T1")));
-    assert_eq!(state.ended().expect("ended").findings().observed.get("run_state"), Some(&Fact::from("running")));
+    assert_eq!(state.outcome().expect("ended").findings().evidence.get("task"), Some(&Fact::from("T1")));
+    assert_eq!(state.outcome().expect("ended").findings().observed.get("run_state"), Some(&Fact::from("running")));
     assert!(state.is_recorded());
 }
 
 #[test]
-fn g11_nothing_is_asked_before_the_intent_is_durable() {
-    let (state, trace) = feed(fresh("start"), &[Event::Begin, Event::Woken, Event::Answered(cluster()), Event::Begin]);
+fn g11_requests_nothing_before_the_intent_is_durable() {
+    let (state, trace) = feed_events(
+        new_operation("start"),
+        &[OperationEvent::Begin, OperationEvent::Woken, OperationEvent::Responded(cluster_response()), OperationEvent::Begin],
+    );
     assert_eq!(trace, ["commit intent", "-", "-", "-"]);
-    let (_, trace) = feed(state, &[Event::Committed]);
+    let (_, trace) = feed_events(state, &[OperationEvent::Committed]);
     assert_eq!(trace, ["cluster"]);
 }
 
 #[test]
-fn g11_an_intent_that_is_not_durable_ends_it_before_anything_is_asked() {
-    let repeated = NotCommitted::Repeated(step_of("start").0.id);
+fn g11_failed_intent_ends_the_operation_before_any_request() {
+    let repeated = CommitFailure::Repeated(last_step_for("start").0.id);
     for (why, ends) in [
-        (NotCommitted::Failed("disk full".into()), "not-run journal-unwritable"),
-        (NotCommitted::Refused(Refusal::guest_held_by("ann", "maintenance")), "refused guest-held"),
-        (NotCommitted::Refused(Refusal::frozen("audit week")), "refused frozen"),
+        (CommitFailure::Failed("disk full".into()), "not-run journal-unwritable"),
+        (CommitFailure::Refused(Refusal::guest_held_by_person("ann", "maintenance")), "refused guest-held"),
+        (CommitFailure::Refused(Refusal::changes_frozen("audit week")), "refused frozen"),
         (repeated, "not-run request-repeated"),
     ] {
-        let (state, trace) = feed(fresh("start"), &[Event::Begin, Event::NotCommitted(why), Event::Committed]);
-        assert_eq!((trace.join(", ").as_str(), end(&state).as_str()), ("commit intent, -, -", ends));
+        let (state, trace) =
+            feed_events(new_operation("start"), &[OperationEvent::Begin, OperationEvent::NotCommitted(why), OperationEvent::Committed]);
+        assert_eq!((trace.join(", ").as_str(), render_end(&state).as_str()), ("commit intent, -, -", ends));
         assert!(!state.is_recorded(), "nothing was written: {ends}");
     }
 }
 
 /// Decision 0016: what was not marked was not sent.
 #[test]
-fn nothing_is_sent_before_it_is_marked_and_what_is_checked_anew_is_marked_anew() {
-    let (state, _) = play(fresh("start"), &[cluster(), status("stopped")]);
-    let checked = Event::Answered(config(2));
-    for event in [Event::Cleared, Event::Woken, Event::Answered(sent_task())] {
-        let (_, trace) = feed(state.clone(), &[checked.clone(), event.clone()]);
+fn sends_nothing_before_its_mark_and_marks_again_after_a_recheck() {
+    let (state, _) = play_responses(new_operation("start"), &[cluster_response(), status_response("stopped")]);
+    let checked = OperationEvent::Responded(config_response(2));
+    for event in [OperationEvent::SendAllowed, OperationEvent::Woken, OperationEvent::Responded(task_sent_response())] {
+        let (_, trace) = feed_events(state.clone(), &[checked.clone(), event.clone()]);
         assert_eq!(trace, ["mark", "-"], "{event:?}");
     }
-    let busy = Event::Answered(Answer::Sent(Sent::NotDelivered(cause(Trouble::Busy))));
-    let again = [Event::Answered(cluster()), Event::Answered(status("stopped")), checked.clone()];
-    let story = [&[checked.clone(), Event::Committed, Event::Cleared, busy], &again[..], &[Event::Committed, Event::Cleared]].concat();
-    let (_, trace) = feed(state.clone(), &story);
+    let busy = OperationEvent::Responded(EnvResponse::Sent(SendResult::NotDelivered(test_fault(EnvFaultKind::Busy))));
+    let again = [OperationEvent::Responded(cluster_response()), OperationEvent::Responded(status_response("stopped")), checked.clone()];
+    let story = [
+        &[checked.clone(), OperationEvent::Committed, OperationEvent::SendAllowed, busy],
+        &again[..],
+        &[OperationEvent::Committed, OperationEvent::SendAllowed],
+    ]
+    .concat();
+    let (_, trace) = feed_events(state.clone(), &story);
     assert_eq!(trace, ["mark", "clear", "send", "cluster", "status", "config", "mark", "clear", "send"]);
-    let failed = Event::NotCommitted(NotCommitted::Failed("disk full".into()));
-    let (state, trace) = feed(state, &[checked, failed, Event::Committed]);
-    assert_eq!((trace.join(", ").as_str(), end(&state).as_str()), ("mark, commit ended, -", "not-run journal-unwritable"));
+    let failed = OperationEvent::NotCommitted(CommitFailure::Failed("disk full".into()));
+    let (state, trace) = feed_events(state, &[checked, failed, OperationEvent::Committed]);
+    assert_eq!((trace.join(", ").as_str(), render_end(&state).as_str()), ("mark, commit ended, -", "not-run journal-unwritable"));
 }
 
 #[test]
-fn a_config_write_is_synchronous_and_carries_the_revision_that_was_checked() {
-    let (state, _) = play(fresh("config.set"), &[cluster(), status("stopped")]);
-    let (state, command) = step(state, Event::Answered(config(2)), NOW_MS);
-    assert_eq!(command, Some(Command::Mark));
-    let (state, command) = step(state, Event::Committed, NOW_MS);
-    assert_eq!(command, Some(Command::Clear));
-    let (_, command) = step(state, Event::Cleared, NOW_MS);
-    let Some(Command::Ask(Ask::Send { revision, .. })) = command else { panic!("{command:?}") };
-    assert_eq!(revision.as_ref().map(Revision::as_str), Some("0fe8"));
-    let answers = checked("stopped", &[Answer::Sent(Sent::Done), config(4)]);
-    check_story("config.set", &answers, &format!("{CHECK}, config, commit ended, -"), "done");
+fn config_write_is_synchronous_and_carries_the_checked_revision() {
+    let (state, _) = play_responses(new_operation("config.set"), &[cluster_response(), status_response("stopped")]);
+    let (state, command) = step(state, OperationEvent::Responded(config_response(2)), NOW_MS);
+    assert_eq!(command, Some(OperationCommand::Mark));
+    let (state, command) = step(state, OperationEvent::Committed, NOW_MS);
+    assert_eq!(command, Some(OperationCommand::RecheckHolds));
+    let (_, command) = step(state, OperationEvent::SendAllowed, NOW_MS);
+    let Some(OperationCommand::Request(EnvRequest::Send { revision, .. })) = command else { panic!("{command:?}") };
+    assert_eq!(revision.as_ref().map(ConfigRevision::as_str), Some("0fe8"));
+    let answers = check_responses("stopped", &[EnvResponse::Sent(SendResult::Done), config_response(4)]);
+    check_story("config.set", &answers, &format!("{CHECK_TRACE}, config, commit ended, -"), "done");
 }
 
 #[test]
-fn config_that_cannot_be_plugged_is_done_while_it_waits_for_a_restart() {
-    let answers = checked("running", &[Answer::Sent(Sent::Done), config_waiting()]);
-    let state = check_story("config.set running", &answers, &format!("{CHECK}, config, commit ended, -"), "done");
-    let observed = &state.ended().expect("ended").findings().observed;
+fn config_pending_restart_is_done() {
+    let answers = check_responses("running", &[EnvResponse::Sent(SendResult::Done), pending_config_response()]);
+    let state = check_story("config.set running", &answers, &format!("{CHECK_TRACE}, config, commit ended, -"), "done");
+    let observed = &state.outcome().expect("ended").findings().observed;
     assert_eq!(observed.get("pending_restart"), Some(&Fact::Words(Box::new(["cores".into()]))));
 }
 
 #[test]
-fn a_write_that_waits_although_it_should_not_is_a_broken_promise() {
-    let mut answers = checked("stopped", &[Answer::Sent(Sent::Done)]);
-    answers.extend(std::iter::repeat_n(config_waiting(), 100));
-    let (state, _) = play(fresh("config.set"), &answers);
-    assert_eq!(end(&state), "failed promise-broken");
-    let observed = &state.ended().expect("ended").findings().observed;
+fn unexpected_pending_config_is_a_broken_promise() {
+    let mut answers = check_responses("stopped", &[EnvResponse::Sent(SendResult::Done)]);
+    answers.extend(std::iter::repeat_n(pending_config_response(), 100));
+    let (state, _) = play_responses(new_operation("config.set"), &answers);
+    assert_eq!(render_end(&state), "failed promise-broken");
+    let observed = &state.outcome().expect("ended").findings().observed;
     assert_eq!(observed.get("pending_restart"), Some(&Fact::Words(Box::new(["cores".into()]))), "it was written, and where it is");
 }
 
 #[test]
-fn a_reboot_is_done_when_the_guest_is_up_again_and_nothing_waits() {
-    let up = |secs| Answer::Status(live("running", secs));
-    let before = [cluster(), up(1000), config_waiting(), sent_task(), ended()];
-    let cases: [(&[Answer], &str); 3] = [
-        (&[status("stopped"), config_waiting(), up(3), config(4)], "done"),
-        (&[up(3), config_waiting()], "under way"),
-        (&[up(1001), config(4)], "under way"),
+fn reboot_is_done_when_the_guest_is_up_and_nothing_is_pending() {
+    let up = |secs| EnvResponse::Status(live_status("running", secs));
+    let before = [cluster_response(), up(1000), pending_config_response(), task_sent_response(), task_ended_response()];
+    let cases: [(&[EnvResponse], &str); 3] = [
+        (&[status_response("stopped"), pending_config_response(), up(3), config_response(4)], "done"),
+        (&[up(3), pending_config_response()], "under way"),
+        (&[up(1001), config_response(4)], "under way"),
     ];
     for (after, ends) in cases {
-        let (state, _) = play(fresh("reboot"), &[&before, after].concat());
-        assert_eq!(end(&state), ends, "{after:?}");
+        let (state, _) = play_responses(new_operation("reboot"), &[&before, after].concat());
+        assert_eq!(render_end(&state), ends, "{after:?}");
     }
 }
 
 #[test]
-fn a_reboot_that_left_the_guest_as_it_was_is_a_broken_promise() {
-    let up = Answer::Status(live("running", 5000));
-    let mut answers = vec![cluster(), status("running"), config_waiting(), sent_task(), ended()];
-    answers.extend(std::iter::repeat_n([up, config(4)], 200).flatten());
-    let (state, _) = play(fresh("reboot"), &answers);
-    assert_eq!(end(&state), "failed promise-broken");
+fn reboot_without_effect_is_a_broken_promise() {
+    let up = EnvResponse::Status(live_status("running", 5000));
+    let mut answers =
+        vec![cluster_response(), status_response("running"), pending_config_response(), task_sent_response(), task_ended_response()];
+    answers.extend(std::iter::repeat_n([up, config_response(4)], 200).flatten());
+    let (state, _) = play_responses(new_operation("reboot"), &answers);
+    assert_eq!(render_end(&state), "failed promise-broken");
 }
 
 /// A guest that is down after its reboot, with these start tasks in its list, and what the last of them said.
-fn down_after_reboot(starts: &[TaskSeen], start: Option<TaskState>) -> (State, Vec<String>) {
-    let up = Answer::Status(live("running", 1000));
-    let reboot = Answer::Task(TaskState::Ended { warnings: 0, age_secs: Some(5) });
-    let mut answers = vec![cluster(), up, config_waiting(), sent_task(), reboot];
-    answers.extend(std::iter::repeat_n([status("stopped"), config(4)], 8).flatten());
+fn down_after_reboot(starts: &[ObservedTask], start: Option<TaskState>) -> (OperationState, Vec<String>) {
+    let up = EnvResponse::Status(live_status("running", 1000));
+    let reboot = EnvResponse::Task(TaskState::Ended { warnings: 0, age_secs: Some(5) });
+    let mut answers = vec![cluster_response(), up, pending_config_response(), task_sent_response(), reboot];
+    answers.extend(std::iter::repeat_n([status_response("stopped"), config_response(4)], 8).flatten());
     for _ in 0..200 {
-        answers.extend([status("stopped"), config(4), Answer::Tasks(starts.to_vec())]);
-        answers.extend(start.clone().map(Answer::Task));
+        answers.extend([status_response("stopped"), config_response(4), EnvResponse::Tasks(starts.to_vec())]);
+        answers.extend(start.clone().map(EnvResponse::Task));
     }
-    play(fresh("reboot"), &answers)
+    play_responses(new_operation("reboot"), &answers)
 }
 
 /// The node starts a rebooted guest by a task of its own. Where that fails the guest is down, and waiting for it would not help.
 #[test]
 fn a_reboot_whose_guest_cannot_start_again_names_the_start_that_failed() {
-    let by_the_node = |name: &str, age_secs| TaskSeen { is_ours: false, ..over(name, age_secs) };
-    let too_many = Cause::new(Trouble::Other, "other", "MAX 2 vcpus allowed per VM on this node");
+    let by_the_node = |name: &str, age_secs| ObservedTask { is_ours: false, ..ended_task(name, age_secs) };
+    let too_many = EnvFault::new(EnvFaultKind::Other, "other", "MAX 2 vcpus allowed per VM on this node");
     let failed = || Some(TaskState::Failed { cause: too_many.clone(), age_secs: None });
     let (state, trace) = down_after_reboot(&[by_the_node("T0", 90), by_the_node("T2", 3)], failed());
-    assert_eq!(end(&state), "failed guest-left-down");
+    assert_eq!(render_end(&state), "failed guest-left-down");
     assert_eq!(trace.iter().filter(|word| *word == "tasks").count(), 1, "it is told at once: {trace:?}");
-    let findings = state.ended().expect("ended").findings();
+    let findings = state.outcome().expect("ended").findings();
     let expected = Evidence::default().with("task", "T1").with("start_task", "T2").with("cause", "other");
     assert_eq!(findings.evidence, expected.with("said", "MAX 2 vcpus allowed per VM on this node"));
     assert_eq!(findings.observed.get("run_state"), Some(&"stopped".into()));
@@ -242,151 +261,174 @@ fn a_reboot_whose_guest_cannot_start_again_names_the_start_that_failed() {
 #[test]
 fn a_guest_that_stays_down_without_a_failed_start_is_waited_for_and_left_down() {
     for (starts, start) in [
-        (vec![over("T0", 90)], None),
+        (vec![ended_task("T0", 90)], None),
         (vec![], None),
-        (vec![at_work("T2"), over("T0", 3)], None),
-        (vec![over("T2", 3)], Some(TaskState::Ended { warnings: 0, age_secs: None })),
-        (vec![over("T2", 3)], Some(TaskState::Lost(cause(Trouble::Other)))),
+        (vec![running_task("T2"), ended_task("T0", 3)], None),
+        (vec![ended_task("T2", 3)], Some(TaskState::Ended { warnings: 0, age_secs: None })),
+        (vec![ended_task("T2", 3)], Some(TaskState::Lost(test_fault(EnvFaultKind::Other)))),
     ] {
         let (state, trace) = down_after_reboot(&starts, start);
-        assert_eq!(end(&state), "failed guest-left-down", "{starts:?}");
+        assert_eq!(render_end(&state), "failed guest-left-down", "{starts:?}");
         assert!(trace.iter().filter(|word| *word == "tasks").count() > 20, "{starts:?}: all the patience");
-        assert_eq!(state.ended().expect("ended").findings().evidence.get("start_task"), None);
+        assert_eq!(state.outcome().expect("ended").findings().evidence.get("start_task"), None);
     }
 }
 
 /// The second half of a restart by a stop and a start.
 #[test]
 fn a_start_that_fails_in_a_restart_says_that_the_guest_was_left_down() {
-    let (mut operation, terms) = step_of("start");
-    operation.step.reason = step_of("reboot").0.step.reason;
-    let failed = Answer::Task(TaskState::Failed { cause: cause(Trouble::Other), age_secs: None });
-    let answers = [cluster(), status("stopped"), config(2), sent_task(), failed, status("stopped"), config(2)];
-    let (state, _) = play(State::new(operation, terms, Patience::default()), &answers);
-    assert_eq!(end(&state), "failed guest-left-down");
+    let (mut operation, terms) = last_step_for("start");
+    operation.step.reason = last_step_for("reboot").0.step.reason;
+    let failed = EnvResponse::Task(TaskState::Failed { cause: test_fault(EnvFaultKind::Other), age_secs: None });
+    let answers = [
+        cluster_response(),
+        status_response("stopped"),
+        config_response(2),
+        task_sent_response(),
+        failed,
+        status_response("stopped"),
+        config_response(2),
+    ];
+    let (state, _) = play_responses(OperationState::new(operation, terms, Patience::default()), &answers);
+    assert_eq!(render_end(&state), "failed guest-left-down");
 }
 
 #[test]
-fn a_promise_is_read_and_not_believed() {
-    let mut answers = checked("stopped", &[sent_task(), ended()]);
-    answers.extend(std::iter::repeat_n(status("stopped"), 100));
-    let (state, _) = play(fresh("start"), &answers);
-    assert_eq!(end(&state), "failed promise-broken");
-    let mut paused = checked("stopped", &[sent_task(), ended()]);
-    paused.extend(std::iter::repeat_n(status("io-error"), 100));
-    assert_eq!(end(&play(fresh("start"), &paused).0), "failed promise-broken");
+fn verifies_the_promise_by_reading() {
+    let mut answers = check_responses("stopped", &[task_sent_response(), task_ended_response()]);
+    answers.extend(std::iter::repeat_n(status_response("stopped"), 100));
+    let (state, _) = play_responses(new_operation("start"), &answers);
+    assert_eq!(render_end(&state), "failed promise-broken");
+    let mut paused = check_responses("stopped", &[task_sent_response(), task_ended_response()]);
+    paused.extend(std::iter::repeat_n(status_response("io-error"), 100));
+    assert_eq!(render_end(&play_responses(new_operation("start"), &paused).0), "failed promise-broken");
 }
 
 #[test]
-fn a_failed_task_is_done_where_the_promise_holds_and_failed_where_not() {
-    let failed = |trouble| Answer::Task(TaskState::Failed { cause: cause(trouble), age_secs: None });
-    let answers = checked("stopped", &[sent_task(), failed(Trouble::Other), status("running")]);
-    let state = check_story("start", &answers, &format!("{CHECK}, commit tasked, task, status, commit ended, -"), "done");
-    assert_eq!(state.ended().expect("ended").findings().evidence.get("task_error"), Some(&Fact::from("some words")));
-    let answers = checked("stopped", &[sent_task(), failed(Trouble::Locked), status("stopped")]);
-    check_story("start", &answers, &format!("{CHECK}, commit tasked, task, status, commit ended, -"), "failed task-failed");
+fn failed_task_is_done_if_the_promise_holds() {
+    let failed = |trouble| EnvResponse::Task(TaskState::Failed { cause: test_fault(trouble), age_secs: None });
+    let answers = check_responses("stopped", &[task_sent_response(), failed(EnvFaultKind::Other), status_response("running")]);
+    let state = check_story("start", &answers, &format!("{CHECK_TRACE}, commit tasked, task, status, commit ended, -"), "done");
+    assert_eq!(state.outcome().expect("ended").findings().evidence.get("task_error"), Some(&Fact::from("some words")));
+    let answers = check_responses("stopped", &[task_sent_response(), failed(EnvFaultKind::Locked), status_response("stopped")]);
+    check_story("start", &answers, &format!("{CHECK_TRACE}, commit tasked, task, status, commit ended, -"), "failed task-failed");
 }
 
 #[test]
-fn a_shutdown_that_times_out_is_held_until_it_is_read_and_never_escalates() {
-    let timeout = Answer::Task(TaskState::Failed { cause: cause(Trouble::ShutdownTimeout), age_secs: None });
-    let answers = checked("running", &[sent_task(), timeout, status("running")]);
-    let told = format!("{CHECK}, commit tasked, task, status, commit ended, -");
+fn timed_out_shutdown_is_held_and_never_escalates() {
+    let timeout = EnvResponse::Task(TaskState::Failed { cause: test_fault(EnvFaultKind::ShutdownTimeout), age_secs: None });
+    let answers = check_responses("running", &[task_sent_response(), timeout, status_response("running")]);
+    let told = format!("{CHECK_TRACE}, commit tasked, task, status, commit ended, -");
     check_story("shutdown", &answers, &told, "held shutdown-timeout (reading)");
 }
 
 #[test]
-fn a_task_that_takes_too_long_is_held_after_bounded_asking() {
+fn overdue_task_is_held_after_bounded_polling() {
     for (word, from) in [("start", "stopped"), ("shutdown", "running"), ("stop", "running")] {
-        let mut answers = checked(from, &[sent_task()]);
-        answers.extend(std::iter::repeat_n(Answer::Task(TaskState::Running), 1000));
-        let (state, trace) = play(fresh(word), &answers);
-        assert_eq!(end(&state), "held task-overdue (reading)", "{word}");
+        let mut answers = check_responses(from, &[task_sent_response()]);
+        answers.extend(std::iter::repeat_n(EnvResponse::Task(TaskState::Running), 1000));
+        let (state, trace) = play_responses(new_operation(word), &answers);
+        assert_eq!(render_end(&state), "held task-overdue (reading)", "{word}");
         assert!(trace.len() < 200, "{word}: {} transitions", trace.len());
     }
 }
 
 #[test]
-fn a_lost_task_is_done_only_where_the_promise_holds_and_twice_is_once() {
-    let lost = Answer::Task(TaskState::Lost(cause(Trouble::Other)));
-    let told = format!("{CHECK}, commit tasked, task, status, commit ended, -");
-    check_story("start", &checked("stopped", &[sent_task(), lost.clone(), status("running")]), &told, "done");
-    check_story("start", &checked("stopped", &[sent_task(), lost.clone(), status("stopped")]), &told, "held task-lost (reading)");
-    let fresh_boot = [Answer::Status(live("running", 3)), config(4)];
-    let answers = [&[cluster(), status("running"), config_waiting(), sent_task(), lost], &fresh_boot[..]].concat();
-    assert_eq!(end(&play(fresh("reboot"), &answers).0), "held task-lost (person)");
+fn lost_task_is_done_only_if_an_idempotent_promise_holds() {
+    let lost = EnvResponse::Task(TaskState::Lost(test_fault(EnvFaultKind::Other)));
+    let told = format!("{CHECK_TRACE}, commit tasked, task, status, commit ended, -");
+    check_story("start", &check_responses("stopped", &[task_sent_response(), lost.clone(), status_response("running")]), &told, "done");
+    check_story(
+        "start",
+        &check_responses("stopped", &[task_sent_response(), lost.clone(), status_response("stopped")]),
+        &told,
+        "held task-lost (reading)",
+    );
+    let fresh_boot = [EnvResponse::Status(live_status("running", 3)), config_response(4)];
+    let answers =
+        [&[cluster_response(), status_response("running"), pending_config_response(), task_sent_response(), lost], &fresh_boot[..]]
+            .concat();
+    assert_eq!(render_end(&play_responses(new_operation("reboot"), &answers).0), "held task-lost (person)");
 }
 
 #[test]
-fn what_reached_nobody_failed_and_what_was_turned_down_is_refused_or_failed() {
-    let told = format!("{CHECK}, commit ended, -");
+fn undelivered_change_fails_and_rejected_change_is_refused_or_fails() {
+    let told = format!("{CHECK_TRACE}, commit ended, -");
     for (trouble, ends) in [
-        (Trouble::Changed, "refused plan-stale"),
-        (Trouble::Locked, "refused guest-locked"),
-        (Trouble::LockFile, "refused guest-locked"),
-        (Trouble::Protected, "refused protected-guest"),
-        (Trouble::NotQuorate, "refused not-quorate"),
-        (Trouble::NotThere, "refused guest-unknown"),
-        (Trouble::Template, "refused guest-template"),
-        (Trouble::HaOwned, "refused ha-owned"),
-        (Trouble::Unsupported, "refused unsupported-change"),
-        (Trouble::ShutdownTimeout, "failed change-rejected"),
-        (Trouble::Other, "failed change-rejected"),
+        (EnvFaultKind::ConfigChanged, "refused plan-stale"),
+        (EnvFaultKind::Locked, "refused guest-locked"),
+        (EnvFaultKind::LockFile, "refused guest-locked"),
+        (EnvFaultKind::Protected, "refused protected-guest"),
+        (EnvFaultKind::NotQuorate, "refused not-quorate"),
+        (EnvFaultKind::GuestNotFound, "refused guest-unknown"),
+        (EnvFaultKind::Template, "refused guest-template"),
+        (EnvFaultKind::HaOwned, "refused ha-owned"),
+        (EnvFaultKind::Unsupported, "refused unsupported-change"),
+        (EnvFaultKind::ShutdownTimeout, "failed change-rejected"),
+        (EnvFaultKind::Other, "failed change-rejected"),
     ] {
-        check_story("start", &checked("stopped", &[Answer::Sent(Sent::No(cause(trouble)))]), &told, ends);
+        check_story("start", &check_responses("stopped", &[EnvResponse::Sent(SendResult::Rejected(test_fault(trouble)))]), &told, ends);
     }
-    let lost = Answer::Sent(Sent::NotDelivered(cause(Trouble::Other)));
-    check_story("start", &checked("stopped", &[lost]), &told, "failed not-delivered");
+    let lost = EnvResponse::Sent(SendResult::NotDelivered(test_fault(EnvFaultKind::Other)));
+    check_story("start", &check_responses("stopped", &[lost]), &told, "failed not-delivered");
 }
 
 #[test]
-fn a_guest_that_cannot_be_read_afterwards_is_held() {
-    let unread = Answer::Unread(cause(Trouble::Other));
-    for told in [&[sent_task(), ended()][..], &[sent_task()][..]] {
-        let mut answers = checked("stopped", told);
+fn guest_unreadable_after_sending_is_held() {
+    let unread = EnvResponse::Unreadable(test_fault(EnvFaultKind::Other));
+    for told in [&[task_sent_response(), task_ended_response()][..], &[task_sent_response()][..]] {
+        let mut answers = check_responses("stopped", told);
         answers.extend(std::iter::repeat_n(unread.clone(), 1000));
-        let (state, trace) = play(fresh("start"), &answers);
-        assert_eq!(end(&state), "held outcome-unread (reading)");
+        let (state, trace) = play_responses(new_operation("start"), &answers);
+        assert_eq!(render_end(&state), "held outcome-unread (reading)");
         assert!(trace.len() < 100, "{} transitions", trace.len());
     }
 }
 
 #[test]
-fn a_guest_that_moved_afterwards_is_found_on_its_new_node() {
-    let gone = Answer::NotThere(cause(Trouble::NotThere));
-    let answers = checked("stopped", &[sent_task(), ended(), gone, Answer::Where(Some(place("pve2"))), status("running")]);
-    let told = format!("{CHECK}, commit tasked, task, status, where, status, commit ended, -");
+fn finds_a_guest_that_moved_after_sending() {
+    let gone = EnvResponse::GuestNotFound(test_fault(EnvFaultKind::GuestNotFound));
+    let answers = check_responses(
+        "stopped",
+        &[task_sent_response(), task_ended_response(), gone, EnvResponse::Located(Some(address_on("pve2"))), status_response("running")],
+    );
+    let told = format!("{CHECK_TRACE}, commit tasked, task, status, where, status, commit ended, -");
     let state = check_story("start", &answers, &told, "done");
-    assert_eq!(state.place(), &place("pve2"));
+    assert_eq!(state.address(), &address_on("pve2"));
 }
 
 #[test]
-fn a_task_that_cannot_be_written_down_is_left_to_the_next_start() {
-    let (state, _) = play(fresh("start"), &checked("stopped", &[]));
-    let events = [Event::Answered(sent_task()), Event::NotCommitted(NotCommitted::Failed("disk full".into())), Event::Woken];
-    let (state, trace) = feed(state, &events);
-    assert_eq!((trace.join(", ").as_str(), end(&state).as_str()), ("commit tasked, -, -", "held journal-unwritable (reading)"));
+fn unrecorded_task_is_held_for_recovery() {
+    let (state, _) = play_responses(new_operation("start"), &check_responses("stopped", &[]));
+    let events = [
+        OperationEvent::Responded(task_sent_response()),
+        OperationEvent::NotCommitted(CommitFailure::Failed("disk full".into())),
+        OperationEvent::Woken,
+    ];
+    let (state, trace) = feed_events(state, &events);
+    assert_eq!((trace.join(", ").as_str(), render_end(&state).as_str()), ("commit tasked, -, -", "held journal-unwritable (reading)"));
     assert!(!state.is_recorded());
 }
 
 /// A person said what became of it while it was read: what was read is told, and nobody is told that it was written down.
 #[test]
-fn what_a_person_resolved_meanwhile_is_not_told_as_recorded() {
-    let (state, _) = play(fresh("start"), &checked("stopped", &[sent_task(), ended()]));
-    let (state, trace) = feed(state, &[Event::Answered(status("running")), Event::Resolved]);
-    assert_eq!((trace.join(", ").as_str(), end(&state).as_str(), state.is_recorded()), ("commit ended, -", "done", false));
-    let observed = &state.ended().expect("ended").findings().observed;
+fn end_resolved_by_a_person_is_not_reported_as_recorded() {
+    let (state, _) = play_responses(new_operation("start"), &check_responses("stopped", &[task_sent_response(), task_ended_response()]));
+    let (state, trace) = feed_events(state, &[OperationEvent::Responded(status_response("running")), OperationEvent::Resolved]);
+    assert_eq!((trace.join(", ").as_str(), render_end(&state).as_str(), state.is_recorded()), ("commit ended, -", "done", false));
+    let observed = &state.outcome().expect("ended").findings().observed;
     assert_eq!(observed.get("resolved"), Some(&"by a person meanwhile, whose word stands".into()), "{observed:?}");
 }
 
 #[test]
-fn s19_an_end_that_cannot_be_written_down_is_told_to_nobody_as_one() {
-    let (state, _) = play(fresh("start"), &checked("stopped", &[sent_task(), ended()]));
-    let events = [Event::Answered(status("running")), Event::NotCommitted(NotCommitted::Failed("disk full".into()))];
-    let (state, trace) = feed(state, &events);
+fn s19_unrecorded_end_is_never_reported_as_final() {
+    let (state, _) = play_responses(new_operation("start"), &check_responses("stopped", &[task_sent_response(), task_ended_response()]));
+    let events =
+        [OperationEvent::Responded(status_response("running")), OperationEvent::NotCommitted(CommitFailure::Failed("disk full".into()))];
+    let (state, trace) = feed_events(state, &events);
     let told = "held journal-unwritable (reading)";
-    assert_eq!((trace.join(", ").as_str(), end(&state).as_str(), state.is_recorded()), ("commit ended, -", told, false));
-    let findings = state.ended().expect("ended").findings();
+    assert_eq!((trace.join(", ").as_str(), render_end(&state).as_str(), state.is_recorded()), ("commit ended, -", told, false));
+    let findings = state.outcome().expect("ended").findings();
     assert_eq!(findings.evidence, Evidence::default().with("found", "done").with("said", "disk full").with("task", "T1"));
     assert_eq!(findings.observed, Evidence::default().with("run_state", "running"));
 }

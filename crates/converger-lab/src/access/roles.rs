@@ -8,7 +8,7 @@ use std::sync::{Arc, LazyLock};
 use crate::flavour::Flavour;
 
 /// Every privilege that all releases know.
-const COMMON: &[&str] = &[
+const COMMON_PRIVILEGES: &[&str] = &[
     "Datastore.Allocate",
     "Datastore.AllocateSpace",
     "Datastore.AllocateTemplate",
@@ -47,9 +47,9 @@ const COMMON: &[&str] = &[
     "VM.Snapshot.Rollback",
 ];
 
-const SINCE_EIGHT: &[&str] = &["Mapping.Audit", "Mapping.Modify", "Mapping.Use", "SDN.Use", "Sys.AccessNetwork"];
+const PRIVILEGES_SINCE_8: &[&str] = &["Mapping.Audit", "Mapping.Modify", "Mapping.Use", "SDN.Use", "Sys.AccessNetwork"];
 
-const SINCE_NINE: &[&str] = &[
+const PRIVILEGES_SINCE_9: &[&str] = &[
     "VM.GuestAgent.Audit",
     "VM.GuestAgent.FileRead",
     "VM.GuestAgent.FileSystemMgmt",
@@ -59,10 +59,10 @@ const SINCE_NINE: &[&str] = &[
 ];
 
 /// Gone with 9.
-const UNTIL_EIGHT: &[&str] = &["VM.Monitor"];
+const PRIVILEGES_UNTIL_8: &[&str] = &["VM.Monitor"];
 
 /// Roles and what is in them: a word with a `*` stands for everything that begins so.
-const ROLES: &[(&str, &str)] = &[
+const BUILT_IN_ROLES: &[(&str, &str)] = &[
     ("Administrator", "*"),
     ("NoAccess", ""),
     ("PVEAdmin", "Datastore.* Group.* Pool.* Realm.AllocateUser SDN.* Mapping.* Sys.Audit Sys.Console Sys.Syslog User.* VM.*"),
@@ -88,42 +88,46 @@ const ROLES: &[(&str, &str)] = &[
 ];
 
 /// Privileges by role. Few worlds add roles to the built-in ones, so the others share them.
-pub(super) type Roles = Arc<BTreeMap<String, Arc<BTreeSet<String>>>>;
+pub(super) type RoleTable = Arc<BTreeMap<String, Arc<BTreeSet<String>>>>;
 
-static BUILT_IN: LazyLock<[Roles; 3]> = LazyLock::new(|| [Flavour::V7, Flavour::V8, Flavour::V9].map(of_release));
+static ROLES_BY_RELEASE: LazyLock<[RoleTable; 3]> = LazyLock::new(|| [Flavour::V7, Flavour::V8, Flavour::V9].map(roles_of_release));
 
 /// The built-in roles of a release.
-pub(super) fn built_in(flavour: Flavour) -> Roles {
-    BUILT_IN[flavour as usize].clone()
+pub(super) fn built_in_roles(flavour: Flavour) -> RoleTable {
+    ROLES_BY_RELEASE[flavour as usize].clone()
 }
 
 /// Whether these are the built-in roles of a release, all of them and as they were.
-pub(super) fn are_built_in(roles: &Roles, flavour: Flavour) -> bool {
-    Arc::ptr_eq(roles, &BUILT_IN[flavour as usize])
+pub(super) fn are_built_in(roles: &RoleTable, flavour: Flavour) -> bool {
+    Arc::ptr_eq(roles, &ROLES_BY_RELEASE[flavour as usize])
 }
 
 /// Whether a release knows a privilege.
-pub(crate) fn knows(flavour: Flavour, privilege: &str) -> bool {
-    privileges(flavour).contains(&privilege)
+pub(crate) fn release_has_privilege(flavour: Flavour, privilege: &str) -> bool {
+    privileges_of_release(flavour).contains(&privilege)
 }
 
-fn of_release(flavour: Flavour) -> Roles {
-    let known = privileges(flavour);
-    ROLES.iter().map(|(role, words)| ((*role).to_owned(), Arc::new(chosen(words, &known)))).collect::<BTreeMap<_, _>>().into()
+fn roles_of_release(flavour: Flavour) -> RoleTable {
+    let known = privileges_of_release(flavour);
+    BUILT_IN_ROLES
+        .iter()
+        .map(|(role, words)| ((*role).to_owned(), Arc::new(expand_privileges(words, &known))))
+        .collect::<BTreeMap<_, _>>()
+        .into()
 }
 
 /// Whether a role comes with Proxmox, so that nobody may change it.
-pub(crate) fn is_built_in(role: &str) -> bool {
-    ROLES.iter().any(|(name, _)| *name == role)
+pub(crate) fn is_built_in_role(role: &str) -> bool {
+    BUILT_IN_ROLES.iter().any(|(name, _)| *name == role)
 }
 
-fn privileges(flavour: Flavour) -> Vec<&'static str> {
-    let eight = if flavour >= Flavour::V8 { SINCE_EIGHT } else { &[] };
-    let nine = if flavour >= Flavour::V9 { SINCE_NINE } else { UNTIL_EIGHT };
-    [COMMON, eight, nine].concat()
+fn privileges_of_release(flavour: Flavour) -> Vec<&'static str> {
+    let eight = if flavour >= Flavour::V8 { PRIVILEGES_SINCE_8 } else { &[] };
+    let nine = if flavour >= Flavour::V9 { PRIVILEGES_SINCE_9 } else { PRIVILEGES_UNTIL_8 };
+    [COMMON_PRIVILEGES, eight, nine].concat()
 }
 
-fn chosen(words: &str, known: &[&str]) -> BTreeSet<String> {
+fn expand_privileges(words: &str, known: &[&str]) -> BTreeSet<String> {
     let fits = |privilege: &str, word: &str| word.strip_suffix('*').map_or(word == privilege, |stem| privilege.starts_with(stem));
     let held = known.iter().filter(|privilege| words.split_whitespace().any(|word| fits(privilege, word)));
     held.map(|privilege| (*privilege).to_owned()).collect()
@@ -134,11 +138,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn privileges_follow_the_release() {
-        let count = |flavour| built_in(flavour)["Administrator"].len();
+    fn privileges_depend_on_the_release() {
+        let count = |flavour| built_in_roles(flavour)["Administrator"].len();
         assert_eq!((count(Flavour::V7), count(Flavour::V8), count(Flavour::V9)), (37, 42, 47));
-        assert!(built_in(Flavour::V8)["PVEVMAdmin"].contains("VM.Monitor"));
-        assert!(!built_in(Flavour::V9)["PVEVMAdmin"].contains("VM.Monitor"));
-        assert_eq!(built_in(Flavour::V9)["PVEVMUser"].len(), 10);
+        assert!(built_in_roles(Flavour::V8)["PVEVMAdmin"].contains("VM.Monitor"));
+        assert!(!built_in_roles(Flavour::V9)["PVEVMAdmin"].contains("VM.Monitor"));
+        assert_eq!(built_in_roles(Flavour::V9)["PVEVMUser"].len(), 10);
     }
 }

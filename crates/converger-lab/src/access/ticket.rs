@@ -4,56 +4,56 @@
 //! enough for a lab, worth nothing elsewhere.
 
 /// Tickets and their companions live for two hours.
-const LIFE_S: u64 = 2 * 60 * 60;
+const TICKET_LIFE_S: u64 = 2 * 60 * 60;
 
 /// Makes and checks tickets of one world.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Tickets {
+pub(crate) struct TicketSigner {
     seed: u64,
 }
 
-impl Tickets {
+impl TicketSigner {
     pub(crate) fn new(seed: u64) -> Self {
         Self { seed }
     }
 
-    pub(crate) fn make(&self, user: &str, now_s: u64) -> String {
-        self.signed(&format!("PVE:{user}:{now_s:08X}"), "::")
+    pub(crate) fn make_ticket(&self, user: &str, now_s: u64) -> String {
+        self.sign(&format!("PVE:{user}:{now_s:08X}"), "::")
     }
 
     /// The user of a ticket that is genuine and not too old.
-    pub(crate) fn user(&self, ticket: &str, now_s: u64) -> Option<String> {
+    pub(crate) fn verify_ticket(&self, ticket: &str, now_s: u64) -> Option<String> {
         let (body, _) = ticket.split_once("::")?;
         let (user, time) = body.strip_prefix("PVE:")?.rsplit_once(':')?;
-        let genuine = self.signed(body, "::") == ticket && fresh(time, now_s);
+        let genuine = self.sign(body, "::") == ticket && is_fresh(time, now_s);
         genuine.then(|| user.to_owned())
     }
 
     /// The companion of a ticket; every request that changes something carries it.
-    pub(crate) fn companion(&self, user: &str, now_s: u64) -> String {
-        self.companion_at(user, &format!("{now_s:08X}"))
+    pub(crate) fn make_csrf_token(&self, user: &str, now_s: u64) -> String {
+        self.csrf_token_at(user, &format!("{now_s:08X}"))
     }
 
-    pub(crate) fn companion_is_genuine(&self, user: &str, text: &str, now_s: u64) -> bool {
+    pub(crate) fn is_csrf_token_valid(&self, user: &str, text: &str, now_s: u64) -> bool {
         let time = text.split(':').next().unwrap_or_default();
-        self.companion_at(user, time) == text && fresh(time, now_s)
+        self.csrf_token_at(user, time) == text && is_fresh(time, now_s)
     }
 
-    fn companion_at(&self, user: &str, time: &str) -> String {
-        format!("{time}:{}", self.hash(&format!("{time}:{user}")))
+    fn csrf_token_at(&self, user: &str, time: &str) -> String {
+        format!("{time}:{}", self.hash_text(&format!("{time}:{user}")))
     }
 
-    fn signed(&self, body: &str, joint: &str) -> String {
-        format!("{body}{joint}{}", self.hash(body))
+    fn sign(&self, body: &str, joint: &str) -> String {
+        format!("{body}{joint}{}", self.hash_text(body))
     }
 
-    fn hash(&self, text: &str) -> String {
-        crate::digest::sha1(&format!("{}:{text}", self.seed))
+    fn hash_text(&self, text: &str) -> String {
+        crate::digest::sha1_hex(&format!("{}:{text}", self.seed))
     }
 }
 
-fn fresh(time: &str, now_s: u64) -> bool {
-    u64::from_str_radix(time, 16).is_ok_and(|made| made <= now_s + 300 && now_s < made + LIFE_S)
+fn is_fresh(time: &str, now_s: u64) -> bool {
+    u64::from_str_radix(time, 16).is_ok_and(|made| made <= now_s + 300 && now_s < made + TICKET_LIFE_S)
 }
 
 #[cfg(test)]
@@ -61,21 +61,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_forged_or_old_ticket_is_nobody() {
-        let tickets = Tickets::new(1);
-        let ticket = tickets.make("ops@pve", 1_000);
-        assert_eq!(tickets.user(&ticket, 1_000).as_deref(), Some("ops@pve"));
-        assert_eq!(tickets.user(&ticket.replace("ops", "root"), 1_000), None);
-        assert_eq!(tickets.user(&ticket, 1_000 + LIFE_S), None);
-        assert_eq!(Tickets::new(2).user(&ticket, 1_000), None);
+    fn forged_and_expired_tickets_are_rejected() {
+        let tickets = TicketSigner::new(1);
+        let ticket = tickets.make_ticket("ops@pve", 1_000);
+        assert_eq!(tickets.verify_ticket(&ticket, 1_000).as_deref(), Some("ops@pve"));
+        assert_eq!(tickets.verify_ticket(&ticket.replace("ops", "root"), 1_000), None);
+        assert_eq!(tickets.verify_ticket(&ticket, 1_000 + TICKET_LIFE_S), None);
+        assert_eq!(TicketSigner::new(2).verify_ticket(&ticket, 1_000), None);
     }
 
     #[test]
-    fn a_companion_belongs_to_its_user() {
-        let tickets = Tickets::new(1);
-        let companion = tickets.companion("ops@pve", 1_000);
-        assert!(tickets.companion_is_genuine("ops@pve", &companion, 1_000));
-        assert!(!tickets.companion_is_genuine("root@pam", &companion, 1_000));
-        assert!(!tickets.companion_is_genuine("ops@pve", "nonsense", 1_000));
+    fn csrf_token_is_valid_for_its_user_only() {
+        let tickets = TicketSigner::new(1);
+        let companion = tickets.make_csrf_token("ops@pve", 1_000);
+        assert!(tickets.is_csrf_token_valid("ops@pve", &companion, 1_000));
+        assert!(!tickets.is_csrf_token_valid("root@pam", &companion, 1_000));
+        assert!(!tickets.is_csrf_token_valid("ops@pve", "nonsense", 1_000));
     }
 }

@@ -8,19 +8,19 @@ mod options;
 
 use serde_json::{Value, json};
 
-use super::{Call, Route};
-use crate::guest::Guest;
-use crate::node::Node;
-use crate::respond::{Data, Fail};
-use crate::text::{self, Object};
-use crate::view::View;
+use super::{ApiCall, ApiRoute};
+use crate::guest::LabGuest;
+use crate::json_text::{self, JsonObject};
+use crate::node::LabNode;
+use crate::node_view::NodeView;
+use crate::response::{ApiData, ApiError};
 use crate::world::World;
 
-pub(super) const ROUTES: &[Route] = &[
+pub(super) const ROUTES: &[ApiRoute] = &[
     ("GET", "/cluster", index),
     ("GET", "/cluster/resources", resources),
     ("GET", "/cluster/status", status),
-    ("GET", "/cluster/nextid", nextid),
+    ("GET", "/cluster/nextid", next_id),
     ("GET", "/cluster/tasks", tasks),
     ("GET", "/cluster/options", options::read),
     ("PUT", "/cluster/options", options::update),
@@ -47,53 +47,53 @@ pub(super) const ROUTES: &[Route] = &[
     ("GET", "/cluster/ha/status/manager_status", ha::manager_status),
 ];
 
-fn index(_: &mut World, _: &Call) -> Result<Data, Fail> {
-    Ok(super::nodes::subdirs(&["resources", "status", "tasks", "nextid", "ha", "options"]))
+fn index(_: &mut World, _: &ApiCall) -> Result<ApiData, ApiError> {
+    Ok(super::nodes::subdirectory_index(&["resources", "status", "tasks", "nextid", "ha", "options"]))
 }
 
 /// Write a guest's row as JSON, as `view` knows it. There can be ten thousand, so what does not change between two rounds of
 /// its node is ready as text.
-pub(super) fn write_row(world: &World, view: Option<&View>, guest: &Guest, pool: Option<&str>, out: &mut Vec<u8>) {
-    let row = view.and_then(|view| view.row(guest.vmid, world.now_ms));
+pub(super) fn write_guest_row(world: &World, view: Option<&NodeView>, guest: &LabGuest, pool: Option<&str>, out: &mut Vec<u8>) {
+    let row = view.and_then(|view| view.guest_row(guest.vmid, world.now_ms));
     let kind = guest.kind.name();
     let (vmid, node) = (guest.vmid, &guest.node);
-    let mut fields = Object::new(out);
+    let mut fields = JsonObject::new(out);
     fields.put("id", format_args!("{kind}/{vmid}")).put("vmid", vmid).put("node", node).put("type", kind);
     fields.put("status", row.map_or("unknown", |(row, _)| &row.status)).put_some("lock", guest.lock());
-    fields.put_some("tags", guest.get("tags")).put_some("pool", pool).put_some("hastate", world.ha.shown_state(guest));
+    fields.put_some("tags", guest.get("tags")).put_some("pool", pool).put_some("hastate", world.ha.displayed_state(guest));
     if let Some((row, told_ms)) = row {
         fields.put("uptime", row.since_ms.map_or(0, |since_ms| told_ms.saturating_sub(since_ms) / 1_000));
-        fields.put_written(&row.text);
+        fields.put_raw_members(&row.text);
     }
-    fields.end();
+    fields.close();
 }
 
-fn resources(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    let kind = call.text("type");
+fn resources(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
+    let kind = call.param("type");
     let wanted = |name: &str| kind.is_none_or(|kind| kind == name);
     let mut rows = Vec::new();
     if wanted("node") {
-        rows.extend(world.nodes.values().map(|node| with_cgroup(super::nodes::node_entry(world, &call.entry, node, call))));
+        rows.extend(world.nodes.values().map(|node| with_cgroup_mode(super::nodes::node_entry(world, &call.entry, node, call))));
     }
     if wanted("storage") {
-        rows.extend(super::storage::resources(world, call));
+        rows.extend(super::storage::resource_rows(world, call));
     }
     if wanted("sdn") {
-        rows.extend(world.nodes.keys().map(|node| zone(world, node)));
+        rows.extend(world.nodes.keys().map(|node| network_zone(world, node)));
     }
     let mut json = if wanted("vm") { guest_rows(world, call) } else { b"[]".to_vec() };
-    append(&mut json, &rows);
-    Ok(Data::text(json))
+    append_rows(&mut json, &rows);
+    Ok(ApiData::from_json_text(json))
 }
 
-fn with_cgroup(mut entry: Value) -> Value {
+fn with_cgroup_mode(mut entry: Value) -> Value {
     if entry.get("cpu").is_some() {
         entry["cgroup-mode"] = json!(1);
     }
     entry
 }
 
-fn zone(world: &World, node: &str) -> Value {
+fn network_zone(world: &World, node: &str) -> Value {
     if world.flavour.major() >= 9 {
         return json!({ "type": "network", "id": format!("network/{node}/zone/localnetwork"), "network": "localnetwork",
             "network-type": "zone", "node": node, "status": "ok" });
@@ -105,36 +105,36 @@ fn zone(world: &World, node: &str) -> Value {
 const ROW_BYTES: usize = 300;
 
 /// The guests that the caller may see.
-fn guest_rows(world: &World, call: &Call) -> Vec<u8> {
+fn guest_rows(world: &World, call: &ApiCall) -> Vec<u8> {
     let pools = pools_by_guest(world, call);
-    let view = world.views.of(&call.entry);
+    let view = world.views.view_of(&call.entry);
     let listed = world.visible_guests().filter(|guest| world.is_listed(&call.entry, guest.vmid));
     let mut out = Vec::with_capacity(2 + world.guests.len() * ROW_BYTES);
     out.push(b'[');
-    for guest in listed.filter(may_see(world, call)) {
+    for guest in listed.filter(visible_guest_filter(world, call)) {
         if out.len() > 1 {
             out.push(b',');
         }
-        write_row(world, view, guest, pools.get(&guest.vmid).copied(), &mut out);
+        write_guest_row(world, view, guest, pools.get(&guest.vmid).copied(), &mut out);
     }
     out.push(b']');
     out
 }
 
-fn pools_by_guest<'a>(world: &'a World, call: &Call) -> std::collections::BTreeMap<u32, &'a str> {
-    let audited = |name: &str| world.access.has(&call.who, &format!("/pool/{name}"), "Pool.Audit");
+fn pools_by_guest<'a>(world: &'a World, call: &ApiCall) -> std::collections::BTreeMap<u32, &'a str> {
+    let audited = |name: &str| world.access.has_privilege(&call.who, &format!("/pool/{name}"), "Pool.Audit");
     let pools = world.access.pools.iter().filter(|(name, _)| audited(name));
     pools.flat_map(|(name, pool)| pool.guests.iter().map(move |vmid| (*vmid, name.as_str()))).collect()
 }
 
 /// Lists leave out silently what the caller may not see.
-pub(super) fn may_see<'a>(world: &'a World, call: &'a Call) -> impl Fn(&&Guest) -> bool + 'a {
-    let on_guests = world.access.on_guests(&call.who, "VM.Audit");
+pub(super) fn visible_guest_filter<'a>(world: &'a World, call: &'a ApiCall) -> impl Fn(&&LabGuest) -> bool + 'a {
+    let on_guests = world.access.guest_privilege_check(&call.who, "VM.Audit");
     move |guest| on_guests(guest.vmid)
 }
 
 /// Add rows to a JSON list that is already text.
-fn append(json: &mut Vec<u8>, rows: &[Value]) {
+fn append_rows(json: &mut Vec<u8>, rows: &[Value]) {
     for row in rows {
         json.pop();
         if json.len() > 1 {
@@ -147,33 +147,34 @@ fn append(json: &mut Vec<u8>, rows: &[Value]) {
 
 /// What a node says of the cluster. It is asked for before and after everything else, and changes only with what the node reaches.
 #[derive(Clone)]
-pub(crate) struct StatusText {
+pub(crate) struct CachedClusterStatus {
     entry: String,
     reached: Vec<bool>,
     json: Vec<u8>,
 }
 
-fn status(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    let is_still_so = |known: &&StatusText| known.entry == call.entry && world.reached_from(&call.entry).eq(known.reached.iter().copied());
+fn status(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
+    let is_still_so =
+        |known: &&CachedClusterStatus| known.entry == call.entry && world.reachability_from(&call.entry).eq(known.reached.iter().copied());
     if let Some(known) = world.status.as_ref().filter(is_still_so) {
-        return Ok(Data::text(known.json.clone()));
+        return Ok(ApiData::from_json_text(known.json.clone()));
     }
-    let reached: Vec<bool> = world.reached_from(&call.entry).collect();
+    let reached: Vec<bool> = world.reachability_from(&call.entry).collect();
     let rows = world.cluster.iter().map(|_| None).chain(world.nodes.values().zip(&reached).map(Some));
-    let json = text::list(rows, |row, node| match node {
+    let json = json_text::write_list(rows, |row, node| match node {
         None => cluster_row(world, &call.entry, row),
         Some((node, is_reached)) => node_row(world, &call.entry, node, *is_reached, row),
     });
-    world.status = Some(StatusText { entry: call.entry.clone(), reached, json: json.clone() });
-    Ok(Data::text(json))
+    world.status = Some(CachedClusterStatus { entry: call.entry.clone(), reached, json: json.clone() });
+    Ok(ApiData::from_json_text(json))
 }
 
-fn cluster_row(world: &World, entry: &str, row: &mut Object<'_>) {
+fn cluster_row(world: &World, entry: &str, row: &mut JsonObject<'_>) {
     row.put("id", "cluster").put_some("name", world.cluster.as_ref()).put("nodes", world.nodes.len());
     row.put("quorate", u8::from(world.is_quorate(entry))).put("type", "cluster").put("version", world.nodes.len());
 }
 
-fn node_row(world: &World, entry: &str, node: &Node, is_reached: bool, row: &mut Object<'_>) {
+fn node_row(world: &World, entry: &str, node: &LabNode, is_reached: bool, row: &mut JsonObject<'_>) {
     let number = if world.cluster.is_some() { node.number } else { 0 };
     row.put("id", format_args!("node/{}", node.name)).put("ip", &node.ip).put("level", "");
     row.put("local", u8::from(node.name == entry)).put("name", &node.name).put("nodeid", number);
@@ -181,27 +182,27 @@ fn node_row(world: &World, entry: &str, node: &Node, is_reached: bool, row: &mut
 }
 
 /// Looks at every id, whoever asks. The list behind it can be silently empty: so can the answer be wrong.
-fn nextid(world: &mut World, call: &Call) -> Result<Data, Fail> {
+fn next_id(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
     let taken = |vmid: u32| world.is_listed(&call.entry, vmid);
-    match call.text("vmid") {
-        Some(text) if taken(text.parse().unwrap_or(0)) => Err(Fail::param("vmid", format!("VM {text} already exists"))),
+    match call.param("vmid") {
+        Some(text) if taken(text.parse().unwrap_or(0)) => Err(ApiError::parameter_error("vmid", format!("VM {text} already exists"))),
         Some(text) => Ok(text.to_owned().into()),
         None => match (100..1_000_000).find(|vmid| !taken(*vmid)) {
             Some(free) => Ok(free.to_string().into()),
-            None => Err(Fail::died("unable to get any free VMID in range [100, 999999]")),
+            None => Err(ApiError::internal_error("unable to get any free VMID in range [100, 999999]")),
         },
     }
 }
 
 /// Running tasks and the last 25 of each node. A token without `Sys.Audit` on `/` sees nothing: its own entries are split
 /// into user and token, and then compared with the whole.
-fn tasks(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    let audit = world.access.has(&call.who, "/", "Sys.Audit");
-    let own = |task: &crate::task::Task| audit || task.owner().0 == call.who.id();
+fn tasks(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
+    let audit = world.access.has_privilege(&call.who, "/", "Sys.Audit");
+    let own = |task: &crate::task::LabTask| audit || task.owner().0 == call.who.id();
     let mut entries: Vec<(u64, Value)> = Vec::new();
     for node in world.nodes.keys() {
-        let of_node = world.tasks.of_node(node).filter(|task| own(task)).take(25);
-        entries.extend(of_node.map(|task| (task.start_s, super::tasks::cluster_entry(task))));
+        let of_node = world.tasks.tasks_of_node(node).filter(|task| own(task)).take(25);
+        entries.extend(of_node.map(|task| (task.start_s, super::tasks::cluster_task_json(task))));
     }
     entries.sort_by_key(|(start_s, _)| std::cmp::Reverse(*start_s));
     Ok(json!(entries.into_iter().map(|(_, entry)| entry).collect::<Vec<_>>()).into())
@@ -210,24 +211,24 @@ fn tasks(world: &mut World, call: &Call) -> Result<Data, Fail> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fault::Act;
-    use crate::setting::{NodeSetting, Setting};
-    use crate::wire::Request;
+    use crate::fault::WorldEvent;
+    use crate::wire::LabRequest;
+    use crate::world_spec::{NodeSpec, WorldSpec};
 
     /// Whatever becomes of the nodes, and whoever is asked: what is said of the cluster is what would be said without memory.
     #[test]
-    fn what_was_said_of_the_cluster_is_not_said_again_once_it_is_another() {
+    fn cached_cluster_status_always_equals_a_fresh_one() {
         let names = ["pve1", "pve2", "pve3"].map(str::to_owned);
-        let nodes = names.iter().map(|name| (name.clone(), NodeSetting::default())).collect();
-        let setting = Setting { cluster: Some("c".to_owned()), nodes, ..Setting::default() };
+        let nodes = names.iter().map(|name| (name.clone(), NodeSpec::default())).collect();
+        let setting = WorldSpec { cluster: Some("c".to_owned()), nodes, ..WorldSpec::default() };
         let mut world = World::new(&setting).expect("a world");
         let token = world.ticket("root@pam").0;
-        let ask = Request::new("GET", "/api2/json/cluster/status").header("Cookie", &format!("PVEAuthCookie={token}"));
+        let ask = LabRequest::new("GET", "/api2/json/cluster/status").with_header("Cookie", &format!("PVEAuthCookie={token}"));
         let mut seen = std::collections::BTreeSet::new();
         let [_, second, third] = names.clone();
-        let acts = [Act::NodeDown(third.clone()), Act::Isolate(vec![second]), Act::NodeUp(third), Act::Heal];
+        let acts = [WorldEvent::NodeDown(third.clone()), WorldEvent::Isolate(vec![second]), WorldEvent::NodeUp(third), WorldEvent::Heal];
         for (number, act) in (1..).zip(acts) {
-            world.act(setting.start_ms + number * 1_000, act);
+            world.apply_event(setting.start_ms + number * 1_000, act);
             for entry in &names {
                 let said = world.answer_at(world.now_ms, entry, &ask).body;
                 world.status = None;

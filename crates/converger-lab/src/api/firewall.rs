@@ -10,19 +10,19 @@ mod rules;
 
 use serde_json::{Map, Value, json};
 
-use super::{Call, Route, need_quorum};
-use crate::firewall::{Firewall, Scope, digest};
-use crate::respond::{Data, Fail};
-use crate::schema::{Base, split_list};
-use crate::sections::{MODIFIED, Settings};
+use super::{ApiCall, ApiRoute, require_quorum};
+use crate::firewall::{Firewall, FirewallScope, content_digest};
+use crate::response::{ApiData, ApiError};
+use crate::schema::{ValueType, split_list};
+use crate::sections::{MODIFIED_TEXT, SectionSettings};
 use crate::world::World;
 
-pub(super) const ROUTES: &[Route] = &[
+pub(super) const ROUTES: &[ApiRoute] = &[
     ("GET", "/cluster/firewall", index),
-    ("GET", "/cluster/firewall/options", options),
+    ("GET", "/cluster/firewall/options", read_options),
     ("PUT", "/cluster/firewall/options", set_options),
-    ("GET", "/cluster/firewall/macros", macros),
-    ("GET", "/cluster/firewall/refs", refs),
+    ("GET", "/cluster/firewall/macros", list_macros),
+    ("GET", "/cluster/firewall/refs", list_refs),
     ("GET", "/cluster/firewall/rules", rules::list),
     ("POST", "/cluster/firewall/rules", rules::create),
     ("GET", "/cluster/firewall/rules/{pos}", rules::read),
@@ -44,13 +44,13 @@ pub(super) const ROUTES: &[Route] = &[
     ("GET", "/cluster/firewall/ipset", ipsets::list),
     ("POST", "/cluster/firewall/ipset", ipsets::create),
     ("GET", "/cluster/firewall/ipset/{name}", ipsets::read),
-    ("POST", "/cluster/firewall/ipset/{name}", ipsets::add),
+    ("POST", "/cluster/firewall/ipset/{name}", ipsets::add_entry),
     ("DELETE", "/cluster/firewall/ipset/{name}", ipsets::delete),
-    ("GET", "/cluster/firewall/ipset/{name}/{cidr}", ipsets::read_one),
-    ("PUT", "/cluster/firewall/ipset/{name}/{cidr}", ipsets::update_one),
-    ("DELETE", "/cluster/firewall/ipset/{name}/{cidr}", ipsets::remove),
+    ("GET", "/cluster/firewall/ipset/{name}/{cidr}", ipsets::read_entry),
+    ("PUT", "/cluster/firewall/ipset/{name}/{cidr}", ipsets::update_entry),
+    ("DELETE", "/cluster/firewall/ipset/{name}/{cidr}", ipsets::remove_entry),
     ("GET", "/nodes/{node}/firewall", index),
-    ("GET", "/nodes/{node}/firewall/options", options),
+    ("GET", "/nodes/{node}/firewall/options", read_options),
     ("PUT", "/nodes/{node}/firewall/options", set_options),
     ("GET", "/nodes/{node}/firewall/rules", rules::list),
     ("POST", "/nodes/{node}/firewall/rules", rules::create),
@@ -58,10 +58,10 @@ pub(super) const ROUTES: &[Route] = &[
     ("PUT", "/nodes/{node}/firewall/rules/{pos}", rules::update),
     ("DELETE", "/nodes/{node}/firewall/rules/{pos}", rules::delete),
     ("GET", "/nodes/{node}/{kind}/{vmid}/firewall", index),
-    ("GET", "/nodes/{node}/{kind}/{vmid}/firewall/options", options),
+    ("GET", "/nodes/{node}/{kind}/{vmid}/firewall/options", read_options),
     ("PUT", "/nodes/{node}/{kind}/{vmid}/firewall/options", set_options),
-    ("GET", "/nodes/{node}/{kind}/{vmid}/firewall/log", log),
-    ("GET", "/nodes/{node}/{kind}/{vmid}/firewall/refs", refs),
+    ("GET", "/nodes/{node}/{kind}/{vmid}/firewall/log", read_log),
+    ("GET", "/nodes/{node}/{kind}/{vmid}/firewall/refs", list_refs),
     ("GET", "/nodes/{node}/{kind}/{vmid}/firewall/rules", rules::list),
     ("POST", "/nodes/{node}/{kind}/{vmid}/firewall/rules", rules::create),
     ("GET", "/nodes/{node}/{kind}/{vmid}/firewall/rules/{pos}", rules::read),
@@ -75,11 +75,11 @@ pub(super) const ROUTES: &[Route] = &[
     ("GET", "/nodes/{node}/{kind}/{vmid}/firewall/ipset", ipsets::list),
     ("POST", "/nodes/{node}/{kind}/{vmid}/firewall/ipset", ipsets::create),
     ("GET", "/nodes/{node}/{kind}/{vmid}/firewall/ipset/{name}", ipsets::read),
-    ("POST", "/nodes/{node}/{kind}/{vmid}/firewall/ipset/{name}", ipsets::add),
+    ("POST", "/nodes/{node}/{kind}/{vmid}/firewall/ipset/{name}", ipsets::add_entry),
     ("DELETE", "/nodes/{node}/{kind}/{vmid}/firewall/ipset/{name}", ipsets::delete),
-    ("GET", "/nodes/{node}/{kind}/{vmid}/firewall/ipset/{name}/{cidr}", ipsets::read_one),
-    ("PUT", "/nodes/{node}/{kind}/{vmid}/firewall/ipset/{name}/{cidr}", ipsets::update_one),
-    ("DELETE", "/nodes/{node}/{kind}/{vmid}/firewall/ipset/{name}/{cidr}", ipsets::remove),
+    ("GET", "/nodes/{node}/{kind}/{vmid}/firewall/ipset/{name}/{cidr}", ipsets::read_entry),
+    ("PUT", "/nodes/{node}/{kind}/{vmid}/firewall/ipset/{name}/{cidr}", ipsets::update_entry),
+    ("DELETE", "/nodes/{node}/{kind}/{vmid}/firewall/ipset/{name}/{cidr}", ipsets::remove_entry),
 ];
 
 /// Parameters that are no settings.
@@ -98,60 +98,60 @@ const MACROS: &[(&str, &str)] = &[
 ];
 
 /// Whose firewall the path names.
-fn scope(call: &Call) -> Scope {
+fn firewall_scope(call: &ApiCall) -> FirewallScope {
     match call.method.template.split('/').nth(1) {
-        Some("cluster") => Scope::Cluster,
-        _ if call.text("vmid").is_some() => Scope::Guest(call.vmid()),
-        _ => Scope::Node(call.node.clone()),
+        Some("cluster") => FirewallScope::Cluster,
+        _ if call.param("vmid").is_some() => FirewallScope::Guest(call.vmid()),
+        _ => FirewallScope::Node(call.node.clone()),
     }
 }
 
-fn of<'a>(world: &'a World, call: &Call) -> &'a Firewall {
-    world.firewalls.get(&scope(call))
+fn find_firewall<'a>(world: &'a World, call: &ApiCall) -> &'a Firewall {
+    world.firewalls.get(&firewall_scope(call))
 }
 
-fn of_mut<'a>(world: &'a mut World, call: &Call) -> &'a mut Firewall {
-    world.firewalls.entry(scope(call))
+fn firewall_mut<'a>(world: &'a mut World, call: &ApiCall) -> &'a mut Firewall {
+    world.firewalls.entry(firewall_scope(call))
 }
 
 /// Whether it is still what the caller saw, and can be written.
-fn unchanged(world: &World, call: &Call, now: &str) -> Result<(), Fail> {
-    match call.text("digest") {
-        Some(given) if given != now => Err(Fail::died(MODIFIED)),
-        _ => need_quorum(world, &call.node),
+fn check_digest(world: &World, call: &ApiCall, now: &str) -> Result<(), ApiError> {
+    match call.param("digest") {
+        Some(given) if given != now => Err(ApiError::internal_error(MODIFIED_TEXT)),
+        _ => require_quorum(world, &call.node),
     }
 }
 
-fn index(_: &mut World, call: &Call) -> Result<Data, Fail> {
-    let rooms: &[&str] = match scope(call) {
-        Scope::Cluster => &["aliases", "rules", "options", "groups", "ipset", "macros", "refs"],
-        Scope::Node(_) => &["rules", "options", "log"],
-        Scope::Guest(_) => &["aliases", "rules", "options", "ipset", "log", "refs"],
+fn index(_: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
+    let rooms: &[&str] = match firewall_scope(call) {
+        FirewallScope::Cluster => &["aliases", "rules", "options", "groups", "ipset", "macros", "refs"],
+        FirewallScope::Node(_) => &["rules", "options", "log"],
+        FirewallScope::Guest(_) => &["aliases", "rules", "options", "ipset", "log", "refs"],
     };
     Ok(json!(rooms.iter().map(|name| json!({ "name": name })).collect::<Vec<_>>()).into())
 }
 
-fn macros(_: &mut World, _: &Call) -> Result<Data, Fail> {
+fn list_macros(_: &mut World, _: &ApiCall) -> Result<ApiData, ApiError> {
     Ok(json!(MACROS.iter().map(|(name, text)| json!({ "macro": name, "descr": text })).collect::<Vec<_>>()).into())
 }
 
 /// Nothing was ever dropped.
-fn log(_: &mut World, _: &Call) -> Result<Data, Fail> {
-    Ok(Data::from(json!([{ "n": 1, "t": "no content" }])).total(1))
+fn read_log(_: &mut World, _: &ApiCall) -> Result<ApiData, ApiError> {
+    Ok(ApiData::from(json!([{ "n": 1, "t": "no content" }])).with_total(1))
 }
 
 /// What rules can refer to: for a guest its own names and the cluster's.
-fn refs(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    let own = match scope(call) {
-        Scope::Guest(vmid) => Some((Scope::Guest(vmid), "guest")),
+fn list_refs(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
+    let own = match firewall_scope(call) {
+        FirewallScope::Guest(vmid) => Some((FirewallScope::Guest(vmid), "guest")),
         _ => None,
     };
-    let scopes = own.into_iter().chain([(Scope::Cluster, "dc")]);
-    let rows: Vec<Value> = scopes.flat_map(|(scope, word)| references(world.firewalls.get(&scope), word)).collect();
+    let scopes = own.into_iter().chain([(FirewallScope::Cluster, "dc")]);
+    let rows: Vec<Value> = scopes.flat_map(|(scope, word)| reference_rows(world.firewalls.get(&scope), word)).collect();
     Ok(json!(rows).into())
 }
 
-fn references(firewall: &Firewall, scope: &str) -> Vec<Value> {
+fn reference_rows(firewall: &Firewall, scope: &str) -> Vec<Value> {
     let row = |kind: &str, mark: &str, name: &str, comment: &Option<String>| {
         with_comment(json!({ "type": kind, "name": name, "ref": format!("{mark}{scope}/{name}"), "scope": scope }), comment.as_deref())
     };
@@ -169,41 +169,41 @@ fn with_comment(mut entry: Value, comment: Option<&str>) -> Value {
 }
 
 /// The comment of a request; an empty one is none.
-fn comment(call: &Call) -> Option<String> {
-    call.text("comment").filter(|comment| !comment.is_empty()).map(str::to_owned)
+fn parse_comment(call: &ApiCall) -> Option<String> {
+    call.param("comment").filter(|comment| !comment.is_empty()).map(str::to_owned)
 }
 
 /// Settings as JSON, with the types that the method's parameters have.
-fn typed(world: &World, call: &Call, settings: &Settings) -> Map<String, Value> {
+fn settings_json(world: &World, call: &ApiCall, settings: &SectionSettings) -> Map<String, Value> {
     let value = |(key, text): (&String, &String)| {
         let base = call.method.parameter(key, world.flavour).map(|parameter| parameter.shape.base);
         let number = || text.parse::<i64>().ok().map(Value::from);
-        let whole = matches!(base, Some(Base::Integer | Base::Boolean)) || ["enable", "pos"].contains(&key.as_str());
+        let whole = matches!(base, Some(ValueType::Integer | ValueType::Boolean)) || ["enable", "pos"].contains(&key.as_str());
         (key.clone(), number().filter(|_| whole).unwrap_or_else(|| json!(text)))
     };
     settings.iter().map(value).collect()
 }
 
-fn settings(call: &Call) -> impl Iterator<Item = (String, String)> + '_ {
+fn parse_settings(call: &ApiCall) -> impl Iterator<Item = (String, String)> + '_ {
     call.values.iter().filter(|(key, _)| !NOT_KEYS.contains(&key.as_str())).cloned()
 }
 
-fn options(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    let options = &of(world, call).options;
+fn read_options(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
+    let options = &find_firewall(world, call).options;
     let numbers = |text: &String| text.parse::<i64>().map_or_else(|_| json!(text), Value::from);
     let mut fields: Map<String, Value> = options.iter().map(|(key, text)| (key.clone(), numbers(text))).collect();
-    fields.insert("digest".to_owned(), json!(digest(options)));
+    fields.insert("digest".to_owned(), json!(content_digest(options)));
     Ok(Value::Object(fields).into())
 }
 
-fn set_options(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    unchanged(world, call, &digest(&of(world, call).options))?;
-    let deletes: Vec<&str> = call.text("delete").map(split_list).into_iter().flatten().collect();
+fn set_options(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
+    check_digest(world, call, &content_digest(&find_firewall(world, call).options))?;
+    let deletes: Vec<&str> = call.param("delete").map(split_list).into_iter().flatten().collect();
     if let Some(key) = deletes.iter().find(|key| call.method.parameter(key, world.flavour).is_none()) {
-        return Err(Fail::param("delete", format!("no such option '{key}'")));
+        return Err(ApiError::parameter_error("delete", format!("no such option '{key}'")));
     }
-    let options = &mut of_mut(world, call).options;
+    let options = &mut firewall_mut(world, call).options;
     options.retain(|key, _| !deletes.contains(&key.as_str()));
-    options.extend(settings(call));
-    Ok(Data::null())
+    options.extend(parse_settings(call));
+    Ok(ApiData::null())
 }

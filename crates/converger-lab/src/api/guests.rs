@@ -3,31 +3,31 @@
 //!
 //! What never enters here: the work of tasks.
 
+mod agent;
 mod clone;
 mod config;
 mod create;
 mod destroy;
 mod disk;
-mod inside;
 mod migrate;
 mod power;
 mod restore;
 mod snapshot;
 mod status;
 
-use super::Route;
+use super::ApiRoute;
 
-pub(super) const ROUTES: &[Route] = &[
+pub(super) const ROUTES: &[ApiRoute] = &[
     ("GET", "/nodes/{node}/{kind}", status::list),
     ("POST", "/nodes/{node}/{kind}", create::create),
     ("GET", "/nodes/{node}/{kind}/{vmid}", status::index),
     ("DELETE", "/nodes/{node}/{kind}/{vmid}", destroy::destroy),
     ("GET", "/nodes/{node}/{kind}/{vmid}/config", config::read),
-    ("PUT", "/nodes/{node}/{kind}/{vmid}/config", config::put),
-    ("POST", "/nodes/{node}/{kind}/{vmid}/config", config::post),
-    ("GET", "/nodes/{node}/{kind}/{vmid}/pending", config::pending),
-    ("GET", "/nodes/{node}/{kind}/{vmid}/status", status::verbs),
-    ("GET", "/nodes/{node}/{kind}/{vmid}/status/current", status::current),
+    ("PUT", "/nodes/{node}/{kind}/{vmid}/config", config::update_now),
+    ("POST", "/nodes/{node}/{kind}/{vmid}/config", config::update_in_task),
+    ("GET", "/nodes/{node}/{kind}/{vmid}/pending", config::read_pending),
+    ("GET", "/nodes/{node}/{kind}/{vmid}/status", status::list_verbs),
+    ("GET", "/nodes/{node}/{kind}/{vmid}/status/current", status::current_status),
     ("POST", "/nodes/{node}/{kind}/{vmid}/status/start", power::start),
     ("POST", "/nodes/{node}/{kind}/{vmid}/status/stop", power::stop),
     ("POST", "/nodes/{node}/{kind}/{vmid}/status/shutdown", power::shutdown),
@@ -35,33 +35,33 @@ pub(super) const ROUTES: &[Route] = &[
     ("POST", "/nodes/{node}/{kind}/{vmid}/status/reset", power::reset),
     ("POST", "/nodes/{node}/{kind}/{vmid}/status/suspend", power::suspend),
     ("POST", "/nodes/{node}/{kind}/{vmid}/status/resume", power::resume),
-    ("POST", "/nodes/{node}/{kind}/{vmid}/clone", clone::clone),
-    ("POST", "/nodes/{node}/{kind}/{vmid}/template", create::template),
-    ("GET", "/nodes/{node}/{kind}/{vmid}/migrate", migrate::read),
-    ("POST", "/nodes/{node}/{kind}/{vmid}/migrate", migrate::migrate),
-    ("PUT", "/nodes/{node}/{kind}/{vmid}/unlink", config::unlink),
+    ("POST", "/nodes/{node}/{kind}/{vmid}/clone", clone::clone_guest),
+    ("POST", "/nodes/{node}/{kind}/{vmid}/template", create::convert_to_template),
+    ("GET", "/nodes/{node}/{kind}/{vmid}/migrate", migrate::read_preconditions),
+    ("POST", "/nodes/{node}/{kind}/{vmid}/migrate", migrate::start_migration),
+    ("PUT", "/nodes/{node}/{kind}/{vmid}/unlink", config::unlink_disks),
     ("PUT", "/nodes/{node}/{kind}/{vmid}/resize", disk::resize),
     ("POST", "/nodes/{node}/{kind}/{vmid}/move_disk", disk::move_disk),
     ("POST", "/nodes/{node}/{kind}/{vmid}/move_volume", disk::move_disk),
-    ("GET", "/nodes/{node}/qemu/{vmid}/agent", inside::commands),
-    ("GET", "/nodes/{node}/qemu/{vmid}/agent/info", inside::ask),
-    ("GET", "/nodes/{node}/qemu/{vmid}/agent/get-host-name", inside::ask),
-    ("GET", "/nodes/{node}/qemu/{vmid}/agent/get-osinfo", inside::ask),
-    ("GET", "/nodes/{node}/qemu/{vmid}/agent/get-time", inside::ask),
-    ("GET", "/nodes/{node}/qemu/{vmid}/agent/get-timezone", inside::ask),
-    ("GET", "/nodes/{node}/qemu/{vmid}/agent/get-users", inside::ask),
-    ("GET", "/nodes/{node}/qemu/{vmid}/agent/get-vcpus", inside::ask),
-    ("GET", "/nodes/{node}/qemu/{vmid}/agent/get-fsinfo", inside::ask),
-    ("GET", "/nodes/{node}/qemu/{vmid}/agent/network-get-interfaces", inside::ask),
-    ("POST", "/nodes/{node}/qemu/{vmid}/agent/ping", inside::ask),
-    ("POST", "/nodes/{node}/qemu/{vmid}/agent/fstrim", inside::ask),
-    ("GET", "/nodes/{node}/{kind}/{vmid}/feature", inside::feature),
-    ("GET", "/nodes/{node}/lxc/{vmid}/interfaces", inside::interfaces),
+    ("GET", "/nodes/{node}/qemu/{vmid}/agent", agent::list_commands),
+    ("GET", "/nodes/{node}/qemu/{vmid}/agent/info", agent::run_agent_command),
+    ("GET", "/nodes/{node}/qemu/{vmid}/agent/get-host-name", agent::run_agent_command),
+    ("GET", "/nodes/{node}/qemu/{vmid}/agent/get-osinfo", agent::run_agent_command),
+    ("GET", "/nodes/{node}/qemu/{vmid}/agent/get-time", agent::run_agent_command),
+    ("GET", "/nodes/{node}/qemu/{vmid}/agent/get-timezone", agent::run_agent_command),
+    ("GET", "/nodes/{node}/qemu/{vmid}/agent/get-users", agent::run_agent_command),
+    ("GET", "/nodes/{node}/qemu/{vmid}/agent/get-vcpus", agent::run_agent_command),
+    ("GET", "/nodes/{node}/qemu/{vmid}/agent/get-fsinfo", agent::run_agent_command),
+    ("GET", "/nodes/{node}/qemu/{vmid}/agent/network-get-interfaces", agent::run_agent_command),
+    ("POST", "/nodes/{node}/qemu/{vmid}/agent/ping", agent::run_agent_command),
+    ("POST", "/nodes/{node}/qemu/{vmid}/agent/fstrim", agent::run_agent_command),
+    ("GET", "/nodes/{node}/{kind}/{vmid}/feature", agent::check_feature),
+    ("GET", "/nodes/{node}/lxc/{vmid}/interfaces", agent::container_interfaces),
     ("GET", "/nodes/{node}/{kind}/{vmid}/snapshot", snapshot::list),
     ("POST", "/nodes/{node}/{kind}/{vmid}/snapshot", snapshot::take),
     ("GET", "/nodes/{node}/{kind}/{vmid}/snapshot/{snapname}", snapshot::index),
     ("DELETE", "/nodes/{node}/{kind}/{vmid}/snapshot/{snapname}", snapshot::delete),
     ("GET", "/nodes/{node}/{kind}/{vmid}/snapshot/{snapname}/config", snapshot::read),
-    ("PUT", "/nodes/{node}/{kind}/{vmid}/snapshot/{snapname}/config", snapshot::describe),
+    ("PUT", "/nodes/{node}/{kind}/{vmid}/snapshot/{snapname}/config", snapshot::set_description),
     ("POST", "/nodes/{node}/{kind}/{vmid}/snapshot/{snapname}/rollback", snapshot::rollback),
 ];

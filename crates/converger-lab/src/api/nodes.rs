@@ -4,15 +4,15 @@
 
 use serde_json::{Value, json};
 
-use super::{Call, Route};
-use crate::node::Node;
-use crate::respond::{Data, Fail};
+use super::{ApiCall, ApiRoute};
+use crate::node::LabNode;
+use crate::response::{ApiData, ApiError};
 use crate::world::World;
 
-pub(super) const ROUTES: &[Route] = &[
+pub(super) const ROUTES: &[ApiRoute] = &[
     ("GET", "/", index),
     ("GET", "/version", version),
-    ("GET", "/nodes", nodes),
+    ("GET", "/nodes", list_nodes),
     ("GET", "/nodes/{node}", node_index),
     ("GET", "/nodes/{node}/certificates/info", certificates),
     ("GET", "/nodes/{node}/version", version),
@@ -20,34 +20,34 @@ pub(super) const ROUTES: &[Route] = &[
     ("GET", "/nodes/{node}/time", time),
 ];
 
-fn index(_: &mut World, _: &Call) -> Result<Data, Fail> {
-    Ok(subdirs(&["version", "cluster", "nodes", "storage", "access", "pools"]))
+fn index(_: &mut World, _: &ApiCall) -> Result<ApiData, ApiError> {
+    Ok(subdirectory_index(&["version", "cluster", "nodes", "storage", "access", "pools"]))
 }
 
-fn node_index(_: &mut World, _: &Call) -> Result<Data, Fail> {
+fn node_index(_: &mut World, _: &ApiCall) -> Result<ApiData, ApiError> {
     let names = ["qemu", "lxc", "version", "status", "tasks", "storage", "time"];
     Ok(json!(names.map(|name| json!({ "name": name }))).into())
 }
 
 /// What an index of the API lists.
-pub(super) fn subdirs(names: &[&str]) -> Data {
+pub(super) fn subdirectory_index(names: &[&str]) -> ApiData {
     let entries: Vec<Value> = names.iter().map(|name| json!({ "subdir": name })).collect();
     json!(entries).into()
 }
 
-fn version(world: &mut World, _: &Call) -> Result<Data, Fail> {
+fn version(world: &mut World, _: &ApiCall) -> Result<ApiData, ApiError> {
     let flavour = world.flavour;
-    Ok(json!({ "version": flavour.version(), "release": flavour.release(), "repoid": flavour.repoid() }).into())
+    Ok(json!({ "version": flavour.version(), "release": flavour.release(), "repoid": flavour.repo_id() }).into())
 }
 
-fn time(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    let now_s = world.wall_s_of(&call.node);
+fn time(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
+    let now_s = world.node_clock_s(&call.node);
     Ok(json!({ "time": now_s, "localtime": now_s, "timezone": "UTC" }).into())
 }
 
 /// The root CA of the cluster first, then the node's own certificate. Whoever is known may read it, on every node alike.
-fn certificates(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    let Some(node) = world.nodes.get(&call.node) else { return Ok(Data::null()) };
+fn certificates(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
+    let Some(node) = world.nodes.get(&call.node) else { return Ok(ApiData::null()) };
     let root = format!("/CN=Proxmox Virtual Environment/OU={}/O=PVE Cluster Manager CA", world.root_ca.unit);
     let row = |filename: &str, fingerprint: &str, subject: &str, years: u64| {
         json!({ "filename": filename, "fingerprint": fingerprint, "subject": subject, "issuer": root, "notbefore": world.root_ca.since_s,
@@ -61,29 +61,29 @@ fn certificates(world: &mut World, call: &Call) -> Result<Data, Fail> {
     .into())
 }
 
-fn nodes(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    let entries: Vec<Value> = world.nodes.values().map(|node| listed(world, call, node)).collect();
+fn list_nodes(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
+    let entries: Vec<Value> = world.nodes.values().map(|node| node_row(world, call, node)).collect();
     Ok(json!(entries).into())
 }
 
-fn listed(world: &World, call: &Call, node: &Node) -> Value {
+fn node_row(world: &World, call: &ApiCall, node: &LabNode) -> Value {
     let mut entry = node_entry(world, &call.entry, node, call);
     entry["ssl_fingerprint"] = json!(node.fingerprint);
     entry
 }
 
 /// A node as lists show it. Its load is for those who may see it, and its size stays known for a while after it went silent.
-pub(super) fn node_entry(world: &World, entry: &str, node: &Node, call: &Call) -> Value {
+pub(super) fn node_entry(world: &World, entry: &str, node: &LabNode, call: &ApiCall) -> Value {
     let name = &node.name;
-    let heard = world.views.heard(entry, name, world.now_ms);
-    let reached = world.reaches(entry, name);
+    let heard = world.views.last_heard_ms(entry, name, world.now_ms);
+    let reached = world.is_reachable(entry, name);
     let status = match (reached, heard) {
         (true, Some(_)) => "online",
         (false, _) => "offline",
         (true, None) => "unknown",
     };
     let mut fields = json!({ "id": format!("node/{name}"), "node": name, "status": status, "type": "node" });
-    let audit = world.access.has(&call.who, &format!("/nodes/{name}"), "Sys.Audit");
+    let audit = world.access.has_privilege(&call.who, &format!("/nodes/{name}"), "Sys.Audit");
     if heard.is_some() {
         fields["level"] = json!("");
     }
@@ -92,28 +92,28 @@ pub(super) fn node_entry(world: &World, entry: &str, node: &Node, call: &Call) -
         fields["maxmem"] = json!(node.memory);
         fields["maxdisk"] = json!(node.disk);
         if reached {
-            load(&mut fields, node, told_ms);
+            put_node_load(&mut fields, node, told_ms);
         }
     }
     fields
 }
 
-fn load(fields: &mut Value, node: &Node, told_ms: u64) {
+fn put_node_load(fields: &mut Value, node: &LabNode, told_ms: u64) {
     fields["cpu"] = json!(0.02);
     fields["mem"] = json!(node.memory / 10);
     fields["disk"] = json!(node.disk / 10);
     fields["uptime"] = json!(told_ms.saturating_sub(node.boot_ms) / 1_000);
 }
 
-fn status(world: &mut World, call: &Call) -> Result<Data, Fail> {
+fn status(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
     let flavour = world.flavour;
-    let Some(node) = world.nodes.get(&call.node) else { return Ok(Data::null()) };
+    let Some(node) = world.nodes.get(&call.node) else { return Ok(ApiData::null()) };
     let (memory, disk) = (node.memory, node.disk);
     let kernel = json!({ "sysname": "Linux", "release": "6.8.12-1-pve", "version": "#1 SMP", "machine": "x86_64" });
     let cpu = json!({ "cpus": node.cpus, "cores": node.cpus, "sockets": 1, "model": "Lab CPU", "vendor": "Lab", "family": "1",
         "mhz": "2400.000", "hvm": "1", "flags": "fpu", "user_hz": 100 });
     Ok(json!({
-        "pveversion": format!("pve-manager/{}/{}", flavour.version(), flavour.repoid()),
+        "pveversion": format!("pve-manager/{}/{}", flavour.version(), flavour.repo_id()),
         "kversion": "Linux 6.8.12-1-pve #1 SMP",
         "current-kernel": kernel,
         "cpuinfo": cpu,

@@ -8,52 +8,53 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::{Call, Route, need_quorum, nodes::subdirs};
-use crate::respond::{Data, Fail};
+use super::{ApiCall, ApiRoute, nodes::subdirectory_index, require_quorum};
+use crate::response::{ApiData, ApiError};
 use crate::schema::split_list;
-use crate::sections::MODIFIED;
-use crate::storage::Storage;
+use crate::sections::MODIFIED_TEXT;
+use crate::storage::LabStorage;
 use crate::world::World;
 
-pub(super) const ROUTES: &[Route] = &[
+pub(super) const ROUTES: &[ApiRoute] = &[
     ("GET", "/storage", list),
     ("POST", "/storage", create),
     ("GET", "/storage/{storage}", read),
     ("PUT", "/storage/{storage}", update),
     ("DELETE", "/storage/{storage}", delete),
-    ("GET", "/nodes/{node}/storage", on_node),
+    ("GET", "/nodes/{node}/storage", list_on_node),
     ("GET", "/nodes/{node}/storage/{storage}/status", status),
     ("GET", "/nodes/{node}/storage/{storage}", index),
     ("GET", "/nodes/{node}/storage/{storage}/content", content::list),
-    ("POST", "/nodes/{node}/storage/{storage}/content", content::allocate),
+    ("POST", "/nodes/{node}/storage/{storage}/content", content::allocate_volume),
     ("GET", "/nodes/{node}/storage/{storage}/content/{volume}", content::read),
     ("PUT", "/nodes/{node}/storage/{storage}/content/{volume}", content::update),
     ("DELETE", "/nodes/{node}/storage/{storage}/content/{volume}", content::delete),
-    ("POST", "/nodes/{node}/storage/{storage}/download-url", content::download),
-    ("GET", "/nodes/{node}/aplinfo", content::appliances),
+    ("POST", "/nodes/{node}/storage/{storage}/download-url", content::download_file),
+    ("GET", "/nodes/{node}/aplinfo", content::list_appliances),
     ("POST", "/nodes/{node}/aplinfo", content::fetch_appliance),
 ];
 
 /// What is used of every storage, as far as anybody looks.
-const USED_TENTH: u64 = 10;
+const USED_DIVISOR: u64 = 10;
 
-fn index(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    named(world, call)?;
-    Ok(subdirs(&["content", "download-url", "status"]))
+fn index(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
+    find_storage(world, call)?;
+    Ok(subdirectory_index(&["content", "download-url", "status"]))
 }
 
-fn words(content: &BTreeSet<String>) -> String {
+fn join_content(content: &BTreeSet<String>) -> String {
     content.iter().cloned().collect::<Vec<_>>().join(",")
 }
 
-fn digest(world: &World) -> String {
-    let line = |(name, storage): (&String, &Storage)| format!("{name} {storage:?}\n");
+fn storages_digest(world: &World) -> String {
+    let line = |(name, storage): (&String, &LabStorage)| format!("{name} {storage:?}\n");
     let text: String = world.storages.all.iter().map(line).collect();
-    crate::digest::sha1(&text)
+    crate::digest::sha1_hex(&text)
 }
 
-fn entry(world: &World, name: &str, storage: &Storage) -> Value {
-    let mut fields = json!({ "storage": name, "type": storage.kind, "content": words(&storage.content), "digest": digest(world) });
+fn storage_json(world: &World, name: &str, storage: &LabStorage) -> Value {
+    let mut fields =
+        json!({ "storage": name, "type": storage.kind, "content": join_content(&storage.content), "digest": storages_digest(world) });
     if let Some(path) = &storage.path {
         fields["path"] = json!(path);
     }
@@ -64,7 +65,7 @@ fn entry(world: &World, name: &str, storage: &Storage) -> Value {
         fields["disable"] = json!(1);
     }
     if let Some(nodes) = &storage.nodes {
-        fields["nodes"] = json!(words(nodes));
+        fields["nodes"] = json!(join_content(nodes));
     }
     for (key, value) in &storage.extra {
         fields[key] = json!(value);
@@ -72,32 +73,32 @@ fn entry(world: &World, name: &str, storage: &Storage) -> Value {
     fields
 }
 
-fn may_audit(world: &World, call: &Call, name: &str) -> bool {
-    let privileges = world.access.privileges(&call.who, &format!("/storage/{name}"));
+fn may_audit(world: &World, call: &ApiCall, name: &str) -> bool {
+    let privileges = world.access.privileges_on(&call.who, &format!("/storage/{name}"));
     privileges.contains_key("Datastore.Audit") || privileges.contains_key("Datastore.AllocateSpace")
 }
 
-fn list(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    let kind = call.text("type");
-    let wanted = |name: &str, storage: &Storage| kind.is_none_or(|kind| kind == storage.kind) && may_audit(world, call, name);
+fn list(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
+    let kind = call.param("type");
+    let wanted = |name: &str, storage: &LabStorage| kind.is_none_or(|kind| kind == storage.kind) && may_audit(world, call, name);
     let all = world.storages.all.iter().filter(|(name, storage)| wanted(name, storage));
-    let entries: Vec<Value> = all.map(|(name, storage)| entry(world, name, storage)).collect();
+    let entries: Vec<Value> = all.map(|(name, storage)| storage_json(world, name, storage)).collect();
     Ok(json!(entries).into())
 }
 
-fn named<'a>(world: &'a World, call: &Call) -> Result<(&'a String, &'a Storage), Fail> {
-    let name = call.text("storage").unwrap_or_default();
+fn find_storage<'a>(world: &'a World, call: &ApiCall) -> Result<(&'a String, &'a LabStorage), ApiError> {
+    let name = call.param("storage").unwrap_or_default();
     let found = world.storages.all.get_key_value(name);
-    found.ok_or_else(|| Fail::died(format!("storage '{name}' does not exist")))
+    found.ok_or_else(|| ApiError::internal_error(format!("storage '{name}' does not exist")))
 }
 
-fn read(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    let (name, storage) = named(world, call)?;
-    Ok(entry(world, name, storage).into())
+fn read(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
+    let (name, storage) = find_storage(world, call)?;
+    Ok(storage_json(world, name, storage).into())
 }
 
 /// What a storage of a kind must say.
-fn required(kind: &str) -> &'static [&'static str] {
+fn required_options(kind: &str) -> &'static [&'static str] {
     match kind {
         "dir" | "btrfs" => &["path"],
         "nfs" => &["export", "server"],
@@ -112,7 +113,7 @@ fn required(kind: &str) -> &'static [&'static str] {
 }
 
 /// Parameters that have a place of their own, or are never shown again.
-const NOT_EXTRA: &[&str] = &[
+const NON_EXTRA_PARAMS: &[&str] = &[
     "storage",
     "type",
     "path",
@@ -128,60 +129,60 @@ const NOT_EXTRA: &[&str] = &[
     "master-pubkey",
 ];
 
-fn extra(call: &Call) -> impl Iterator<Item = (String, String)> + '_ {
-    call.values.iter().filter(|(key, _)| !NOT_EXTRA.contains(&key.as_str())).cloned()
+fn extra_params(call: &ApiCall) -> impl Iterator<Item = (String, String)> + '_ {
+    call.values.iter().filter(|(key, _)| !NON_EXTRA_PARAMS.contains(&key.as_str())).cloned()
 }
 
-fn list_of(call: &Call, key: &str) -> Option<BTreeSet<String>> {
-    call.text(key).map(|text| split_list(text).map(str::to_owned).collect())
+fn parse_list(call: &ApiCall, key: &str) -> Option<BTreeSet<String>> {
+    call.param(key).map(|text| split_list(text).map(str::to_owned).collect())
 }
 
-fn create(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    need_quorum(world, &call.node)?;
-    let (name, kind) = (call.text("storage").unwrap_or_default().to_owned(), call.text("type").unwrap_or_default().to_owned());
-    if let Some(key) = required(&kind).iter().find(|key| call.text(key).is_none()) {
-        return Err(Fail::died(format!("missing value for required option '{key}'")));
+fn create(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
+    require_quorum(world, &call.node)?;
+    let (name, kind) = (call.param("storage").unwrap_or_default().to_owned(), call.param("type").unwrap_or_default().to_owned());
+    if let Some(key) = required_options(&kind).iter().find(|key| call.param(key).is_none()) {
+        return Err(ApiError::internal_error(format!("missing value for required option '{key}'")));
     }
     if world.storages.all.contains_key(&name) {
-        return Err(Fail::died(format!("create storage failed: storage ID '{name}' already defined")));
+        return Err(ApiError::internal_error(format!("create storage failed: storage ID '{name}' already defined")));
     }
     // Where files come over the network, they lie under a place of the node's own choice.
     let mounted = ["nfs", "cifs", "cephfs"].contains(&kind.as_str()).then(|| format!("/mnt/pve/{name}"));
-    let storage = Storage {
+    let storage = LabStorage {
         kind: kind.clone(),
-        path: call.text("path").map(str::to_owned).or(mounted),
-        content: list_of(call, "content").unwrap_or_else(|| BTreeSet::from(["images".to_owned(), "rootdir".to_owned()])),
-        shared: call.flag("shared") || ["nfs", "cifs", "cephfs", "rbd", "pbs"].contains(&kind.as_str()),
-        nodes: list_of(call, "nodes"),
-        enabled: !call.flag("disable"),
+        path: call.param("path").map(str::to_owned).or(mounted),
+        content: parse_list(call, "content").unwrap_or_else(|| BTreeSet::from(["images".to_owned(), "rootdir".to_owned()])),
+        shared: call.is_set("shared") || ["nfs", "cifs", "cephfs", "rbd", "pbs"].contains(&kind.as_str()),
+        nodes: parse_list(call, "nodes"),
+        enabled: !call.is_set("disable"),
         total: 256 << 30,
         files: BTreeSet::new(),
-        extra: extra(call).collect(),
+        extra: extra_params(call).collect(),
     };
     world.storages.all.insert(name.clone(), storage);
     Ok(json!({ "storage": name, "type": kind }).into())
 }
 
-fn update(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    need_quorum(world, &call.node)?;
-    let (name, storage) = named(world, call)?;
-    if call.text("digest").is_some_and(|given| given != digest(world)) {
-        return Err(Fail::died(MODIFIED));
+fn update(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
+    require_quorum(world, &call.node)?;
+    let (name, storage) = find_storage(world, call)?;
+    if call.param("digest").is_some_and(|given| given != storages_digest(world)) {
+        return Err(ApiError::internal_error(MODIFIED_TEXT));
     }
     let (name, kind) = (name.clone(), storage.kind.clone());
     if let Some(storage) = world.storages.all.get_mut(&name) {
-        change(storage, call);
+        apply_changes(storage, call);
     }
     Ok(json!({ "storage": name, "type": kind }).into())
 }
 
-fn change(storage: &mut Storage, call: &Call) {
-    storage.content = list_of(call, "content").unwrap_or_else(|| storage.content.clone());
-    storage.nodes = list_of(call, "nodes").or_else(|| storage.nodes.clone());
-    storage.shared = call.text("shared").map_or(storage.shared, |text| text == "1");
-    storage.enabled = call.text("disable").map_or(storage.enabled, |text| text != "1");
-    storage.extra.extend(extra(call));
-    for key in call.text("delete").map(split_list).into_iter().flatten() {
+fn apply_changes(storage: &mut LabStorage, call: &ApiCall) {
+    storage.content = parse_list(call, "content").unwrap_or_else(|| storage.content.clone());
+    storage.nodes = parse_list(call, "nodes").or_else(|| storage.nodes.clone());
+    storage.shared = call.param("shared").map_or(storage.shared, |text| text == "1");
+    storage.enabled = call.param("disable").map_or(storage.enabled, |text| text != "1");
+    storage.extra.extend(extra_params(call));
+    for key in call.param("delete").map(split_list).into_iter().flatten() {
         match key {
             "nodes" => storage.nodes = None,
             "disable" => storage.enabled = true,
@@ -191,33 +192,33 @@ fn change(storage: &mut Storage, call: &Call) {
     }
 }
 
-fn delete(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    need_quorum(world, &call.node)?;
-    let name = named(world, call)?.0.clone();
+fn delete(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
+    require_quorum(world, &call.node)?;
+    let name = find_storage(world, call)?.0.clone();
     world.storages.all.remove(&name);
-    Ok(Data::null())
+    Ok(ApiData::null())
 }
 
-fn usage(call: &Call, name: &str, storage: &Storage) -> Value {
-    let active = u8::from(storage.is_on(&call.node));
-    let (total, used) = (storage.total, storage.total / USED_TENTH);
-    json!({ "storage": name, "type": storage.kind, "content": words(&storage.content), "enabled": u8::from(storage.enabled),
+fn usage_json(call: &ApiCall, name: &str, storage: &LabStorage) -> Value {
+    let active = u8::from(storage.is_available_on(&call.node));
+    let (total, used) = (storage.total, storage.total / USED_DIVISOR);
+    json!({ "storage": name, "type": storage.kind, "content": join_content(&storage.content), "enabled": u8::from(storage.enabled),
         "active": active, "shared": u8::from(storage.shared), "total": total, "used": used, "avail": total - used, "used_fraction": 0.1 })
 }
 
-fn on_node(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    let content = call.text("content");
-    let holds = |storage: &Storage| content.is_none_or(|list| split_list(list).any(|word| storage.content.contains(word)));
-    let wanted = |name: &str, storage: &Storage| storage.is_on(&call.node) && holds(storage) && may_audit(world, call, name);
+fn list_on_node(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
+    let content = call.param("content");
+    let holds = |storage: &LabStorage| content.is_none_or(|list| split_list(list).any(|word| storage.content.contains(word)));
+    let wanted = |name: &str, storage: &LabStorage| storage.is_available_on(&call.node) && holds(storage) && may_audit(world, call, name);
     let here = world.storages.all.iter().filter(|(name, storage)| wanted(name, storage));
-    let one = |name: &str| call.text("storage").is_none_or(|wanted| wanted == name);
-    let entries: Vec<Value> = here.filter(|(name, _)| one(name)).map(|(name, storage)| usage(call, name, storage)).collect();
+    let one = |name: &str| call.param("storage").is_none_or(|wanted| wanted == name);
+    let entries: Vec<Value> = here.filter(|(name, _)| one(name)).map(|(name, storage)| usage_json(call, name, storage)).collect();
     Ok(json!(entries).into())
 }
 
-fn status(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    let (name, storage) = named(world, call)?;
-    let mut fields = usage(call, name, storage);
+fn status(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
+    let (name, storage) = find_storage(world, call)?;
+    let mut fields = usage_json(call, name, storage);
     if let Value::Object(map) = &mut fields {
         map.remove("storage");
         map.remove("used_fraction");
@@ -226,23 +227,23 @@ fn status(world: &mut World, call: &Call) -> Result<Data, Fail> {
 }
 
 /// Storages as `cluster/resources` lists them: once for each node.
-pub(super) fn resources(world: &World, call: &Call) -> Vec<Value> {
+pub(super) fn resource_rows(world: &World, call: &ApiCall) -> Vec<Value> {
     let seen = world.storages.all.iter().filter(|(name, _)| may_audit(world, call, name));
-    let pairs =
-        seen.flat_map(|(name, storage)| world.nodes.keys().filter(|node| storage.is_on(node)).map(move |node| (name, storage, node)));
-    pairs.map(|(name, storage, node)| resource(world, call, name, storage, node)).collect()
+    let pairs = seen
+        .flat_map(|(name, storage)| world.nodes.keys().filter(|node| storage.is_available_on(node)).map(move |node| (name, storage, node)));
+    pairs.map(|(name, storage, node)| resource_row(world, call, name, storage, node)).collect()
 }
 
 /// A storage as a pool shows it: once, on the entry node where it is there.
-pub(super) fn member(world: &World, call: &Call, name: &str) -> Option<Value> {
+pub(super) fn pool_member_row(world: &World, call: &ApiCall, name: &str) -> Option<Value> {
     let storage = world.storages.all.get(name)?;
     let elsewhere = storage.nodes.as_ref().filter(|nodes| !nodes.contains(&call.entry)).and_then(|nodes| nodes.first());
-    Some(resource(world, call, name, storage, elsewhere.unwrap_or(&call.entry)))
+    Some(resource_row(world, call, name, storage, elsewhere.unwrap_or(&call.entry)))
 }
 
-fn resource(world: &World, call: &Call, name: &str, storage: &Storage, node: &str) -> Value {
-    let known = world.views.heard(&call.entry, node, world.now_ms).is_some();
+fn resource_row(world: &World, call: &ApiCall, name: &str, storage: &LabStorage, node: &str) -> Value {
+    let known = world.views.last_heard_ms(&call.entry, node, world.now_ms).is_some();
     json!({ "id": format!("storage/{node}/{name}"), "type": "storage", "storage": name, "node": node, "plugintype": storage.kind,
-        "content": words(&storage.content), "shared": u8::from(storage.shared), "status": if known { "available" } else { "unknown" },
-        "disk": storage.total / USED_TENTH, "maxdisk": storage.total })
+        "content": join_content(&storage.content), "shared": u8::from(storage.shared), "status": if known { "available" } else { "unknown" },
+        "disk": storage.total / USED_DIVISOR, "maxdisk": storage.total })
 }

@@ -3,20 +3,20 @@
 //! What never enters here: volumes themselves (see `storage`).
 
 use crate::flavour::Flavour;
-use crate::schema::property::{self, Properties};
-use crate::schema::{config_key, split_number};
+use crate::schema::property::{self, PropertyValues};
+use crate::schema::{config_key_schema, split_number};
 
-use super::{Guest, Kind, Section, is_disk_key, size};
+use super::{ConfigSection, LabGuest, LabGuestKind, is_disk_key, size};
 
 /// The value of a disk key, taken apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Drive {
+pub(crate) struct DriveValue {
     /// The volume, path, `none`, or for a new disk `storage:GiB`.
     pub(crate) file: String,
-    pub(crate) options: Properties,
+    pub(crate) options: PropertyValues,
 }
 
-impl Drive {
+impl DriveValue {
     /// Parse a value as it stands in a config.
     pub(crate) fn parse(value: &str) -> Self {
         let mut parts = value.split(',');
@@ -27,7 +27,7 @@ impl Drive {
     }
 
     /// The volume first, options by name.
-    pub(crate) fn print(&self) -> String {
+    pub(crate) fn to_text(&self) -> String {
         let options = self.options.iter().map(|(key, text)| format!(",{key}={text}"));
         std::iter::once(self.file.clone()).chain(options).collect()
     }
@@ -51,15 +51,15 @@ impl Drive {
     }
 
     /// The storage on which such an image is still to be made.
-    pub(crate) fn wants_cloud_init(&self) -> Option<&str> {
+    pub(crate) fn new_cloud_init_storage(&self) -> Option<&str> {
         self.file.split_once(':').filter(|(_, rest)| *rest == "cloudinit").map(|(storage, _)| storage)
     }
 
     /// Storage and size of a disk that is still to be made.
-    pub(crate) fn wanted(&self) -> Option<(&str, u64)> {
+    pub(crate) fn new_disk_request(&self) -> Option<(&str, u64)> {
         let (storage, amount) = self.file.split_once(':')?;
         let numeric = !amount.is_empty() && amount.chars().all(|character| character.is_ascii_digit() || character == '.');
-        if numeric { size::gibibytes(amount).map(|bytes| (storage, bytes)) } else { None }
+        if numeric { size::parse_gibibytes(amount).map(|bytes| (storage, bytes)) } else { None }
     }
 
     /// The storage of an existing volume.
@@ -67,59 +67,59 @@ impl Drive {
         self.file.split_once(':').map(|(storage, _)| storage).filter(|_| !self.file.starts_with('/'))
     }
 
-    pub(crate) fn bytes(&self) -> u64 {
+    pub(crate) fn size_bytes(&self) -> u64 {
         self.options.get("size").and_then(|text| size::parse(text)).unwrap_or(0)
     }
 
-    pub(crate) fn set_bytes(&mut self, bytes: u64) {
-        self.options.insert("size".to_owned(), size::print(bytes));
+    pub(crate) fn set_size_bytes(&mut self, bytes: u64) {
+        self.options.insert("size".to_owned(), size::format_size(bytes));
     }
 }
 
 /// The value of a disk key as the API got it, with aliases and words resolved.
-pub(crate) fn from_request(kind: Kind, key: &str, value: &str, flavour: Flavour) -> Drive {
-    let shapes = config_key(kind.config_template(), key, flavour).map(|shape| &shape.sub);
+pub(crate) fn parse_request_value(kind: LabGuestKind, key: &str, value: &str, flavour: Flavour) -> DriveValue {
+    let shapes = config_key_schema(kind.config_template(), key, flavour).map(|shape| &shape.properties);
     let parsed = shapes.and_then(|shapes| property::parse(shapes, value, key).ok());
-    let Some(mut options) = parsed else { return Drive::parse(value) };
+    let Some(mut options) = parsed else { return DriveValue::parse(value) };
     let file = options.remove("file").or_else(|| options.remove("volume")).unwrap_or_default();
-    Drive { file, options }
+    DriveValue { file, options }
 }
 
 /// Keys and drives of a section, CD-ROMs among them.
-pub(crate) fn drives(kind: Kind, section: &Section) -> impl Iterator<Item = (&String, Drive)> {
-    section.iter().filter(move |(key, _)| is_disk_key(kind, key)).map(|(key, value)| (key, Drive::parse(value)))
+pub(crate) fn drives(kind: LabGuestKind, section: &ConfigSection) -> impl Iterator<Item = (&String, DriveValue)> {
+    section.iter().filter(move |(key, _)| is_disk_key(kind, key)).map(|(key, value)| (key, DriveValue::parse(value)))
 }
 
-impl Guest {
+impl LabGuest {
     /// The devices of `boot: order=a;b`.
     pub(crate) fn boot_order(&self) -> Vec<String> {
-        order(self.pending.get("boot").or_else(|| self.main.get("boot")).map_or("", String::as_str))
+        parse_boot_order(self.pending.get("boot").or_else(|| self.config.get("boot")).map_or("", String::as_str))
     }
 
     /// The size of what it boots from, which lists show as its disk.
     pub(crate) fn disk_bytes(&self) -> u64 {
         let first = match self.kind {
-            Kind::Lxc => self.get("rootfs").map(Drive::parse),
-            Kind::Qemu => {
-                let in_order = order(self.get("boot").unwrap_or_default()).into_iter();
-                let ordered = in_order.filter_map(|key| if is_disk_key(Kind::Qemu, &key) { self.get(&key) } else { None });
-                ordered.map(Drive::parse).find(|drive| !drive.is_cdrom())
+            LabGuestKind::Lxc => self.get("rootfs").map(DriveValue::parse),
+            LabGuestKind::Qemu => {
+                let in_order = parse_boot_order(self.get("boot").unwrap_or_default()).into_iter();
+                let ordered = in_order.filter_map(|key| if is_disk_key(LabGuestKind::Qemu, &key) { self.get(&key) } else { None });
+                ordered.map(DriveValue::parse).find(|drive| !drive.is_cdrom())
             }
         };
-        first.map_or(0, |drive| drive.bytes())
+        first.map_or(0, |drive| drive.size_bytes())
     }
 }
 
-/// The devices of an `order=` value.
-pub(crate) fn order(boot: &str) -> Vec<String> {
+/// The devices of an `parse_boot_order=` value.
+pub(crate) fn parse_boot_order(boot: &str) -> Vec<String> {
     let list = boot.split(',').find_map(|part| part.strip_prefix("order=")).unwrap_or_default();
     list.split(';').filter(|device| !device.is_empty()).map(str::to_owned).collect()
 }
 
 /// The boot order that a new guest gets: first disk, first CD-ROM, first card. Proxmox stores one blank for a guest that has none of them.
-pub(crate) fn default_order(section: &Section) -> String {
-    let mut disks: Vec<(&String, Drive)> = drives(Kind::Qemu, section).filter(|(key, _)| bootable(key)).collect();
-    disks.sort_by_key(|(key, _)| rank(key));
+pub(crate) fn default_boot_order(section: &ConfigSection) -> String {
+    let mut disks: Vec<(&String, DriveValue)> = drives(LabGuestKind::Qemu, section).filter(|(key, _)| is_bootable(key)).collect();
+    disks.sort_by_key(|(key, _)| boot_rank(key));
     let disk = disks.iter().find(|(_, drive)| !drive.is_cdrom()).map(|(key, _)| key.as_str());
     let cdrom = disks.iter().find(|(_, drive)| drive.is_cdrom()).map(|(key, _)| key.as_str());
     let card = section.keys().find(|key| super::is_card_key(key)).map(String::as_str);
@@ -127,12 +127,12 @@ pub(crate) fn default_order(section: &Section) -> String {
     if devices.is_empty() { " ".to_owned() } else { format!("order={}", devices.join(";")) }
 }
 
-fn bootable(key: &str) -> bool {
+fn is_bootable(key: &str) -> bool {
     split_number(key).is_some_and(|(stem, _)| !matches!(stem, "efidisk" | "tpmstate"))
 }
 
 /// Proxmox looks at ide, scsi, virtio, sata in that order.
-fn rank(key: &str) -> (usize, u32) {
+fn boot_rank(key: &str) -> (usize, u32) {
     let (stem, number) = split_number(key).unwrap_or((key, 0));
     let place = ["ide", "scsi", "virtio", "sata"].iter().position(|known| *known == stem);
     (place.unwrap_or(usize::MAX), number)
@@ -143,39 +143,39 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_new_disk_is_told_from_an_existing_one() {
-        assert_eq!(Drive::parse("dir1:1.5,format=raw").wanted(), Some(("dir1", 1_610_612_736)));
-        assert_eq!(Drive::parse("dir1:100/vm-100-disk-0.qcow2,size=1G").wanted(), None);
-        assert_eq!(Drive::parse("none,media=cdrom").wanted(), None);
+    fn new_disks_are_distinguished_from_existing_volumes() {
+        assert_eq!(DriveValue::parse("dir1:1.5,format=raw").new_disk_request(), Some(("dir1", 1_610_612_736)));
+        assert_eq!(DriveValue::parse("dir1:100/vm-100-disk-0.qcow2,size=1G").new_disk_request(), None);
+        assert_eq!(DriveValue::parse("none,media=cdrom").new_disk_request(), None);
     }
 
     #[test]
-    fn an_image_of_first_settings_is_a_cd_that_belongs_to_the_guest() {
+    fn cloud_init_images_are_cds_that_the_guest_owns() {
         for file in ["tank:cloudinit", "tank:vm-100-cloudinit,media=cdrom", "dir1:100/vm-100-cloudinit.qcow2"] {
-            let drive = Drive::parse(file);
+            let drive = DriveValue::parse(file);
             assert!(drive.is_cloud_init() && drive.is_cdrom() && drive.is_owned(), "{file}");
         }
         for file in ["dir1:iso/cloudinit-tools.iso,media=cdrom", "none,media=cdrom", "dir1:vm-x-cloudinit,media=cdrom"] {
-            let drive = Drive::parse(file);
+            let drive = DriveValue::parse(file);
             assert!(!drive.is_cloud_init() && drive.is_cdrom() && !drive.is_owned(), "{file}");
         }
-        assert_eq!(Drive::parse("tank:cloudinit").wants_cloud_init(), Some("tank"));
-        assert_eq!(Drive::parse("tank:vm-100-cloudinit").wants_cloud_init(), None);
+        assert_eq!(DriveValue::parse("tank:cloudinit").new_cloud_init_storage(), Some("tank"));
+        assert_eq!(DriveValue::parse("tank:vm-100-cloudinit").new_cloud_init_storage(), None);
     }
 
     #[test]
-    fn the_volume_leads_and_options_follow_by_name() {
-        let drive = from_request(Kind::Qemu, "scsi0", "ssd=on,file=dir1:100/vm-100-disk-0.raw,cache=none", Flavour::V9);
-        assert_eq!(drive.print(), "dir1:100/vm-100-disk-0.raw,cache=none,ssd=1");
+    fn the_volume_comes_first_and_options_are_sorted() {
+        let drive = parse_request_value(LabGuestKind::Qemu, "scsi0", "ssd=on,file=dir1:100/vm-100-disk-0.raw,cache=none", Flavour::V9);
+        assert_eq!(drive.to_text(), "dir1:100/vm-100-disk-0.raw,cache=none,ssd=1");
     }
 
     #[test]
     fn the_default_order_is_disk_cdrom_card() {
-        let section = Section::from(
+        let section = ConfigSection::from(
             [("net0", "virtio"), ("scsi0", "a:b,size=1G"), ("ide2", "none,media=cdrom")]
                 .map(|(key, value)| (key.to_owned(), value.to_owned())),
         );
-        assert_eq!(default_order(&section), "order=scsi0;ide2;net0");
-        assert_eq!(default_order(&Section::new()), " ", "a guest without disk and card has one blank");
+        assert_eq!(default_boot_order(&section), "order=scsi0;ide2;net0");
+        assert_eq!(default_boot_order(&ConfigSection::new()), " ", "a guest without disk and card has one blank");
     }
 }

@@ -8,20 +8,20 @@ const UNITS: &[(char, u64)] = &[('T', 1 << 40), ('G', 1 << 30), ('M', 1 << 20), 
 pub(crate) fn parse(text: &str) -> Option<u64> {
     let unit = text.chars().last().and_then(|last| UNITS.iter().find(|(letter, _)| *letter == last));
     let digits = unit.map_or(text, |(letter, _)| text.strip_suffix(*letter).unwrap_or(text));
-    scaled(digits, unit.map_or(1, |(_, bytes)| *bytes))
+    parse_scaled(digits, unit.map_or(1, |(_, bytes)| *bytes))
 }
 
 /// Bytes of a number of GiB, as a new disk is asked for: `dir1:32`.
-pub(crate) fn gibibytes(text: &str) -> Option<u64> {
-    scaled(text, 1 << 30)
+pub(crate) fn parse_gibibytes(text: &str) -> Option<u64> {
+    parse_scaled(text, 1 << 30)
 }
 
 /// Bytes of a number of MiB, as memory is given.
-pub(crate) fn mebibytes(text: &str) -> Option<u64> {
-    scaled(text, 1 << 20)
+pub(crate) fn parse_mebibytes(text: &str) -> Option<u64> {
+    parse_scaled(text, 1 << 20)
 }
 
-fn scaled(digits: &str, unit: u64) -> Option<u64> {
+fn parse_scaled(digits: &str, unit: u64) -> Option<u64> {
     let (whole, part) = digits.split_once('.').unwrap_or((digits, ""));
     let whole = whole.parse::<u64>().ok()?.checked_mul(unit)?;
     if part.is_empty() {
@@ -32,7 +32,7 @@ fn scaled(digits: &str, unit: u64) -> Option<u64> {
 }
 
 /// `34359738368` is `32G`, `1610612736` is `1536M`.
-pub(crate) fn print(bytes: u64) -> String {
+pub(crate) fn format_size(bytes: u64) -> String {
     let exact = UNITS.iter().rev().take_while(|(_, unit)| bytes != 0 && bytes.is_multiple_of(*unit)).last();
     exact.map_or_else(|| bytes.to_string(), |(letter, unit)| format!("{}{letter}", bytes / unit))
 }
@@ -44,7 +44,7 @@ mod tests {
     #[test]
     fn sizes_are_printed_in_the_largest_exact_unit() {
         for (given, printed) in [("32G", "32G"), ("1.5G", "1536M"), ("1024G", "1T"), ("4M", "4M"), ("1000", "1000"), ("4096", "4K")] {
-            assert_eq!(parse(given).map(print).as_deref(), Some(printed), "{given}");
+            assert_eq!(parse(given).map(format_size).as_deref(), Some(printed), "{given}");
         }
     }
 

@@ -7,12 +7,12 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::{Base, Method, Shape, format, property};
+use super::{ApiMethod, ValueSchema, ValueType, format, property};
 use crate::flavour::Flavour;
 
 /// A value as the request brought it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Given {
+pub(crate) enum GivenValue {
     Text(String),
     /// A key that came more than once, or a JSON array.
     List(Vec<String>),
@@ -22,19 +22,19 @@ pub(crate) enum Given {
     Object,
 }
 
-impl Given {
+impl GivenValue {
     pub(crate) fn from_json(value: &Value) -> Self {
         match value {
             Value::String(text) => Self::Text(text.clone()),
             Value::Bool(flag) => Self::Bool(*flag),
-            Value::Array(items) => Self::List(items.iter().map(plain).collect()),
+            Value::Array(items) => Self::List(items.iter().map(json_to_text).collect()),
             Value::Object(_) => Self::Object,
-            other => Self::Text(plain(other)),
+            other => Self::Text(json_to_text(other)),
         }
     }
 
     /// The value as one text, however it came.
-    pub(crate) fn text(&self) -> String {
+    pub(crate) fn to_text(&self) -> String {
         match self {
             Self::Text(text) => text.clone(),
             Self::List(items) => items.join(","),
@@ -44,7 +44,7 @@ impl Given {
     }
 }
 
-fn plain(value: &Value) -> String {
+fn json_to_text(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
         Value::Null => String::new(),
@@ -53,18 +53,22 @@ fn plain(value: &Value) -> String {
 }
 
 /// Parameters in the order in which they came.
-pub(crate) type Params = Vec<(String, Given)>;
+pub(crate) type GivenParams = Vec<(String, GivenValue)>;
 
-const UNKNOWN: &str = "property is not defined in schema and the schema does not allow additional properties";
-const MISSING: &str = "property is missing and it is not optional";
+const UNKNOWN_TEXT: &str = "property is not defined in schema and the schema does not allow additional properties";
+const MISSING_TEXT: &str = "property is missing and it is not optional";
 
 /// The parameters as plain texts, or what is wrong with each.
-pub(crate) fn check(method: &Method, params: Params, flavour: Flavour) -> Result<Vec<(String, String)>, BTreeMap<String, String>> {
+pub(crate) fn check_params(
+    method: &ApiMethod,
+    params: GivenParams,
+    flavour: Flavour,
+) -> Result<Vec<(String, String)>, BTreeMap<String, String>> {
     let mut errors = BTreeMap::new();
-    missing(method, &params, &mut errors);
+    add_missing_errors(method, &params, &mut errors);
     let mut values = Vec::with_capacity(params.len());
     for (name, given) in params {
-        match one(method, &name, given, flavour) {
+        match check_param(method, &name, given, flavour) {
             Ok(text) => values.push((name, text)),
             Err(error) => {
                 errors.insert(name, error);
@@ -74,10 +78,10 @@ pub(crate) fn check(method: &Method, params: Params, flavour: Flavour) -> Result
     if errors.is_empty() { Ok(values) } else { Err(errors) }
 }
 
-fn missing(method: &Method, params: &Params, errors: &mut BTreeMap<String, String>) {
+fn add_missing_errors(method: &ApiMethod, params: &GivenParams, errors: &mut BTreeMap<String, String>) {
     let given = |name: &str| params.iter().any(|(known, _)| known == name);
-    for name in method.required().iter().filter(|name| !given(name)) {
-        errors.insert(name.clone(), MISSING.to_owned());
+    for name in method.required_names().iter().filter(|name| !given(name)) {
+        errors.insert(name.clone(), MISSING_TEXT.to_owned());
     }
     for (name, _) in params.iter().filter(|_| method.has_companions) {
         let requires = method.parameters.get(name).and_then(|parameter| parameter.shape.requires.as_ref());
@@ -87,63 +91,63 @@ fn missing(method: &Method, params: &Params, errors: &mut BTreeMap<String, Strin
     }
 }
 
-fn one(method: &Method, name: &str, given: Given, flavour: Flavour) -> Result<String, String> {
-    let parameter = method.parameter(name, flavour).ok_or(UNKNOWN)?;
+fn check_param(method: &ApiMethod, name: &str, given: GivenValue, flavour: Flavour) -> Result<String, String> {
+    let parameter = method.parameter(name, flavour).ok_or(UNKNOWN_TEXT)?;
     if flavour.memory_is_number() && name == "memory" && method.template.contains("/qemu") {
-        return memory_number(given);
+        return check_memory_number(given);
     }
-    typed(parameter.shape, name, given, flavour)
+    check_given(parameter.shape, name, given, flavour)
 }
 
 /// Until 7 the memory of QEMU guests was a plain integer of at least 16.
-fn memory_number(given: Given) -> Result<String, String> {
-    let number = Shape { base: Base::Integer, min: Some(16.0), ..Shape::default() };
-    typed(&number, "memory", given, Flavour::V9)
+fn check_memory_number(given: GivenValue) -> Result<String, String> {
+    let number = ValueSchema { base: ValueType::Integer, min: Some(16.0), ..ValueSchema::default() };
+    check_given(&number, "memory", given, Flavour::V9)
 }
 
-fn typed(shape: &Shape, name: &str, given: Given, flavour: Flavour) -> Result<String, String> {
+fn check_given(shape: &ValueSchema, name: &str, given: GivenValue, flavour: Flavour) -> Result<String, String> {
     match given {
-        Given::Text(text) => fine(shape, name, text),
-        Given::Bool(flag) if flavour > Flavour::V7 && shape.base == Base::Boolean => Ok(u8::from(flag).to_string()),
-        Given::Bool(_) if flavour == Flavour::V7 => Err(wrong_type(shape.base, "JSON::PP::Boolean")),
-        Given::Bool(_) => fine(shape, name, given.text()),
-        Given::List(_) if takes_list(shape) => fine(shape, name, given.text()),
-        Given::List(_) => Err(wrong_type(shape.base, "ARRAY")),
-        Given::Object => Err(wrong_type(shape.base, "HASH")),
+        GivenValue::Text(text) => check_text(shape, name, text),
+        GivenValue::Bool(flag) if flavour > Flavour::V7 && shape.base == ValueType::Boolean => Ok(u8::from(flag).to_string()),
+        GivenValue::Bool(_) if flavour == Flavour::V7 => Err(wrong_type_text(shape.base, "JSON::PP::Boolean")),
+        GivenValue::Bool(_) => check_text(shape, name, given.to_text()),
+        GivenValue::List(_) if takes_list(shape) => check_text(shape, name, given.to_text()),
+        GivenValue::List(_) => Err(wrong_type_text(shape.base, "ARRAY")),
+        GivenValue::Object => Err(wrong_type_text(shape.base, "HASH")),
     }
 }
 
-fn fine(shape: &Shape, name: &str, text: String) -> Result<String, String> {
-    value(shape, name, &text).map(|()| text)
+fn check_text(shape: &ValueSchema, name: &str, text: String) -> Result<String, String> {
+    check_value(shape, name, &text).map(|()| text)
 }
 
-fn takes_list(shape: &Shape) -> bool {
-    shape.base == Base::List || shape.format.as_ref().is_some_and(|format| format.ends_with("-list"))
+fn takes_list(shape: &ValueSchema) -> bool {
+    shape.base == ValueType::List || shape.format.as_ref().is_some_and(|format| format.ends_with("-list"))
 }
 
-fn wrong_type(base: Base, got: &str) -> String {
+fn wrong_type_text(base: ValueType, got: &str) -> String {
     format!("type check ('{}') failed - got {got}", type_name(base))
 }
 
-fn type_name(base: Base) -> &'static str {
+fn type_name(base: ValueType) -> &'static str {
     match base {
-        Base::Text => "string",
-        Base::Integer => "integer",
-        Base::Number => "number",
-        Base::Boolean => "boolean",
-        Base::List => "array",
+        ValueType::Text => "string",
+        ValueType::Integer => "integer",
+        ValueType::Number => "number",
+        ValueType::Boolean => "boolean",
+        ValueType::List => "array",
     }
 }
 
 /// One text against its shape. The order (type, format, pattern, length, bounds, enumeration) is Proxmox's: the first that
 /// fails is the only one reported.
-pub(super) fn value(shape: &Shape, path: &str, text: &str) -> Result<(), String> {
-    if !fits(shape.base, text) {
-        return Err(wrong_type(shape.base, &format!("'{text}'")));
+pub(super) fn check_value(shape: &ValueSchema, path: &str, text: &str) -> Result<(), String> {
+    if !has_type(shape.base, text) {
+        return Err(wrong_type_text(shape.base, &format!("'{text}'")));
     }
-    formatted(shape, path, text)?;
-    length(shape, text)?;
-    bounds(shape, text)?;
+    check_format(shape, path, text)?;
+    check_length(shape, text)?;
+    check_bounds(shape, text)?;
     if !shape.one_of.is_empty() && !shape.one_of.iter().any(|allowed| allowed == text) {
         let allowed = shape.one_of.join(", ");
         return Err(format!("value '{text}' does not have a value in the enumeration '{allowed}'"));
@@ -151,12 +155,12 @@ pub(super) fn value(shape: &Shape, path: &str, text: &str) -> Result<(), String>
     Ok(())
 }
 
-fn fits(base: Base, text: &str) -> bool {
+fn has_type(base: ValueType, text: &str) -> bool {
     match base {
-        Base::Text | Base::List => true,
-        Base::Integer => is_integer(text),
-        Base::Number => is_number(text),
-        Base::Boolean => text == "0" || text == "1",
+        ValueType::Text | ValueType::List => true,
+        ValueType::Integer => is_integer(text),
+        ValueType::Number => is_number(text),
+        ValueType::Boolean => text == "0" || text == "1",
     }
 }
 
@@ -170,21 +174,21 @@ fn is_number(text: &str) -> bool {
     unsigned.starts_with(|character: char| character.is_ascii_digit() || character == '.') && unsigned.parse::<f64>().is_ok()
 }
 
-fn formatted(shape: &Shape, path: &str, text: &str) -> Result<(), String> {
+fn check_format(shape: &ValueSchema, path: &str, text: &str) -> Result<(), String> {
     let wrong = |error: String| format!("invalid format - {error}");
-    if !shape.sub.is_empty() {
-        property::parse(&shape.sub, text, path).map_err(wrong)?;
+    if !shape.properties.is_empty() {
+        property::parse(&shape.properties, text, path).map_err(wrong)?;
     }
     if let Some(name) = &shape.format {
-        format::check(name, text).map_err(wrong)?;
+        format::check_format(name, text).map_err(wrong)?;
     }
     match &shape.pattern {
-        Some(pattern) if !format::matches(pattern, text) => Err("value does not match the regex pattern".to_owned()),
+        Some(pattern) if !format::matches_pattern(pattern, text) => Err("value does not match the regex pattern".to_owned()),
         _ => Ok(()),
     }
 }
 
-fn length(shape: &Shape, text: &str) -> Result<(), String> {
+fn check_length(shape: &ValueSchema, text: &str) -> Result<(), String> {
     if shape.length_max.is_none() && shape.length_min.is_none() {
         return Ok(());
     }
@@ -198,7 +202,7 @@ fn length(shape: &Shape, text: &str) -> Result<(), String> {
     }
 }
 
-fn bounds(shape: &Shape, text: &str) -> Result<(), String> {
+fn check_bounds(shape: &ValueSchema, text: &str) -> Result<(), String> {
     if shape.max.is_none() && shape.min.is_none() {
         return Ok(());
     }
@@ -216,32 +220,33 @@ fn bounds(shape: &Shape, text: &str) -> Result<(), String> {
 mod tests {
     use super::*;
 
-    fn errors(params: &[(&str, &str)], flavour: Flavour) -> BTreeMap<String, String> {
-        let (method, _) = super::super::find("PUT", &["nodes", "a", "qemu", "100", "config"], flavour).unwrap();
+    fn check_errors(params: &[(&str, &str)], flavour: Flavour) -> BTreeMap<String, String> {
+        let (method, _) = super::super::find_method("PUT", &["nodes", "a", "qemu", "100", "config"], flavour).unwrap();
         let path = [("node", "a"), ("vmid", "100")];
-        let given = path.iter().chain(params).map(|(name, text)| ((*name).to_owned(), Given::Text((*text).to_owned()))).collect();
-        check(method, given, flavour).err().unwrap_or_default()
+        let given = path.iter().chain(params).map(|(name, text)| ((*name).to_owned(), GivenValue::Text((*text).to_owned()))).collect();
+        check_params(method, given, flavour).err().unwrap_or_default()
     }
 
     #[test]
-    fn each_wrong_value_has_its_text() {
-        let found = errors(&[("cores", "abc"), ("memory", "-5"), ("onboot", "yes"), ("nosuchkey", "1"), ("name", "a_b")], Flavour::V9);
+    fn invalid_values_get_the_texts_of_proxmox() {
+        let found =
+            check_errors(&[("cores", "abc"), ("memory", "-5"), ("onboot", "yes"), ("nosuchkey", "1"), ("name", "a_b")], Flavour::V9);
         assert_eq!(found["cores"], "type check ('integer') failed - got 'abc'");
         assert_eq!(found["memory"], "invalid format - format error\nmemory.current: value must have a minimum value of 16\n");
         assert_eq!(found["onboot"], "type check ('boolean') failed - got 'yes'");
-        assert_eq!(found["nosuchkey"], UNKNOWN);
+        assert_eq!(found["nosuchkey"], UNKNOWN_TEXT);
         assert_eq!(found["name"], "invalid format - value does not look like a valid DNS name\n");
     }
 
     #[test]
-    fn memory_is_an_integer_in_seven_only() {
-        assert_eq!(errors(&[("memory", "current=64")], Flavour::V7)["memory"], "type check ('integer') failed - got 'current=64'");
-        assert!(errors(&[("memory", "current=64")], Flavour::V8).is_empty());
+    fn memory_is_an_integer_in_release_7_only() {
+        assert_eq!(check_errors(&[("memory", "current=64")], Flavour::V7)["memory"], "type check ('integer') failed - got 'current=64'");
+        assert!(check_errors(&[("memory", "current=64")], Flavour::V8).is_empty());
     }
 
     #[test]
-    fn nested_errors_keep_their_own_line_ends() {
-        let found = errors(&[("net1", "e1000=01:bb:cc:dd:ee:ff,bridge=vmbr0"), ("net0", "virtio,bridge")], Flavour::V9);
+    fn nested_errors_keep_their_line_ends() {
+        let found = check_errors(&[("net1", "e1000=01:bb:cc:dd:ee:ff,bridge=vmbr0"), ("net0", "virtio,bridge")], Flavour::V9);
         let mac = "invalid format - format error\nnet1.macaddr: invalid format - value does not look like a valid unicast MAC address\n\n";
         assert_eq!(found["net1"], mac);
         assert_eq!(found["net0"], "invalid format - duplicate key in comma-separated list property: model\n");

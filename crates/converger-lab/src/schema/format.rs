@@ -4,10 +4,10 @@
 //! A format that nothing here knows accepts everything.
 
 /// Check `text` against a named format; the error ends with a line end, as Proxmox's do.
-pub(super) fn check(name: &str, text: &str) -> Result<(), String> {
+pub(super) fn check_format(name: &str, text: &str) -> Result<(), String> {
     match name.strip_suffix("-list") {
-        Some(item) if name != "storage-pair-list" && name != "bridge-pair-list" => list(item, text),
-        _ => single(name, text),
+        Some(item) if name != "storage-pair-list" && name != "bridge-pair-list" => check_list(item, text),
+        _ => check_single(name, text),
     }
 }
 
@@ -16,41 +16,41 @@ pub(crate) fn split_list(text: &str) -> impl Iterator<Item = &str> {
     text.split([',', ';', ' ', '\t', '\n', '\0']).filter(|item| !item.is_empty())
 }
 
-fn list(item: &str, text: &str) -> Result<(), String> {
-    split_list(text).try_for_each(|part| single(item, part))
+fn check_list(item: &str, text: &str) -> Result<(), String> {
+    split_list(text).try_for_each(|part| check_single(item, part))
 }
 
-fn single(name: &str, text: &str) -> Result<(), String> {
+fn check_single(name: &str, text: &str) -> Result<(), String> {
     let wrong = match name {
         "pve-vmid" => (!is_vmid(text)).then(|| "value does not look like a valid VM ID".to_owned()),
         "pve-node" => (!is_label(text)).then(|| "value does not look like a valid node name".to_owned()),
-        "pve-configid" | "configid" => (!matches("configid", text)).then(|| format!("invalid configuration ID '{text}'")),
+        "pve-configid" | "configid" => (!matches_pattern("configid", text)).then(|| format!("invalid configuration ID '{text}'")),
         "pve-storage-id" => (!is_storage(text)).then(|| format!("storage ID '{text}' contains illegal characters")),
         "dns-name" => (!text.split('.').all(is_label)).then(|| "value does not look like a valid DNS name".to_owned()),
         "pve-tag" => (!is_tag(text)).then(|| "invalid characters in tag".to_owned()),
         "mac-addr" => (!is_mac(text)).then(|| "value does not look like a valid unicast MAC address".to_owned()),
         "urlencoded" => (!is_urlencoded(text)).then(|| format!("invalid urlencoded string: {text}")),
-        "disk-size" => (!matches("size", text)).then(|| format!("value does not look like a valid disk size: {text}")),
+        "disk-size" => (!matches_pattern("size", text)).then(|| format!("value does not look like a valid disk size: {text}")),
         "pve-userid" => (!is_user(text)).then(|| "value does not look like a valid user name".to_owned()),
         "pve-poolid" => (!is_pool(text)).then(|| format!("pool name '{text}' contains invalid characters")),
-        "IPorCIDR" => (!is_network(text)).then(|| NO_NETWORK.to_owned()),
-        "IPorCIDRorAlias" => (!is_network(text) && !is_alias(text)).then(|| NO_NETWORK.to_owned()),
-        "pve-bridge-id" => (!matches("ifname", text)).then(|| format!("invalid bridge ID '{text}'")),
+        "IPorCIDR" => (!is_network(text)).then(|| NOT_A_NETWORK_TEXT.to_owned()),
+        "IPorCIDRorAlias" => (!is_network(text) && !is_alias(text)).then(|| NOT_A_NETWORK_TEXT.to_owned()),
+        "pve-bridge-id" => (!matches_pattern("ifname", text)).then(|| format!("invalid bridge ID '{text}'")),
         "pve-hotplug-features" => (!is_hotplug(text)).then(|| "unable to parse hotplug option".to_owned()),
         "pve-volume-id" => (!is_volume(text)).then(|| format!("unable to parse volume ID '{text}'")),
-        "pve-volume-id-or-absolute-path" => path_or_volume(text),
+        "pve-volume-id-or-absolute-path" => path_or_volume_error(text),
         "pve-volume-id-or-qm-path" if text == "none" || text == "cdrom" => None,
-        "pve-volume-id-or-qm-path" => path_or_volume(text),
+        "pve-volume-id-or-qm-path" => path_or_volume_error(text),
         _ => None,
     };
     wrong.map_or(Ok(()), |error| Err(format!("{error}\n")))
 }
 
 /// Whether `text` as a whole matches a pattern that the table names.
-pub(super) fn matches(pattern: &str, text: &str) -> bool {
+pub(super) fn matches_pattern(pattern: &str, text: &str) -> bool {
     match pattern {
-        "configid" => word(text, |character| character.is_ascii_alphanumeric() || "-_".contains(character)),
-        "tokenid" => word(text, |character| character.is_ascii_alphanumeric() || ".-_".contains(character)),
+        "configid" => is_identifier(text, |character| character.is_ascii_alphanumeric() || "-_".contains(character)),
+        "tokenid" => is_identifier(text, |character| character.is_ascii_alphanumeric() || ".-_".contains(character)),
         "ifname" => !text.is_empty() && text.chars().all(|character| character.is_ascii_alphanumeric() || "-_.".contains(character)),
         "nospace" => !text.is_empty() && !text.contains(char::is_whitespace),
         "size" => is_size(text),
@@ -63,13 +63,13 @@ pub(super) fn matches(pattern: &str, text: &str) -> bool {
 }
 
 /// A letter, and then at least one character more.
-fn word(text: &str, follows: fn(char) -> bool) -> bool {
+fn is_identifier(text: &str, follows: fn(char) -> bool) -> bool {
     let mut characters = text.chars();
     let first = characters.next().is_some_and(|character| character.is_ascii_alphabetic());
     first && text.len() > 1 && characters.all(follows)
 }
 
-const NO_NETWORK: &str = "value does not look like a valid IP address or CIDR network";
+const NOT_A_NETWORK_TEXT: &str = "value does not look like a valid IP address or CIDR network";
 
 /// An address, or one with the length of its network.
 fn is_network(text: &str) -> bool {
@@ -85,7 +85,7 @@ fn is_network(text: &str) -> bool {
 /// A name of an address, with or without where it is known.
 fn is_alias(text: &str) -> bool {
     let name = text.strip_prefix("dc/").or_else(|| text.strip_prefix("guest/")).unwrap_or(text);
-    matches("configid", name)
+    matches_pattern("configid", name)
 }
 
 fn is_vmid(text: &str) -> bool {
@@ -111,13 +111,13 @@ fn is_tag(text: &str) -> bool {
 }
 
 fn is_mac(text: &str) -> bool {
-    let bytes: Vec<Option<u8>> = text.split(':').map(hex_byte).collect();
+    let bytes: Vec<Option<u8>> = text.split(':').map(parse_hex_byte).collect();
     // The lowest bit of the first byte marks a group address.
     let unicast = bytes.first().is_some_and(|first| first.is_some_and(|byte| byte & 1 == 0));
     bytes.len() == 6 && unicast && bytes.iter().all(Option::is_some)
 }
 
-fn hex_byte(text: &str) -> Option<u8> {
+fn parse_hex_byte(text: &str) -> Option<u8> {
     if text.len() == 2 { u8::from_str_radix(text, 16).ok() } else { None }
 }
 
@@ -134,7 +134,7 @@ fn is_size(text: &str) -> bool {
 fn is_user(text: &str) -> bool {
     let Some((name, realm)) = text.rsplit_once('@') else { return false };
     let named = !name.is_empty() && !name.contains([':', '/']) && !name.contains(char::is_whitespace);
-    named && matches("tokenid", realm)
+    named && matches_pattern("tokenid", realm)
 }
 
 fn is_pool(text: &str) -> bool {
@@ -153,7 +153,7 @@ fn is_volume(text: &str) -> bool {
     text.split_once(':').is_some_and(|(storage, rest)| is_storage(storage) && !rest.is_empty())
 }
 
-fn path_or_volume(text: &str) -> Option<String> {
+fn path_or_volume_error(text: &str) -> Option<String> {
     let fine = text.starts_with('/') || is_volume(text);
     (!fine).then(|| format!("unable to parse volume ID '{text}'"))
 }
@@ -169,10 +169,10 @@ mod tests {
 
     fn check_all(format: &str, good: &[&str], bad: &[&str]) {
         for text in good {
-            assert_eq!(check(format, text), Ok(()), "{format}: {text}");
+            assert_eq!(check_format(format, text), Ok(()), "{format}: {text}");
         }
         for text in bad {
-            assert!(check(format, text).is_err_and(|error| error.ends_with('\n')), "{format}: {text}");
+            assert!(check_format(format, text).is_err_and(|error| error.ends_with('\n')), "{format}: {text}");
         }
     }
 
@@ -190,10 +190,10 @@ mod tests {
 
     #[test]
     fn patterns_match_as_a_whole() {
-        assert!(matches("growsize", "+1G") && matches("growsize", "32G"));
+        assert!(matches_pattern("growsize", "+1G") && matches_pattern("growsize", "32G"));
         for wrong in ["+banana", "++8G", "+", "1GG"] {
-            assert!(!matches("growsize", wrong), "{wrong}");
+            assert!(!matches_pattern("growsize", wrong), "{wrong}");
         }
-        assert!(matches("genid", "1") && !matches("genid", "2"));
+        assert!(matches_pattern("genid", "1") && !matches_pattern("genid", "2"));
     }
 }

@@ -4,33 +4,33 @@
 
 use std::collections::BTreeMap;
 
-use super::check::value;
-use super::{Base, Shape};
+use super::check::check_value;
+use super::{ValueSchema, ValueType};
 
 /// The keys of a property string and their values.
-pub(crate) type Properties = BTreeMap<String, String>;
+pub(crate) type PropertyValues = BTreeMap<String, String>;
 
 /// Parse and check `text`; errors are named below `path`.
-pub(crate) fn parse(shapes: &BTreeMap<String, Shape>, text: &str, path: &str) -> Result<Properties, String> {
-    let mut found = Properties::new();
+pub(crate) fn parse(shapes: &BTreeMap<String, ValueSchema>, text: &str, path: &str) -> Result<PropertyValues, String> {
+    let mut found = PropertyValues::new();
     let mut default_key = None;
     for part in text.split(',').filter(|part| !part.trim().is_empty()) {
         match part.split_once('=') {
-            Some((key, given)) if !key.is_empty() && !given.is_empty() => keyed(shapes, key, given, &mut found)?,
+            Some((key, given)) if !key.is_empty() && !given.is_empty() => add_keyed(shapes, key, given, &mut found)?,
             Some(_) => return Err("missing key in comma-separated list property\n".to_owned()),
-            None => keyless(shapes, part, &mut found, &mut default_key)?,
+            None => add_keyless(shapes, part, &mut found, &mut default_key)?,
         }
     }
-    verify(shapes, found, path)
+    check_properties(shapes, found, path)
 }
 
-fn keyed(shapes: &BTreeMap<String, Shape>, key: &str, given: &str, found: &mut Properties) -> Result<(), String> {
+fn add_keyed(shapes: &BTreeMap<String, ValueSchema>, key: &str, given: &str, found: &mut PropertyValues) -> Result<(), String> {
     if found.contains_key(key) {
-        return Err(duplicate(key));
+        return Err(duplicate_key_error(key));
     }
-    let shape = shapes.get(key).ok_or_else(|| invalid(key))?;
+    let shape = shapes.get(key).ok_or_else(|| invalid_key_error(key))?;
     let Some(alias) = &shape.alias else {
-        found.insert(key.to_owned(), normal(shape, given));
+        found.insert(key.to_owned(), normalize_boolean(shape, given));
         return Ok(());
     };
     if let Some(other) = &shape.key_alias
@@ -38,46 +38,51 @@ fn keyed(shapes: &BTreeMap<String, Shape>, key: &str, given: &str, found: &mut P
     {
         return Err(format!("key alias '{other}' is already defined\n"));
     }
-    let target = shapes.get(alias).ok_or_else(|| invalid(alias))?;
-    found.insert(alias.clone(), normal(target, given));
+    let target = shapes.get(alias).ok_or_else(|| invalid_key_error(alias))?;
+    found.insert(alias.clone(), normalize_boolean(target, given));
     Ok(())
 }
 
-fn keyless(shapes: &BTreeMap<String, Shape>, part: &str, found: &mut Properties, default_key: &mut Option<String>) -> Result<(), String> {
+fn add_keyless(
+    shapes: &BTreeMap<String, ValueSchema>,
+    part: &str,
+    found: &mut PropertyValues,
+    default_key: &mut Option<String>,
+) -> Result<(), String> {
     if let Some(key) = default_key {
-        return Err(duplicate(key));
+        return Err(duplicate_key_error(key));
     }
     let key = shapes.iter().find(|(_, shape)| shape.default_key == 1).map(|(key, _)| key);
     let key = key.ok_or("value without key, but schema does not define a default key\n")?;
     if found.insert(key.clone(), part.to_owned()).is_some() {
-        return Err(duplicate(key));
+        return Err(duplicate_key_error(key));
     }
     *default_key = Some(key.clone());
     Ok(())
 }
 
-fn duplicate(key: &str) -> String {
+fn duplicate_key_error(key: &str) -> String {
     format!("duplicate key in comma-separated list property: {key}\n")
 }
 
-fn invalid(key: &str) -> String {
+fn invalid_key_error(key: &str) -> String {
     format!("invalid key in comma-separated list property: {key}\n")
 }
 
 /// Inside property strings a boolean may be a word.
-fn normal(shape: &Shape, given: &str) -> String {
+fn normalize_boolean(shape: &ValueSchema, given: &str) -> String {
     match (shape.base, given.to_ascii_lowercase().as_str()) {
-        (Base::Boolean, "1" | "on" | "yes" | "true") => "1".to_owned(),
-        (Base::Boolean, "0" | "off" | "no" | "false") => "0".to_owned(),
+        (ValueType::Boolean, "1" | "on" | "yes" | "true") => "1".to_owned(),
+        (ValueType::Boolean, "0" | "off" | "no" | "false") => "0".to_owned(),
         _ => given.to_owned(),
     }
 }
 
-fn verify(shapes: &BTreeMap<String, Shape>, found: Properties, path: &str) -> Result<Properties, String> {
+fn check_properties(shapes: &BTreeMap<String, ValueSchema>, found: PropertyValues, path: &str) -> Result<PropertyValues, String> {
     let mut errors = BTreeMap::new();
     for (key, text) in &found {
         let below = format!("{path}.{key}");
-        let wrong = shapes.get(key).and_then(|shape| value(shape, &below, text).err());
+        let wrong = shapes.get(key).and_then(|shape| check_value(shape, &below, text).err());
         errors.extend(wrong.map(|error| (below, error)));
     }
     let absent = shapes.iter().filter(|(key, shape)| shape.optional == 0 && shape.alias.is_none() && !found.contains_key(*key));
@@ -94,16 +99,16 @@ mod tests {
     use super::*;
     use crate::flavour::Flavour;
 
-    fn shapes(key: &str) -> &'static BTreeMap<String, Shape> {
-        &super::super::config_key("/nodes/{node}/qemu/{vmid}/config", key, Flavour::V9).unwrap().sub
+    fn property_schemas(key: &str) -> &'static BTreeMap<String, ValueSchema> {
+        &super::super::config_key_schema("/nodes/{node}/qemu/{vmid}/config", key, Flavour::V9).unwrap().properties
     }
 
     fn check_error(key: &str, text: &str, error: &str) {
-        assert_eq!(parse(shapes(key), text, key), Err(error.to_owned()), "{text}");
+        assert_eq!(parse(property_schemas(key), text, key), Err(error.to_owned()), "{text}");
     }
 
     #[test]
-    fn what_cannot_be_parsed_is_refused() {
+    fn invalid_property_strings_are_refused() {
         check_error("net0", "virtio,virtio=aa:bb:cc:dd:ee:ff", "key alias 'model' is already defined\n");
         check_error("net0", "virtio,nosuch=1", "invalid key in comma-separated list property: nosuch\n");
         check_error("net0", "=x", "missing key in comma-separated list property\n");
@@ -111,8 +116,8 @@ mod tests {
     }
 
     #[test]
-    fn words_for_booleans_become_numbers() {
-        let parsed = parse(shapes("net0"), "bridge=vmbr0,model=virtio,firewall=yes", "net0").unwrap();
+    fn boolean_words_become_numbers() {
+        let parsed = parse(property_schemas("net0"), "bridge=vmbr0,model=virtio,firewall=yes", "net0").unwrap();
         assert_eq!(parsed.get("firewall").map(String::as_str), Some("1"));
     }
 }

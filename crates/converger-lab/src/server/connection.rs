@@ -9,28 +9,28 @@ use std::pin::pin;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::{Duration, sleep, timeout};
 
-use super::clock::Time;
-use super::flood::{self, Bomb};
-use super::head::{self, Head, Heard, Hearing};
-use super::race::{First, race};
-use super::reply::{self, Body, Manners};
-use super::stream::HangUp;
-use super::{Passed, Shared, Watcher};
-use crate::respond;
+use super::clock::WorldClock;
+use super::oversized_body::{self, GzipBomb};
+use super::peeked_stream::ShutdownTcp;
+use super::race::{RaceWinner, race};
+use super::request_head::{self, HeadParse, HeadParser, RequestHead};
+use super::response_bytes::{self, ResponseFraming, WireBody};
+use super::{RequestWatcher, ServedExchange, SharedWorld};
+use crate::response;
 use crate::route;
-use crate::wire::{Answer, Fate, Request};
+use crate::wire::{LabRequest, LabResponse, WireDelivery};
 
 /// A connection on which nothing moves is closed.
-pub(super) const IDLE: Duration = Duration::from_secs(5);
+pub(super) const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Proxmox's server would listen for ever to somebody who sends a byte now and then; this one does not.
-const PATIENCE: Duration = Duration::from_secs(60);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Whoever goes away while its answer takes time is waited for so long: it may have closed one direction only.
-const GONE: Duration = Duration::from_secs(30);
+const HALF_CLOSED_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What still comes of a body that nobody wants is thrown away for so long, so that the answer is read first.
-const LEAVE: Duration = Duration::from_secs(1);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// So many requests, and the connection ends.
 pub(super) const REQUESTS_MAX: u32 = 100;
@@ -40,192 +40,192 @@ const READ_BYTES: usize = 8 * 1024;
 
 /// What a connection needs to answer.
 #[derive(Clone)]
-pub(super) struct Desk {
-    pub(super) world: Shared,
-    pub(super) time: Time,
-    pub(super) watcher: Option<Watcher>,
+pub(super) struct ConnectionContext {
+    pub(super) world: SharedWorld,
+    pub(super) time: WorldClock,
+    pub(super) watcher: Option<RequestWatcher>,
 }
 
-impl Desk {
+impl ConnectionContext {
     /// The answer, and the watcher told.
-    fn ask(&self, node: &str, request: &Request) -> Answer {
+    fn answer_request(&self, node: &str, request: &LabRequest) -> LabResponse {
         let (answer, record) = {
             let mut world = self.world.lock();
-            let at_ms = self.time.arrive_ms(world.now_ms);
+            let at_ms = self.time.arrival_ms(world.now_ms);
             let answer = world.answer_at(at_ms, node, request);
             (answer, self.watcher.is_some().then(|| world.records().next_back().cloned()).flatten())
         };
         // Not while the world is held: a watcher may write to something that is slow.
         if let (Some(watcher), Some(record)) = (&self.watcher, record) {
-            watcher(&Passed { record: &record, request, answer: &answer });
+            watcher(&ServedExchange { record: &record, request, answer: &answer });
         }
         answer
     }
 
     /// The date that a node writes on an answer: its own, also where another node gave the answer.
-    fn wall_s(&self, node: &str) -> u64 {
+    fn node_clock_s(&self, node: &str) -> u64 {
         let now_ms = self.time.now_ms();
-        self.world.lock().wall_s_at(node, now_ms)
+        self.world.lock().node_clock_s_at(node, now_ms)
     }
 }
 
 /// Whether a connection is safe from others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Safety {
+pub(super) enum ConnectionSecurity {
     /// TLS.
-    Secret,
+    Tls,
     /// Everybody can read it: nothing is answered, the caller is sent to where it is safe.
     Plain,
 }
 
 /// Whether the connection goes on.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Next {
+enum AfterRequest {
     Request,
     Close,
 }
 
 /// A connection.
-pub(super) struct Line<'n, S> {
-    pub(super) desk: Desk,
+pub(super) struct LabConnection<'n, S> {
+    pub(super) desk: ConnectionContext,
     pub(super) node: &'n str,
     pub(super) stream: S,
-    pub(super) safety: Safety,
+    pub(super) safety: ConnectionSecurity,
     /// Bytes that came and are not used up.
     pub(super) input: Vec<u8>,
     /// How many more requests are taken.
-    pub(super) left: u32,
+    pub(super) requests_left: u32,
     /// Something was announced and not received.
-    pub(super) is_unread: bool,
+    pub(super) has_unread_body: bool,
 }
 
-impl<S: AsyncRead + AsyncWrite + HangUp + Unpin> Line<'_, S> {
+impl<S: AsyncRead + AsyncWrite + ShutdownTcp + Unpin> LabConnection<'_, S> {
     /// Answers to the end.
-    pub(super) async fn talk(mut self) {
-        while let Ok(Some(heard)) = timeout(PATIENCE, self.head()).await {
+    pub(super) async fn serve_requests(mut self) {
+        while let Ok(Some(heard)) = timeout(REQUEST_TIMEOUT, self.read_head()).await {
             let next = match heard {
-                Heard::Head(head) => self.request(head).await,
-                Heard::Wrong { status, text, minor } => self.wrong(status, &text, minor).await,
-                Heard::TooMuch => self.silence().await,
-                Heard::Part => Next::Close,
+                HeadParse::Complete(head) => self.serve_request(head).await,
+                HeadParse::Rejected { status, text, minor } => self.reject_request(status, &text, minor).await,
+                HeadParse::TooMuch => self.close_after_idle().await,
+                HeadParse::Incomplete => AfterRequest::Close,
             };
-            if next == Next::Close {
+            if next == AfterRequest::Close {
                 break;
             }
         }
-        self.leave().await;
+        self.close().await;
     }
 
     /// The next head; nothing where the caller went away, says nothing or says too much at once.
-    async fn head(&mut self) -> Option<Heard> {
-        let mut hearing = Hearing::default();
+    async fn read_head(&mut self) -> Option<HeadParse> {
+        let mut hearing = HeadParser::default();
         loop {
-            match hearing.hear(&self.input) {
-                Heard::Part if self.input.len() < head::WAITING_BYTES_MAX => self.more().await?,
+            match hearing.parse(&self.input) {
+                HeadParse::Incomplete if self.input.len() < request_head::UNPARSED_BYTES_MAX => self.read_more().await?,
                 heard => return Some(heard),
             }
         }
     }
 
-    async fn more(&mut self) -> Option<()> {
+    async fn read_more(&mut self) -> Option<()> {
         self.input.reserve(READ_BYTES);
-        match timeout(IDLE, self.stream.read_buf(&mut self.input)).await {
+        match timeout(IDLE_TIMEOUT, self.stream.read_buf(&mut self.input)).await {
             Ok(Ok(read)) if read > 0 => Some(()),
             _ => None,
         }
     }
 
-    async fn request(&mut self, head: Head) -> Next {
-        let Head { mut request, minor, taken, body_bytes } = head;
+    async fn serve_request(&mut self, head: RequestHead) -> AfterRequest {
+        let RequestHead { mut request, minor, head_bytes: taken, body_bytes } = head;
         self.input.drain(..taken);
-        if self.safety == Safety::Plain {
-            self.is_unread = body_bytes > 0;
-            return self.redirect(&request, minor).await;
+        if self.safety == ConnectionSecurity::Plain {
+            self.has_unread_body = body_bytes > 0;
+            return self.redirect_to_https(&request, minor).await;
         }
         if route::takes_body(&request) {
-            let Some(body) = self.body(body_bytes).await else { return Next::Close };
+            let Some(body) = self.read_body(body_bytes).await else { return AfterRequest::Close };
             request.body = body;
         } else {
-            self.is_unread = true;
+            self.has_unread_body = true;
         }
-        self.left = self.left.saturating_sub(1);
-        let answer = self.desk.ask(self.node, &request);
+        self.requests_left = self.requests_left.saturating_sub(1);
+        let answer = self.desk.answer_request(self.node, &request);
         // Whoever was told of a node that is gone finds it gone.
-        self.desk.world.settled().await;
-        let ends = self.left == 0 || self.is_unread || reply::wants_close(&request, &minor);
-        let manners = Manners { minor, closes: ends || answer.status >= 400, takes_gzip: reply::takes_gzip(&request) };
-        if !self.wait(answer.delay_ms).await {
-            return Next::Close;
+        self.desk.world.wait_for_ports().await;
+        let ends = self.requests_left == 0 || self.has_unread_body || response_bytes::wants_close(&request, &minor);
+        let manners = ResponseFraming { minor, closes: ends || answer.status >= 400, takes_gzip: response_bytes::takes_gzip(&request) };
+        if !self.wait_delay(answer.delay_ms).await {
+            return AfterRequest::Close;
         }
-        self.give(&answer, &manners).await
+        self.deliver_response(&answer, &manners).await
     }
 
     /// The body, once it is whole. Its length was found to be within bounds.
-    async fn body(&mut self, bytes: u64) -> Option<Vec<u8>> {
+    async fn read_body(&mut self, bytes: u64) -> Option<Vec<u8>> {
         let bytes = usize::try_from(bytes).ok()?;
         let whole = async {
             while self.input.len() < bytes {
-                self.more().await?;
+                self.read_more().await?;
             }
             Some(())
         };
-        timeout(PATIENCE, whole).await.ok()??;
+        timeout(REQUEST_TIMEOUT, whole).await.ok()??;
         Some(self.input.drain(..bytes).collect())
     }
 
     /// Lets the caller wait; whether it is still there then.
-    async fn wait(&mut self, delay_ms: u64) -> bool {
+    async fn wait_delay(&mut self, delay_ms: u64) -> bool {
         if delay_ms == 0 {
             return true;
         }
         let time = self.desk.time.clone();
-        let mut pause = pin!(time.wait(delay_ms));
+        let mut pause = pin!(time.wait_delay(delay_ms));
         // What comes meanwhile is the next request; more of it than can wait is left where it is.
-        while self.input.len() < head::WAITING_BYTES_MAX {
+        while self.input.len() < request_head::UNPARSED_BYTES_MAX {
             self.input.reserve(READ_BYTES);
             match race(pause.as_mut(), self.stream.read_buf(&mut self.input)).await {
-                First::Left(()) => return true,
-                First::Right(Ok(read)) if read > 0 => {}
-                First::Right(_) => return timeout(GONE, pause).await.is_ok(),
+                RaceWinner::Left(()) => return true,
+                RaceWinner::Right(Ok(read)) if read > 0 => {}
+                RaceWinner::Right(_) => return timeout(HALF_CLOSED_TIMEOUT, pause).await.is_ok(),
             }
         }
         pause.await;
         true
     }
 
-    async fn give(&mut self, answer: &Answer, manners: &Manners) -> Next {
-        let is_given = match answer.fate {
-            Fate::Deliver => self.put(answer, manners).await,
-            Fate::Drip { bytes, every_ms } => self.drip(answer, manners, bytes, every_ms).await,
-            Fate::Flood { bytes, announced } => self.flood(answer, manners, bytes, announced).await && announced,
-            Fate::GzipBomb(bytes) => self.bomb(answer, manners, bytes).await,
-            Fate::Truncated(bytes) => self.cut(answer, manners, bytes).await,
-            Fate::LostBefore | Fate::LostAfter | Fate::CloseWithoutAnswer => false,
+    async fn deliver_response(&mut self, answer: &LabResponse, manners: &ResponseFraming) -> AfterRequest {
+        let is_given = match answer.delivery {
+            WireDelivery::Deliver => self.send_response(answer, manners).await,
+            WireDelivery::Drip { bytes, every_ms } => self.send_in_pieces(answer, manners, bytes, every_ms).await,
+            WireDelivery::Flood { bytes, announced } => self.send_padded(answer, manners, bytes, announced).await && announced,
+            WireDelivery::GzipBomb(bytes) => self.send_gzip_bomb(answer, manners, bytes).await,
+            WireDelivery::Truncated(bytes) => self.send_truncated(answer, manners, bytes).await,
+            WireDelivery::LostBefore | WireDelivery::LostAfter | WireDelivery::CloseWithoutAnswer => false,
         };
-        if is_given && !manners.closes { Next::Request } else { Next::Close }
+        if is_given && !manners.closes { AfterRequest::Request } else { AfterRequest::Close }
     }
 
-    async fn put(&mut self, answer: &Answer, manners: &Manners) -> bool {
-        let body = reply::body(answer, manners);
-        let head = reply::head(answer, &body, manners, self.desk.wall_s(self.node));
-        self.send(head.as_bytes()).await && self.send(&body.bytes).await && self.flush().await
+    async fn send_response(&mut self, answer: &LabResponse, manners: &ResponseFraming) -> bool {
+        let body = response_bytes::encode_body(answer, manners);
+        let head = response_bytes::encode_head(answer, &body, manners, self.desk.node_clock_s(self.node));
+        self.send_bytes(head.as_bytes()).await && self.send_bytes(&body.bytes).await && self.flush().await
     }
 
     /// The head says more than there is, and the connection breaks.
-    async fn cut(&mut self, answer: &Answer, manners: &Manners, bytes: usize) -> bool {
-        let body = reply::body(answer, manners);
-        let head = reply::head(answer, &body, manners, self.desk.wall_s(self.node));
+    async fn send_truncated(&mut self, answer: &LabResponse, manners: &ResponseFraming, bytes: usize) -> bool {
+        let body = response_bytes::encode_body(answer, manners);
+        let head = response_bytes::encode_head(answer, &body, manners, self.desk.node_clock_s(self.node));
         let part = body.bytes.get(..bytes).unwrap_or(&body.bytes);
-        let _ = self.send(head.as_bytes()).await && self.send(part).await && self.flush().await;
+        let _ = self.send_bytes(head.as_bytes()).await && self.send_bytes(part).await && self.flush().await;
         false
     }
 
-    async fn drip(&mut self, answer: &Answer, manners: &Manners, bytes: u32, every_ms: u64) -> bool {
-        let body = reply::body(answer, manners);
-        let mut all = reply::head(answer, &body, manners, self.desk.wall_s(self.node)).into_bytes();
+    async fn send_in_pieces(&mut self, answer: &LabResponse, manners: &ResponseFraming, bytes: u32, every_ms: u64) -> bool {
+        let body = response_bytes::encode_body(answer, manners);
+        let mut all = response_bytes::encode_head(answer, &body, manners, self.desk.node_clock_s(self.node)).into_bytes();
         all.extend_from_slice(&body.bytes);
         for piece in all.chunks(usize::try_from(bytes.max(1)).unwrap_or(usize::MAX)) {
-            if !(self.send(piece).await && self.flush().await) {
+            if !(self.send_bytes(piece).await && self.flush().await) {
                 return false;
             }
             sleep(Duration::from_millis(every_ms)).await;
@@ -233,64 +233,64 @@ impl<S: AsyncRead + AsyncWrite + HangUp + Unpin> Line<'_, S> {
         true
     }
 
-    async fn flood(&mut self, answer: &Answer, manners: &Manners, bytes: u64, announced: bool) -> bool {
+    async fn send_padded(&mut self, answer: &LabResponse, manners: &ResponseFraming, bytes: u64, announced: bool) -> bool {
         let plain = answer.body.as_slice();
         let length = announced.then_some(bytes.max(plain.len() as u64));
-        let body = Body { bytes: plain.into(), is_packed: false, length };
-        let head = reply::head(answer, &body, manners, self.desk.wall_s(self.node));
-        if !(self.send(head.as_bytes()).await && self.send(plain).await) {
+        let body = WireBody { bytes: plain.into(), is_gzip: false, length };
+        let head = response_bytes::encode_head(answer, &body, manners, self.desk.node_clock_s(self.node));
+        if !(self.send_bytes(head.as_bytes()).await && self.send_bytes(plain).await) {
             return false;
         }
-        for piece in flood::blanks(bytes.saturating_sub(plain.len() as u64)) {
-            if !self.send(piece).await {
+        for piece in oversized_body::blanks(bytes.saturating_sub(plain.len() as u64)) {
+            if !self.send_bytes(piece).await {
                 return false;
             }
         }
         self.flush().await
     }
 
-    async fn bomb(&mut self, answer: &Answer, manners: &Manners, bytes: u64) -> bool {
-        let bomb = Bomb::new(&answer.body, bytes);
-        let body = Body { bytes: Vec::new().into(), is_packed: true, length: Some(bomb.length()) };
-        let head = reply::head(answer, &body, manners, self.desk.wall_s(self.node));
-        if !self.send(head.as_bytes()).await {
+    async fn send_gzip_bomb(&mut self, answer: &LabResponse, manners: &ResponseFraming, bytes: u64) -> bool {
+        let bomb = GzipBomb::new(&answer.body, bytes);
+        let body = WireBody { bytes: Vec::new().into(), is_gzip: true, length: Some(bomb.wire_bytes()) };
+        let head = response_bytes::encode_head(answer, &body, manners, self.desk.node_clock_s(self.node));
+        if !self.send_bytes(head.as_bytes()).await {
             return false;
         }
         for piece in bomb.pieces() {
-            if !self.send(piece).await {
+            if !self.send_bytes(piece).await {
                 return false;
             }
         }
-        self.send(&bomb.trailer()).await && self.flush().await
+        self.send_bytes(&bomb.trailer()).await && self.flush().await
     }
 
     /// What is asked without TLS is sent on to the same place with it.
-    async fn redirect(&mut self, request: &Request, minor: String) -> Next {
+    async fn redirect_to_https(&mut self, request: &LabRequest, minor: String) -> AfterRequest {
         let (status, reason) = if request.method == "GET" { (301, "Moved Permanently") } else { (308, "Permanent Redirect") };
-        let mut answer = respond::raw(status, reason, reason, 0);
-        let host = request.find("Host").unwrap_or("localhost");
+        let mut answer = response::raw_response(status, reason, reason, 0);
+        let host = request.find_header("Host").unwrap_or("localhost");
         answer.headers.push(("Location".into(), format!("https://{host}{}", request.path).into()));
         // It says that it stays, and goes.
-        self.put(&answer, &Manners { minor, closes: false, takes_gzip: false }).await;
-        Next::Close
+        self.send_response(&answer, &ResponseFraming { minor, closes: false, takes_gzip: false }).await;
+        AfterRequest::Close
     }
 
-    async fn wrong(&mut self, status: u16, text: &str, minor: String) -> Next {
-        self.is_unread = true;
-        self.put(&respond::raw(status, text, text, 0), &Manners::last(minor)).await;
-        Next::Close
+    async fn reject_request(&mut self, status: u16, text: &str, minor: String) -> AfterRequest {
+        self.has_unread_body = true;
+        self.send_response(&response::raw_response(status, text, text, 0), &ResponseFraming::closing(minor)).await;
+        AfterRequest::Close
     }
 
     /// Nothing more is heard, nothing is said, and the end comes when the connection counts as idle.
-    async fn silence(&mut self) -> Next {
-        self.desk.time.wait(u64::try_from(IDLE.as_millis()).unwrap_or(0)).await;
-        Next::Close
+    async fn close_after_idle(&mut self) -> AfterRequest {
+        self.desk.time.wait_delay(u64::try_from(IDLE_TIMEOUT.as_millis()).unwrap_or(0)).await;
+        AfterRequest::Close
     }
 
     /// Sends all of it; whether the caller took it. It need not be fast, but it must not stop.
-    async fn send(&mut self, mut bytes: &[u8]) -> bool {
+    async fn send_bytes(&mut self, mut bytes: &[u8]) -> bool {
         while !bytes.is_empty() {
-            match timeout(IDLE, self.stream.write(bytes)).await {
+            match timeout(IDLE_TIMEOUT, self.stream.write(bytes)).await {
                 Ok(Ok(sent)) if sent > 0 => bytes = bytes.get(sent..).unwrap_or_default(),
                 _ => return false,
             }
@@ -299,24 +299,24 @@ impl<S: AsyncRead + AsyncWrite + HangUp + Unpin> Line<'_, S> {
     }
 
     async fn flush(&mut self) -> bool {
-        matches!(timeout(IDLE, self.stream.flush()).await, Ok(Ok(())))
+        matches!(timeout(IDLE_TIMEOUT, self.stream.flush()).await, Ok(Ok(())))
     }
 
     /// Ends the connection. Bytes that nobody read would make the end a reset, which can take the answer with it.
-    async fn leave(mut self) {
-        let _ = timeout(LEAVE, self.stream.hang_up()).await;
-        if self.is_unread {
-            let _ = timeout(LEAVE, self.drain()).await;
+    async fn close(mut self) {
+        let _ = timeout(CLOSE_TIMEOUT, self.stream.shutdown_tcp()).await;
+        if self.has_unread_body {
+            let _ = timeout(CLOSE_TIMEOUT, self.discard_input()).await;
         }
     }
 
-    async fn drain(&mut self) {
+    async fn discard_input(&mut self) {
         let mut bin = vec![0; READ_BYTES];
         while matches!(self.stream.read(&mut bin).await, Ok(read) if read > 0) {}
     }
 }
 
 /// Whether something is done in time.
-pub(super) async fn within<T, E>(limit: Duration, work: impl Future<Output = Result<T, E>>) -> Option<T> {
+pub(super) async fn finish_within<T, E>(limit: Duration, work: impl Future<Output = Result<T, E>>) -> Option<T> {
     timeout(limit, work).await.ok()?.ok()
 }

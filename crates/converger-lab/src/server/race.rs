@@ -5,19 +5,19 @@ use std::pin::pin;
 use std::task::Poll;
 
 /// What came first.
-pub(super) enum First<L, R> {
+pub(super) enum RaceWinner<L, R> {
     Left(L),
     Right(R),
 }
 
 /// Waits for one of two. The left one is looked at first; the other is dropped where it is.
-pub(super) async fn race<L, R>(left: impl Future<Output = L>, right: impl Future<Output = R>) -> First<L, R> {
+pub(super) async fn race<L, R>(left: impl Future<Output = L>, right: impl Future<Output = R>) -> RaceWinner<L, R> {
     let (mut left, mut right) = (pin!(left), pin!(right));
     poll_fn(|context| {
         if let Poll::Ready(value) = left.as_mut().poll(context) {
-            return Poll::Ready(First::Left(value));
+            return Poll::Ready(RaceWinner::Left(value));
         }
-        right.as_mut().poll(context).map(First::Right)
+        right.as_mut().poll(context).map(RaceWinner::Right)
     })
     .await
 }

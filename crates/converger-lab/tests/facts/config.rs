@@ -2,15 +2,15 @@
 
 use serde_json::Value;
 
-use crate::lab::{Lab, SMALL, in_every_release};
+use crate::lab::{FactsLab, SMALL, in_every_release};
 
 const CONFIG: &str = "/nodes/pve1/qemu/100/config";
 
-fn running() -> Lab {
-    Lab::new(&SMALL.replace("name: web,", "name: web, state: running,"))
+fn running_lab() -> FactsLab {
+    FactsLab::new(&SMALL.replace("name: web,", "name: web, state: running,"))
 }
 
-fn waits(lab: &mut Lab) -> Vec<String> {
+fn pending_keys(lab: &mut FactsLab) -> Vec<String> {
     let items = lab.get("/nodes/pve1/qemu/100/pending");
     let waits = items.as_array().into_iter().flatten().filter(|item| item.get("pending").is_some() || item.get("delete").is_some());
     waits.filter_map(|item| item["key"].as_str().map(str::to_owned)).collect()
@@ -19,10 +19,10 @@ fn waits(lab: &mut Lab) -> Vec<String> {
 #[test]
 fn a_guest_without_disk_and_card_has_a_blank_boot_order() {
     in_every_release(|| {
-        let mut lab = Lab::new(SMALL);
-        lab.done("POST", "/nodes/pve1/qemu", "vmid=150&name=bare");
+        let mut lab = FactsLab::new(SMALL);
+        lab.run_ok("POST", "/nodes/pve1/qemu", "vmid=150&name=bare");
         assert_eq!(lab.get("/nodes/pve1/qemu/150/config")["boot"], " ");
-        lab.done("POST", "/nodes/pve1/qemu", "vmid=151&name=wired&net0=virtio%2Cbridge%3Dvmbr0");
+        lab.run_ok("POST", "/nodes/pve1/qemu", "vmid=151&name=wired&net0=virtio%2Cbridge%3Dvmbr0");
         assert_eq!(lab.get("/nodes/pve1/qemu/151/config")["boot"], "order=net0");
     });
 }
@@ -38,14 +38,14 @@ guests: [{ vmid: 100, kind: qemu, node: pve1, name: web, config: { tags: prod } 
 #[test]
 fn a_datacenter_keeps_the_case_of_tags_where_it_says_so() {
     in_every_release(|| {
-        let mut lab = Lab::new(SMALL);
-        lab.done("PUT", CONFIG, "tags=Foo%3BBar");
+        let mut lab = FactsLab::new(SMALL);
+        lab.run_ok("PUT", CONFIG, "tags=Foo%3BBar");
         assert_eq!(lab.get(CONFIG)["tags"], "bar;foo");
-        lab.done("PUT", "/cluster/options", "tag-style=case-sensitive%3D1");
+        lab.run_ok("PUT", "/cluster/options", "tag-style=case-sensitive%3D1");
         assert_eq!(lab.get("/cluster/options")["tag-style"]["case-sensitive"], 1);
-        lab.done("PUT", CONFIG, "tags=Foo%3BBar");
+        lab.run_ok("PUT", CONFIG, "tags=Foo%3BBar");
         assert_eq!(lab.get(CONFIG)["tags"], "Bar;Foo");
-        lab.done("PUT", "/cluster/options", "delete=tag-style");
+        lab.run_ok("PUT", "/cluster/options", "delete=tag-style");
         assert!(lab.get("/cluster/options").get("tag-style").is_none());
     });
 }
@@ -63,73 +63,73 @@ fn tags_that_the_datacenter_does_not_give_to_users_need_sys_modify() {
             ("existing", "prod%3Bnew", Some("new")),
             ("list", "", Some("prod")),
         ] {
-            let mut lab = Lab::new(TEAM).by("root@pam!t=s");
-            lab.done("PUT", "/cluster/options", &format!("user-tag-access=user-allow%3D{access}"));
-            let mut lab = lab.by("ops@pve!t=s");
-            let answer = lab.ask("PUT", CONFIG, &format!("tags={tags}"));
+            let mut lab = FactsLab::new(TEAM).with_token("root@pam!t=s");
+            lab.run_ok("PUT", "/cluster/options", &format!("user-tag-access=user-allow%3D{access}"));
+            let mut lab = lab.with_token("ops@pve!t=s");
+            let answer = lab.request("PUT", CONFIG, &format!("tags={tags}"));
             let expected = denied
                 .map_or((200, "OK".to_owned()), |tag| (403, format!("Permission check failed (/, Sys.Modify for modifying tag '{tag}')")));
             assert_eq!((answer.status, answer.reason), expected, "{access} {tags}");
-            assert_eq!(lab.by("root@pam!t=s").ask("PUT", CONFIG, &format!("tags={tags}")).status, 200, "root may");
+            assert_eq!(lab.with_token("root@pam!t=s").request("PUT", CONFIG, &format!("tags={tags}")).status, 200, "root may");
         }
     });
 }
 
 #[test]
-fn what_cannot_be_hot_plugged_waits_and_the_call_succeeds() {
+fn keys_without_hotplug_become_pending_and_the_call_succeeds() {
     in_every_release(|| {
-        let mut lab = running();
-        lab.done("PUT", CONFIG, "cores=4&sockets=2&memory=2048&bios=ovmf&machine=q35");
-        assert_eq!(waits(&mut lab), ["bios", "cores", "machine", "memory", "sockets"]);
+        let mut lab = running_lab();
+        lab.run_ok("PUT", CONFIG, "cores=4&sockets=2&memory=2048&bios=ovmf&machine=q35");
+        assert_eq!(pending_keys(&mut lab), ["bios", "cores", "machine", "memory", "sockets"]);
         assert_eq!(lab.get(CONFIG)["cores"], 4, "the default view has pending values applied");
         assert_eq!(lab.get(&format!("{CONFIG}?current=1"))["cores"], 2);
     });
 }
 
 #[test]
-fn what_qemu_never_sees_is_in_effect_at_once() {
+fn keys_unknown_to_qemu_take_effect_immediately() {
     in_every_release(|| {
-        let mut lab = running();
-        lab.done("PUT", CONFIG, "name=web2&description=x&onboot=1&tags=b%3Ba&protection=1&startup=order%3D1&ciuser=bob");
-        assert!(waits(&mut lab).is_empty());
+        let mut lab = running_lab();
+        lab.run_ok("PUT", CONFIG, "name=web2&description=x&onboot=1&tags=b%3Ba&protection=1&startup=order%3D1&ciuser=bob");
+        assert!(pending_keys(&mut lab).is_empty());
         let now = lab.get(&format!("{CONFIG}?current=1"));
         assert_eq!((&now["name"], &now["tags"], &now["onboot"]), (&"web2".into(), &"a;b".into(), &1.into()));
     });
 }
 
 #[test]
-fn memory_is_plugged_only_with_numa_and_the_feature() {
+fn memory_hotplug_needs_numa_and_the_hotplug_feature() {
     in_every_release(|| {
-        let mut lab = running();
-        lab.done("PUT", CONFIG, "hotplug=memory%2Cnetwork&numa=1");
-        lab.done("PUT", CONFIG, "memory=2048");
-        assert!(waits(&mut lab).contains(&"memory".to_owned()), "the features themselves still wait");
-        lab.done("POST", "/nodes/pve1/qemu/100/status/stop", "");
-        lab.done("POST", "/nodes/pve1/qemu/100/status/start", "");
-        lab.done("PUT", CONFIG, "memory=4096");
-        assert!(waits(&mut lab).is_empty());
+        let mut lab = running_lab();
+        lab.run_ok("PUT", CONFIG, "hotplug=memory%2Cnetwork&numa=1");
+        lab.run_ok("PUT", CONFIG, "memory=2048");
+        assert!(pending_keys(&mut lab).contains(&"memory".to_owned()), "the features themselves still wait");
+        lab.run_ok("POST", "/nodes/pve1/qemu/100/status/stop", "");
+        lab.run_ok("POST", "/nodes/pve1/qemu/100/status/start", "");
+        lab.run_ok("PUT", CONFIG, "memory=4096");
+        assert!(pending_keys(&mut lab).is_empty());
     });
 }
 
 #[test]
-fn a_stop_applies_what_waits_and_a_reboot_too() {
+fn stop_shutdown_and_reboot_apply_pending_changes() {
     in_every_release(|| {
         for verb in ["stop", "shutdown", "reboot"] {
-            let mut lab = running();
-            lab.done("PUT", CONFIG, "cores=4&delete=net0");
-            lab.done("POST", &format!("/nodes/pve1/qemu/100/status/{verb}"), "");
-            assert!(waits(&mut lab).is_empty(), "{verb}");
+            let mut lab = running_lab();
+            lab.run_ok("PUT", CONFIG, "cores=4&delete=net0");
+            lab.run_ok("POST", &format!("/nodes/pve1/qemu/100/status/{verb}"), "");
+            assert!(pending_keys(&mut lab).is_empty(), "{verb}");
             assert_eq!(lab.get(&format!("{CONFIG}?current=1"))["cores"], 4, "{verb}");
         }
     });
 }
 
 #[test]
-fn a_rebooted_guest_is_up_again_after_its_task() {
+fn rebooted_guests_run_again_after_the_task_ends() {
     in_every_release(|| {
-        let mut lab = running();
-        lab.done("POST", "/nodes/pve1/qemu/100/status/reboot", "");
-        lab.pass(5_000);
+        let mut lab = running_lab();
+        lab.run_ok("POST", "/nodes/pve1/qemu/100/status/reboot", "");
+        lab.advance_ms(5_000);
         let status = lab.get("/nodes/pve1/qemu/100/status/current");
         assert_eq!(status["status"], "running");
         assert!(status["uptime"].as_u64().is_some_and(|uptime| uptime <= 5), "{status}");
@@ -137,24 +137,24 @@ fn a_rebooted_guest_is_up_again_after_its_task() {
 }
 
 #[test]
-fn a_disk_that_is_sent_as_storage_and_size_is_made_each_time() {
+fn disks_given_as_storage_and_size_are_created_on_each_write() {
     in_every_release(|| {
-        let mut lab = Lab::new(SMALL);
-        lab.done("PUT", CONFIG, "scsi1=tank%3A4");
-        lab.done("PUT", CONFIG, "scsi1=tank%3A4");
+        let mut lab = FactsLab::new(SMALL);
+        lab.run_ok("PUT", CONFIG, "scsi1=tank%3A4");
+        lab.run_ok("PUT", CONFIG, "scsi1=tank%3A4");
         let config = lab.get(CONFIG);
         assert_eq!((&config["scsi1"], &config["unused0"]), (&"tank:vm-100-disk-2,size=4G".into(), &"tank:vm-100-disk-1".into()));
-        lab.done("PUT", CONFIG, "scsi1=tank%3Avm-100-disk-2");
+        lab.run_ok("PUT", CONFIG, "scsi1=tank%3Avm-100-disk-2");
         assert_eq!(lab.get(CONFIG)["scsi1"], "tank:vm-100-disk-2,size=4G", "naming it again changes nothing");
-        assert_eq!(lab.error("PUT", CONFIG, "scsi3=tank%3Avm-9-disk-0"), "500 volume 'tank:vm-9-disk-0' does not exist");
+        assert_eq!(lab.request_error("PUT", CONFIG, "scsi3=tank%3Avm-9-disk-0"), "500 volume 'tank:vm-9-disk-0' does not exist");
     });
 }
 
 #[test]
 fn a_new_cd_drive_joins_the_boot_order() {
     in_every_release(|| {
-        let mut lab = Lab::new(SMALL);
-        lab.done("PUT", CONFIG, "cdrom=none%2Cmedia%3Dcdrom");
+        let mut lab = FactsLab::new(SMALL);
+        lab.run_ok("PUT", CONFIG, "cdrom=none%2Cmedia%3Dcdrom");
         let config = lab.get(CONFIG);
         assert_eq!((&config["ide2"], &config["boot"]), (&"none,media=cdrom".into(), &"order=scsi0;net0;ide2".into()));
     });
@@ -163,14 +163,14 @@ fn a_new_cd_drive_joins_the_boot_order() {
 #[test]
 fn any_change_changes_the_digest() {
     in_every_release(|| {
-        let mut lab = running();
-        let digest = |lab: &mut Lab| lab.get(CONFIG)["digest"].clone();
+        let mut lab = running_lab();
+        let digest = |lab: &mut FactsLab| lab.get(CONFIG)["digest"].clone();
         let mut seen: Vec<Value> = vec![digest(&mut lab)];
         for form in ["description=a", "cores=3", "revert=cores", "tags=x"] {
-            lab.done("PUT", CONFIG, form);
+            lab.run_ok("PUT", CONFIG, form);
             seen.push(digest(&mut lab));
         }
-        lab.done("POST", "/nodes/pve1/qemu/100/snapshot", "snapname=s1");
+        lab.run_ok("POST", "/nodes/pve1/qemu/100/snapshot", "snapname=s1");
         seen.push(digest(&mut lab));
         assert_eq!(seen[3], seen[1], "reverting restores the text");
         seen.remove(3);
@@ -184,47 +184,47 @@ fn any_change_changes_the_digest() {
 #[test]
 fn a_balloon_larger_than_the_memory_is_refused() {
     in_every_release(|| {
-        let mut lab = Lab::new(SMALL);
+        let mut lab = FactsLab::new(SMALL);
         let before = lab.get(CONFIG);
         let text = "500 balloon value too large (must be smaller than assigned memory)";
-        assert_eq!(lab.error("PUT", CONFIG, "balloon=2048"), text);
+        assert_eq!(lab.request_error("PUT", CONFIG, "balloon=2048"), text);
         assert_eq!(lab.get(CONFIG), before);
     });
 }
 
 #[test]
-fn a_card_that_the_guest_holds_on_to_is_an_error_and_its_removal_waits() {
+fn cards_that_the_guest_does_not_release_fail_and_stay_pending() {
     in_every_release(|| {
-        let mut lab = Lab::new(&SMALL.replace("name: web,", "name: web, state: running, holds_cards: true,"));
-        let answer = lab.ask("PUT", CONFIG, "delete=net0&description=written");
+        let mut lab = FactsLab::new(&SMALL.replace("name: web,", "name: web, state: running, holds_cards: true,"));
+        let answer = lab.request("PUT", CONFIG, "delete=net0&description=written");
         let body: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
         let text = "hotplug problem - error on hot-unplugging device 'net0' - still busy in guest?\n";
         assert_eq!((answer.status, &body["errors"]["net0"]), (400, &text.into()));
-        assert_eq!(waits(&mut lab), ["boot", "net0"]);
+        assert_eq!(pending_keys(&mut lab), ["boot", "net0"]);
         assert_eq!(lab.get(CONFIG)["description"], "written", "the rest was written");
     });
 }
 
 #[test]
-fn a_put_waits_for_a_task_that_ends_soon() {
+fn config_updates_wait_for_a_task_that_ends_soon() {
     in_every_release(|| {
-        let mut lab = Lab::new(SMALL);
-        let start = lab.ask("POST", "/nodes/pve1/qemu/100/status/start", "");
+        let mut lab = FactsLab::new(SMALL);
+        let start = lab.request("POST", "/nodes/pve1/qemu/100/status/start", "");
         assert_eq!(start.status, 200);
-        let answer = lab.ask("PUT", CONFIG, "cores=4");
+        let answer = lab.request("PUT", CONFIG, "cores=4");
         assert_eq!((answer.status, answer.delay_ms), (200, 600));
         assert_eq!(lab.get(&format!("{CONFIG}?current=1"))["cores"], 2, "the guest runs by then, so the change waits");
     });
 }
 
 #[test]
-fn a_suspended_guest_is_stopped_and_locked_and_wakes_up() {
+fn guests_suspended_to_disk_are_stopped_and_locked_and_resume() {
     in_every_release(|| {
-        let mut lab = running();
-        lab.done("POST", "/nodes/pve1/qemu/100/status/suspend", "todisk=1");
+        let mut lab = running_lab();
+        lab.run_ok("POST", "/nodes/pve1/qemu/100/status/suspend", "todisk=1");
         let status = lab.get("/nodes/pve1/qemu/100/status/current");
         assert_eq!((&status["status"], &status["lock"]), (&"stopped".into(), &"suspended".into()));
-        lab.done("POST", "/nodes/pve1/qemu/100/status/start", "");
+        lab.run_ok("POST", "/nodes/pve1/qemu/100/status/start", "");
         let status = lab.get("/nodes/pve1/qemu/100/status/current");
         assert_eq!((&status["status"], status.get("lock")), (&"running".into(), None));
     });

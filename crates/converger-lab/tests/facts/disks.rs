@@ -1,19 +1,19 @@
 //! Snapshots, clones, templates, sizes.
 
-use converger_lab::Act;
+use converger_lab::WorldEvent;
 
-use crate::lab::{Lab, SMALL, data, in_every_release, release};
+use crate::lab::{FactsLab, SMALL, current_release, in_every_release, response_data};
 
 const GUEST: &str = "/nodes/pve1/qemu/100";
 
 #[test]
-fn a_rollback_brings_the_config_of_that_moment_back_but_not_the_notes() {
+fn rollback_restores_the_config_but_not_the_description() {
     in_every_release(|| {
-        let mut lab = Lab::new(SMALL);
-        lab.done("POST", &format!("{GUEST}/snapshot"), "snapname=s1&description=first");
+        let mut lab = FactsLab::new(SMALL);
+        lab.run_ok("POST", &format!("{GUEST}/snapshot"), "snapname=s1&description=first");
         let genid = lab.get(&format!("{GUEST}/config"))["vmgenid"].clone();
-        lab.done("PUT", &format!("{GUEST}/config"), "cores=8&description=today");
-        lab.done("POST", &format!("{GUEST}/snapshot/s1/rollback"), "");
+        lab.run_ok("PUT", &format!("{GUEST}/config"), "cores=8&description=today");
+        lab.run_ok("POST", &format!("{GUEST}/snapshot/s1/rollback"), "");
         let config = lab.get(&format!("{GUEST}/config"));
         assert_eq!((&config["cores"], &config["description"], &config["parent"]), (&2.into(), &"today".into(), &"s1".into()));
         assert_ne!(config["vmgenid"], genid, "going back is a new generation");
@@ -21,13 +21,13 @@ fn a_rollback_brings_the_config_of_that_moment_back_but_not_the_notes() {
 }
 
 #[test]
-fn snapshots_form_a_chain_and_a_deleted_one_is_bridged() {
+fn deleting_a_snapshot_relinks_the_chain() {
     in_every_release(|| {
-        let mut lab = Lab::new(SMALL);
+        let mut lab = FactsLab::new(SMALL);
         for name in ["s1", "s2", "s3"] {
-            lab.done("POST", &format!("{GUEST}/snapshot"), &format!("snapname={name}"));
+            lab.run_ok("POST", &format!("{GUEST}/snapshot"), &format!("snapname={name}"));
         }
-        lab.done("DELETE", &format!("{GUEST}/snapshot/s2"), "");
+        lab.run_ok("DELETE", &format!("{GUEST}/snapshot/s2"), "");
         let list = lab.get(&format!("{GUEST}/snapshot"));
         let parent =
             |name: &str| list.as_array().into_iter().flatten().find(|entry| entry["name"] == name).map(|entry| entry["parent"].clone());
@@ -36,48 +36,48 @@ fn snapshots_form_a_chain_and_a_deleted_one_is_bridged() {
 }
 
 #[test]
-fn a_storage_without_snapshots_says_so_in_the_task() {
+fn snapshots_on_unsupported_storage_fail_in_the_task() {
     in_every_release(|| {
-        let mut lab = Lab::new(SMALL);
-        lab.done("PUT", &format!("{GUEST}/config"), "scsi1=local%3A1");
-        assert_eq!(lab.task("POST", &format!("{GUEST}/snapshot"), "snapname=s1"), "snapshot feature is not available");
+        let mut lab = FactsLab::new(SMALL);
+        lab.run_ok("PUT", &format!("{GUEST}/config"), "scsi1=local%3A1");
+        assert_eq!(lab.run_task("POST", &format!("{GUEST}/snapshot"), "snapname=s1"), "snapshot feature is not available");
     });
 }
 
 #[test]
-fn sizes_grow_absolutely_or_by_more_and_never_shrink() {
+fn disks_grow_to_a_size_or_by_an_amount_and_never_shrink() {
     in_every_release(|| {
-        let mut lab = Lab::new(SMALL);
+        let mut lab = FactsLab::new(SMALL);
         let resize = format!("{GUEST}/resize");
-        lab.done("PUT", &resize, "disk=scsi0&size=16G");
+        lab.run_ok("PUT", &resize, "disk=scsi0&size=16G");
         // The same size is no change.
-        lab.done("PUT", &resize, "disk=scsi0&size=16G");
-        lab.done("PUT", &resize, "disk=scsi0&size=%2B512M");
+        lab.run_ok("PUT", &resize, "disk=scsi0&size=16G");
+        lab.run_ok("PUT", &resize, "disk=scsi0&size=%2B512M");
         assert_eq!(lab.get(&format!("{GUEST}/config"))["scsi0"], "tank:vm-100-disk-0,size=16896M");
-        let shrunk = match release() {
-            7 => lab.error("PUT", &resize, "disk=scsi0&size=1G"),
-            _ => lab.task("PUT", &resize, "disk=scsi0&size=1G"),
+        let shrunk = match current_release() {
+            7 => lab.request_error("PUT", &resize, "disk=scsi0&size=1G"),
+            _ => lab.run_task("PUT", &resize, "disk=scsi0&size=1G"),
         };
         assert!(shrunk.ends_with("shrinking disks is not supported"), "{shrunk}");
-        assert_eq!(lab.error("PUT", &resize, "disk=scsi0&size=%2Bbanana"), "400 Parameter verification failed.");
+        assert_eq!(lab.request_error("PUT", &resize, "disk=scsi0&size=%2Bbanana"), "400 Parameter verification failed.");
         let container = "/nodes/pve1/lxc/200/resize";
-        assert_eq!(lab.error("PUT", container, "disk=rootfs&size=4G"), "500 disk is already at specified size");
-        assert_eq!(lab.error("PUT", container, "disk=rootfs&size=1G"), "500 unable to shrink disk size");
-        assert_eq!(lab.task("PUT", container, "disk=rootfs&size=5G"), "OK");
+        assert_eq!(lab.request_error("PUT", container, "disk=rootfs&size=4G"), "500 disk is already at specified size");
+        assert_eq!(lab.request_error("PUT", container, "disk=rootfs&size=1G"), "500 unable to shrink disk size");
+        assert_eq!(lab.run_task("PUT", container, "disk=rootfs&size=5G"), "OK");
     });
 }
 
 #[test]
-fn a_disk_does_not_grow_on_an_older_reading() {
+fn disks_do_not_grow_with_a_stale_digest() {
     for flavour in [7, 8, 9] {
         for (guest, disk, text) in [("qemu/100", "scsi0", "checksum mis"), ("lxc/200", "rootfs", "detected modified configuration")] {
-            let mut lab = Lab::new(&format!("flavour: {flavour}\n{SMALL}"));
+            let mut lab = FactsLab::new(&format!("flavour: {flavour}\n{SMALL}"));
             let path = format!("/nodes/pve1/{guest}");
             let digest = lab.get(&format!("{path}/config"))["digest"].as_str().unwrap_or_default().to_owned();
-            lab.done("PUT", &format!("{path}/config"), "onboot=1");
-            let answer = lab.ask("PUT", &format!("{path}/resize"), &format!("disk={disk}&size=20G&digest={digest}"));
-            let upid = data(&answer).as_str().map(str::to_owned);
-            let error = upid.map_or(answer.reason, |upid| lab.wait(&upid));
+            lab.run_ok("PUT", &format!("{path}/config"), "onboot=1");
+            let answer = lab.request("PUT", &format!("{path}/resize"), &format!("disk={disk}&size=20G&digest={digest}"));
+            let upid = response_data(&answer).as_str().map(str::to_owned);
+            let error = upid.map_or(answer.reason, |upid| lab.wait_for_task(&upid));
             assert!(error.contains(&text.replace("mis", if flavour == 7 { "miss" } else { "mis" })), "{flavour} {guest}: {error}");
             let size = lab.get(&format!("{path}/config"))[disk].clone();
             assert!(!size.as_str().unwrap_or_default().contains("20G"), "{flavour} {guest}: {size}");
@@ -86,10 +86,11 @@ fn a_disk_does_not_grow_on_an_older_reading() {
 }
 
 #[test]
-fn a_clone_has_its_own_marks_and_inherits_the_rest() {
+fn clones_have_their_own_birth_marks_and_inherit_the_rest() {
     in_every_release(|| {
-        let mut lab = Lab::new(&SMALL.replace("cores: 2,", "cores: 2, tags: 'prod;web', onboot: 1, protection: 1, description: notes,"));
-        let answer = lab.done("POST", &format!("{GUEST}/clone"), "newid=300&name=copy");
+        let mut lab =
+            FactsLab::new(&SMALL.replace("cores: 2,", "cores: 2, tags: 'prod;web', onboot: 1, protection: 1, description: notes,"));
+        let answer = lab.run_ok("POST", &format!("{GUEST}/clone"), "newid=300&name=copy");
         assert!(answer.as_str().is_some_and(|upid| upid.contains(":qmclone:100:")), "the task is about the source");
         let (old, new) = (lab.get(&format!("{GUEST}/config")), lab.get("/nodes/pve1/qemu/300/config"));
         for key in ["smbios1", "vmgenid", "net0", "scsi0", "name"] {
@@ -102,14 +103,14 @@ fn a_clone_has_its_own_marks_and_inherits_the_rest() {
 }
 
 #[test]
-fn while_it_is_made_a_clone_is_locked() {
+fn clones_are_locked_while_they_are_created() {
     in_every_release(|| {
-        let mut lab = Lab::new(SMALL);
-        lab.ask("POST", &format!("{GUEST}/clone"), "newid=300");
-        let row = lab.row(300);
+        let mut lab = FactsLab::new(SMALL);
+        lab.request("POST", &format!("{GUEST}/clone"), "newid=300");
+        let row = lab.resource_row(300);
         assert_eq!((&row["lock"], &row["status"]), (&"clone".into(), &"unknown".into()));
-        lab.pass(20_000);
-        let row = lab.row(300);
+        lab.advance_ms(20_000);
+        let row = lab.resource_row(300);
         assert_eq!((row.get("lock"), &row["status"], &row["name"]), (None, &"stopped".into(), &"Copy-of-VM-web".into()));
     });
 }
@@ -117,62 +118,65 @@ fn while_it_is_made_a_clone_is_locked() {
 #[test]
 fn a_template_cannot_be_started_and_is_the_base_of_linked_clones() {
     in_every_release(|| {
-        let mut lab = Lab::new(SMALL);
-        lab.done("POST", &format!("{GUEST}/template"), "");
-        assert_eq!(lab.task("POST", &format!("{GUEST}/status/start"), ""), "you can't start a vm if it's a template");
-        lab.done("POST", &format!("{GUEST}/clone"), "newid=300");
-        let error = lab.task("DELETE", GUEST, "");
+        let mut lab = FactsLab::new(SMALL);
+        lab.run_ok("POST", &format!("{GUEST}/template"), "");
+        assert_eq!(lab.run_task("POST", &format!("{GUEST}/status/start"), ""), "you can't start a vm if it's a template");
+        lab.run_ok("POST", &format!("{GUEST}/clone"), "newid=300");
+        let error = lab.run_task("DELETE", GUEST, "");
         assert_eq!(error, "base volume 'tank:base-100-disk-0' is still in use by linked cloned");
-        lab.done("DELETE", "/nodes/pve1/qemu/300", "");
-        lab.done("DELETE", GUEST, "");
+        lab.run_ok("DELETE", "/nodes/pve1/qemu/300", "");
+        lab.run_ok("DELETE", GUEST, "");
     });
 }
 
 #[test]
-fn a_linked_clone_is_of_a_template_and_stays_on_its_storage() {
+fn linked_clones_need_a_template_and_stay_on_its_storage() {
     in_every_release(|| {
-        let mut lab = Lab::new(SMALL);
+        let mut lab = FactsLab::new(SMALL);
         let clone = format!("{GUEST}/clone");
         assert_eq!(
-            lab.error("POST", &clone, "newid=300&full=0"),
+            lab.request_error("POST", &clone, "newid=300&full=0"),
             "500 Linked clone feature is not supported for 'tank:vm-100-disk-0' (scsi0)"
         );
-        lab.done("POST", &format!("{GUEST}/template"), "");
-        assert_eq!(lab.error("POST", &clone, "newid=300&full=0&storage=local"), "500 parameter 'storage' not allowed for linked clones");
-        lab.done("POST", &clone, "newid=300&full=0");
-        lab.done("POST", &clone, "newid=301&full=1&storage=local");
-        let disk = |lab: &mut Lab, vmid: u32| lab.get(&format!("/nodes/pve1/qemu/{vmid}/config"))["scsi0"].as_str().map(str::to_owned);
+        lab.run_ok("POST", &format!("{GUEST}/template"), "");
+        assert_eq!(
+            lab.request_error("POST", &clone, "newid=300&full=0&storage=local"),
+            "500 parameter 'storage' not allowed for linked clones"
+        );
+        lab.run_ok("POST", &clone, "newid=300&full=0");
+        lab.run_ok("POST", &clone, "newid=301&full=1&storage=local");
+        let disk = |lab: &mut FactsLab, vmid: u32| lab.get(&format!("/nodes/pve1/qemu/{vmid}/config"))["scsi0"].as_str().map(str::to_owned);
         assert!(disk(&mut lab, 300).is_some_and(|disk| disk.starts_with("tank:")));
         assert!(disk(&mut lab, 301).is_some_and(|disk| disk.starts_with("local:")));
     });
 }
 
 #[test]
-fn a_clone_on_another_node_takes_disks_that_both_nodes_reach() {
+fn clones_to_another_node_need_shared_disks() {
     in_every_release(|| {
-        let mut lab = Lab::new(&SMALL.replace("nodes: { pve1: {} }", "cluster: lab\nnodes: { pve1: {}, pve2: {} }"));
+        let mut lab = FactsLab::new(&SMALL.replace("nodes: { pve1: {} }", "cluster: lab\nnodes: { pve1: {}, pve2: {} }"));
         let clone = format!("{GUEST}/clone");
-        let error = lab.error("POST", &clone, "newid=300&target=pve2&full=1&storage=local");
+        let error = lab.request_error("POST", &clone, "newid=300&target=pve2&full=1&storage=local");
         assert_eq!(error, "500 can't clone to non-shared storage 'local'");
-        lab.done("POST", &clone, "newid=300&target=pve2&full=1");
-        assert_eq!(lab.row(300)["node"], "pve2");
-        lab.done("POST", &clone, "newid=301&full=1&storage=local");
-        let error = lab.error("POST", "/nodes/pve1/qemu/301/clone", "newid=302&target=pve2");
+        lab.run_ok("POST", &clone, "newid=300&target=pve2&full=1");
+        assert_eq!(lab.resource_row(300)["node"], "pve2");
+        lab.run_ok("POST", &clone, "newid=301&full=1&storage=local");
+        let error = lab.request_error("POST", "/nodes/pve1/qemu/301/clone", "newid=302&target=pve2");
         assert_eq!(error, "500 can't clone VM to node 'pve2' (VM uses local storage)");
-        let error = lab.error("POST", &clone, "newid=303&target=pve9");
+        let error = lab.request_error("POST", &clone, "newid=303&target=pve9");
         assert_eq!(error, "500 no such cluster node 'pve9'");
     });
 }
 
 /// What was asked for is looked at before the guest is, and a guest's lock before its disks.
 #[test]
-fn a_clone_is_refused_for_the_first_thing_that_is_wrong() {
+fn clones_are_refused_for_the_first_error() {
     in_every_release(|| {
-        let mut lab = Lab::new(&SMALL.replace("nodes: { pve1: {} }", "cluster: lab\nnodes: { pve1: {}, pve2: {} }"));
-        lab.act(Act::Lock(100, "backup".to_owned()));
-        lab.act(Act::Lock(200, "backup".to_owned()));
+        let mut lab = FactsLab::new(&SMALL.replace("nodes: { pve1: {} }", "cluster: lab\nnodes: { pve1: {}, pve2: {} }"));
+        lab.apply_event(WorldEvent::Lock(100, "backup".to_owned()));
+        lab.apply_event(WorldEvent::Lock(200, "backup".to_owned()));
         for (path, word) in [(GUEST, "VM"), ("/nodes/pve1/lxc/200", "CT")] {
-            let mut refused = |form: &str| lab.error("POST", &format!("{path}/clone"), form);
+            let mut refused = |form: &str| lab.request_error("POST", &format!("{path}/clone"), form);
             assert_eq!(refused("newid=300&target=pve9&storage=nosuch"), "500 no such cluster node 'pve9'");
             assert_eq!(refused("newid=300&storage=nosuch"), "500 storage 'nosuch' does not exist");
             assert_eq!(refused("newid=300&target=pve2&storage=local"), "500 can't clone to non-shared storage 'local'");
@@ -182,10 +186,11 @@ fn a_clone_is_refused_for_the_first_thing_that_is_wrong() {
 }
 
 #[test]
-fn a_storage_lists_disks_and_files_by_what_they_are() {
+fn storages_list_content_by_type() {
     in_every_release(|| {
-        let mut lab = Lab::new(&SMALL.replace("path: /var/lib/vz", "path: /var/lib/vz, files: [vztmpl/debian.tar.zst, iso/debian.iso]"));
-        let volumes = |lab: &mut Lab, query: &str| {
+        let mut lab =
+            FactsLab::new(&SMALL.replace("path: /var/lib/vz", "path: /var/lib/vz, files: [vztmpl/debian.tar.zst, iso/debian.iso]"));
+        let volumes = |lab: &mut FactsLab, query: &str| {
             let list = lab.get(&format!("/nodes/pve1/storage/{query}"));
             list.as_array().into_iter().flatten().filter_map(|entry| entry["volid"].as_str().map(str::to_owned)).collect::<Vec<_>>()
         };
@@ -196,52 +201,52 @@ fn a_storage_lists_disks_and_files_by_what_they_are() {
 }
 
 #[test]
-fn destroying_takes_permissions_pool_and_firewall_along() {
+fn destroying_a_guest_removes_its_permissions_pool_membership_and_firewall() {
     in_every_release(|| {
-        let mut lab = Lab::new(&format!("{SMALL}pools: {{ p: {{ guests: [100] }} }}\n"));
-        lab.done("PUT", &format!("{GUEST}/firewall/options"), "enable=1");
-        lab.done("PUT", "/access/acl", "path=%2Fvms%2F100&users=root%40pam&roles=PVEVMUser");
-        lab.done("DELETE", GUEST, "");
+        let mut lab = FactsLab::new(&format!("{SMALL}pools: {{ p: {{ guests: [100] }} }}\n"));
+        lab.run_ok("PUT", &format!("{GUEST}/firewall/options"), "enable=1");
+        lab.run_ok("PUT", "/access/acl", "path=%2Fvms%2F100&users=root%40pam&roles=PVEVMUser");
+        lab.run_ok("DELETE", GUEST, "");
         assert_eq!(lab.get("/pools/p")["members"], serde_json::json!([]));
         assert_eq!(lab.get("/access/acl"), serde_json::json!([]));
-        lab.done("POST", "/nodes/pve1/qemu", "vmid=100&name=other");
+        lab.run_ok("POST", "/nodes/pve1/qemu", "vmid=100&name=other");
         assert!(lab.get(&format!("{GUEST}/firewall/options")).get("enable").is_none());
     });
 }
 
 #[test]
-fn an_image_of_first_settings_is_made_once_copied_to_clones_and_goes_with_its_guest() {
-    let mut lab = Lab::new(SMALL);
-    let volumes = |lab: &mut Lab| -> Vec<String> {
+fn cloud_init_images_are_created_once_copied_to_clones_and_destroyed_with_their_guest() {
+    let mut lab = FactsLab::new(SMALL);
+    let volumes = |lab: &mut FactsLab| -> Vec<String> {
         let content = lab.get("/nodes/pve1/storage/tank/content");
         let ids = content.as_array().into_iter().flatten().filter_map(|volume| volume["volid"].as_str().map(str::to_owned));
         ids.filter(|id| id.ends_with("cloudinit")).collect()
     };
-    lab.done("PUT", &format!("{GUEST}/config"), "ide2=tank%3Acloudinit");
+    lab.run_ok("PUT", &format!("{GUEST}/config"), "ide2=tank%3Acloudinit");
     assert_eq!(lab.get(&format!("{GUEST}/config"))["ide2"], "tank:vm-100-cloudinit,media=cdrom");
-    let second = lab.error("PUT", &format!("{GUEST}/config"), "ide0=tank%3Acloudinit");
+    let second = lab.request_error("PUT", &format!("{GUEST}/config"), "ide0=tank%3Acloudinit");
     assert!(second.starts_with("500 disk image '") && second.ends_with("vm-100-cloudinit' already exists"), "{second}");
-    lab.done("POST", &format!("{GUEST}/clone"), "newid=300");
+    lab.run_ok("POST", &format!("{GUEST}/clone"), "newid=300");
     assert_eq!(lab.get("/nodes/pve1/qemu/300/config")["ide2"], "tank:vm-300-cloudinit,media=cdrom,size=4M");
     assert_eq!(volumes(&mut lab), ["tank:vm-100-cloudinit", "tank:vm-300-cloudinit"]);
-    lab.done("PUT", &format!("{GUEST}/config"), "delete=ide2");
-    lab.done("DELETE", "/nodes/pve1/qemu/300", "");
+    lab.run_ok("PUT", &format!("{GUEST}/config"), "delete=ide2");
+    lab.run_ok("DELETE", "/nodes/pve1/qemu/300", "");
     assert_eq!(volumes(&mut lab), Vec::<String>::new(), "deleting the drive or the guest destroys the image");
     assert_eq!(lab.get(&format!("{GUEST}/config")).get("unused0"), None, "it is never set aside");
 }
 
 #[test]
-fn to_unlink_a_disk_sets_it_aside_and_to_force_that_destroys_it() {
-    let mut lab = Lab::new(SMALL);
+fn unlinked_disks_become_unused_and_forced_unlinking_destroys_them() {
+    let mut lab = FactsLab::new(SMALL);
     let unlink = format!("{GUEST}/unlink");
-    lab.done("PUT", &unlink, "idlist=scsi0");
+    lab.run_ok("PUT", &unlink, "idlist=scsi0");
     let config = lab.get(&format!("{GUEST}/config"));
     assert_eq!((config.get("scsi0"), &config["unused0"]), (None, &"tank:vm-100-disk-0".into()));
-    lab.done("PUT", &unlink, "idlist=unused0&force=1");
+    lab.run_ok("PUT", &unlink, "idlist=unused0&force=1");
     assert_eq!(lab.get(&format!("{GUEST}/config")).get("unused0"), None);
-    assert_eq!(lab.error("PUT", &unlink, "idlist=banana7"), "400 Parameter verification failed.");
+    assert_eq!(lab.request_error("PUT", &unlink, "idlist=banana7"), "400 Parameter verification failed.");
     assert_eq!(
-        lab.error("PUT", "/nodes/pve1/qemu/999/unlink", "idlist=scsi0"),
+        lab.request_error("PUT", "/nodes/pve1/qemu/999/unlink", "idlist=scsi0"),
         "500 Configuration file 'nodes/pve1/qemu-server/999.conf' does not exist"
     );
 }

@@ -1,6 +1,6 @@
 //! What docs/lab.md says about worlds, held against what is really read: every example builds, every key is named.
 
-use converger_lab::{Setting, World};
+use converger_lab::{World, WorldSpec};
 
 const PAGE: &str = include_str!("../../../../docs/lab.md");
 
@@ -11,14 +11,14 @@ const EXAMPLES: [(&str, &str); 3] = [
 ];
 
 fn check_builds(name: &str, yaml: &str) {
-    let setting = Setting::from_yaml(yaml).unwrap_or_else(|fault| panic!("{name}: {fault}\n{yaml}"));
+    let setting = WorldSpec::from_yaml(yaml).unwrap_or_else(|fault| panic!("{name}: {fault}\n{yaml}"));
     if let Err(fault) = World::new(&setting) {
         panic!("{name}: {fault}\n{yaml}");
     }
 }
 
 #[test]
-fn every_example_is_a_world() {
+fn every_documented_example_builds_a_world() {
     let blocks: Vec<&str> = PAGE.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
     assert!(blocks.len() >= 9, "{} examples", blocks.len());
     for block in blocks {
@@ -30,8 +30,8 @@ fn every_example_is_a_world() {
 }
 
 /// The words that the reader would have taken in place of `zzz`.
-fn expected(yaml: &str) -> Vec<String> {
-    let fault = match Setting::from_yaml(yaml) {
+fn accepted_words(yaml: &str) -> Vec<String> {
+    let fault = match WorldSpec::from_yaml(yaml) {
         Err(fault) => fault,
         Ok(_) => panic!("taken: {yaml}"),
     };
@@ -41,7 +41,7 @@ fn expected(yaml: &str) -> Vec<String> {
 }
 
 #[test]
-fn every_key_and_every_fault_is_named() {
+fn every_key_and_every_fault_is_documented() {
     let probes = [
         "zzz: 1",
         "nodes: { a: { zzz: 1 } }",
@@ -78,7 +78,7 @@ fn every_key_and_every_fault_is_named() {
         })
     };
     for probe in probes {
-        let words = expected(probe);
+        let words = accepted_words(probe);
         let lacking: Vec<&String> = words.iter().filter(|word| !is_named(word)).collect();
         assert!(!words.is_empty() && lacking.is_empty(), "{probe}: docs/lab.md does not name {lacking:?}");
     }

@@ -2,26 +2,26 @@
 
 use serde_json::Value;
 
-use crate::lab::{CLUSTER, Lab, SMALL, data};
+use crate::lab::{CLUSTER, FactsLab, SMALL, response_data};
 
-fn lab(flavour: u8) -> Lab {
-    Lab::new(&format!("flavour: {flavour}\n{SMALL}"))
+fn lab_of_release(flavour: u8) -> FactsLab {
+    FactsLab::new(&format!("flavour: {flavour}\n{SMALL}"))
 }
 
 const CONFIG: &str = "/nodes/pve1/qemu/100/config";
 
 #[test]
-fn each_release_says_its_name() {
+fn each_release_reports_its_version() {
     for (flavour, release) in [(7, "7.4"), (8, "8.4"), (9, "9.2")] {
-        assert_eq!(lab(flavour).get("/version")["release"], release);
-        assert_eq!(lab(flavour).get("/nodes/pve1/version")["release"], release);
+        assert_eq!(lab_of_release(flavour).get("/version")["release"], release);
+        assert_eq!(lab_of_release(flavour).get("/nodes/pve1/version")["release"], release);
     }
 }
 
 #[test]
-fn the_text_of_an_error_is_in_the_body_since_eight() {
+fn error_texts_are_in_the_body_since_release_8() {
     for (flavour, message) in [(7, None), (8, Some("no options specified\n")), (9, Some("no options specified\n"))] {
-        let answer = lab(flavour).ask("PUT", CONFIG, "");
+        let answer = lab_of_release(flavour).request("PUT", CONFIG, "");
         assert_eq!((answer.status, answer.reason.as_str()), (500, "no options specified"));
         let body: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
         assert_eq!(body.get("message").and_then(Value::as_str), message, "{flavour}");
@@ -29,73 +29,77 @@ fn the_text_of_an_error_is_in_the_body_since_eight() {
 }
 
 #[test]
-fn memory_is_a_number_in_seven_and_a_text_since() {
+fn memory_is_a_number_in_release_7_and_text_since() {
     for (flavour, memory) in [(7, Value::from(1024)), (8, "1024".into()), (9, "1024".into())] {
-        assert_eq!(lab(flavour).get(CONFIG)["memory"], memory);
-        let pending = lab(flavour).get("/nodes/pve1/qemu/100/pending");
+        assert_eq!(lab_of_release(flavour).get(CONFIG)["memory"], memory);
+        let pending = lab_of_release(flavour).get("/nodes/pve1/qemu/100/pending");
         let item = pending.as_array().into_iter().flatten().find(|item| item["key"] == "memory").cloned().unwrap_or_default();
         assert_eq!(item["value"], memory);
     }
-    assert_eq!(lab(7).error("PUT", CONFIG, "memory=current%3D2048"), "400 Parameter verification failed.");
-    lab(8).done("PUT", CONFIG, "memory=current%3D2048");
+    assert_eq!(lab_of_release(7).request_error("PUT", CONFIG, "memory=current%3D2048"), "400 Parameter verification failed.");
+    lab_of_release(8).run_ok("PUT", CONFIG, "memory=current%3D2048");
 }
 
 #[test]
-fn the_digest_error_lost_a_letter_after_seven() {
+fn digest_errors_are_misspelled_in_release_7_only() {
     let digest = "0".repeat(40);
     for (flavour, word) in [(7, "missmatch"), (8, "mismatch"), (9, "mismatch")] {
-        let error = lab(flavour).error("PUT", CONFIG, &format!("cores=1&digest={digest}"));
+        let error = lab_of_release(flavour).request_error("PUT", CONFIG, &format!("cores=1&digest={digest}"));
         assert_eq!(error, format!("500 checksum {word} (file change by other user?)"));
     }
 }
 
 #[test]
-fn a_resize_is_a_task_since_eight() {
+fn resize_is_a_task_since_release_8() {
     for flavour in [7, 8, 9] {
-        let mut lab = lab(flavour);
-        let answer = data(&lab.ask("PUT", "/nodes/pve1/qemu/100/resize", "disk=scsi0&size=16G"));
+        let mut lab = lab_of_release(flavour);
+        let answer = response_data(&lab.request("PUT", "/nodes/pve1/qemu/100/resize", "disk=scsi0&size=16G"));
         assert_eq!(answer.is_null(), flavour == 7, "{flavour}");
-        lab.pass(1_000);
+        lab.advance_ms(1_000);
         assert_eq!(lab.get(CONFIG)["scsi0"], "tank:vm-100-disk-0,size=16G");
     }
-    let shrink = lab(7).error("PUT", "/nodes/pve1/qemu/100/resize", "disk=scsi0&size=1G");
+    let shrink = lab_of_release(7).request_error("PUT", "/nodes/pve1/qemu/100/resize", "disk=scsi0&size=1G");
     assert_eq!(shrink, "500 shrinking disks is not supported");
 }
 
 #[test]
-fn what_came_later_is_refused_before() {
+fn methods_and_parameters_are_refused_before_their_release() {
     let stop = "/nodes/pve1/qemu/100/status/stop";
-    assert_eq!(lab(7).error("POST", stop, "overrule-shutdown=1"), "400 Parameter verification failed.");
-    lab(8).done("POST", stop, "overrule-shutdown=1");
-    assert_eq!(lab(7).error("PUT", "/pools", "poolid=p"), "501 Method 'PUT /pools' not implemented");
-    assert_eq!(lab(8).error("PUT", CONFIG, "allow-ksm=0"), "400 Parameter verification failed.");
-    assert_eq!(lab(8).error("GET", "/nodes/pve1/lxc/200/migrate", ""), "501 Method 'GET /nodes/pve1/lxc/200/migrate' not implemented");
-    lab(9).get("/nodes/pve1/lxc/200/migrate");
+    assert_eq!(lab_of_release(7).request_error("POST", stop, "overrule-shutdown=1"), "400 Parameter verification failed.");
+    lab_of_release(8).run_ok("POST", stop, "overrule-shutdown=1");
+    assert_eq!(lab_of_release(7).request_error("PUT", "/pools", "poolid=p"), "501 Method 'PUT /pools' not implemented");
+    assert_eq!(lab_of_release(8).request_error("PUT", CONFIG, "allow-ksm=0"), "400 Parameter verification failed.");
+    assert_eq!(
+        lab_of_release(8).request_error("GET", "/nodes/pve1/lxc/200/migrate", ""),
+        "501 Method 'GET /nodes/pve1/lxc/200/migrate' not implemented"
+    );
+    lab_of_release(9).get("/nodes/pve1/lxc/200/migrate");
 }
 
 #[test]
-fn groups_of_high_availability_ended_with_nine() {
+fn ha_groups_are_refused_since_release_9() {
     for (flavour, fine) in [(7, true), (8, true), (9, false)] {
-        let answer = lab(flavour).ask("POST", "/cluster/ha/resources", "sid=vm%3A100&group=grp");
+        let answer = lab_of_release(flavour).request("POST", "/cluster/ha/resources", "sid=vm%3A100&group=grp");
         assert_eq!(answer.status == 200, fine, "{flavour}: {}", answer.reason);
     }
 }
 
 #[test]
-fn privileges_follow_the_release() {
+fn privileges_depend_on_the_release() {
     for (flavour, monitor, agent, sdn) in [(7, true, false, false), (8, true, false, true), (9, false, true, true)] {
-        let held = lab(flavour).get("/access/permissions?path=/")["/"].clone();
+        let held = lab_of_release(flavour).get("/access/permissions?path=/")["/"].clone();
         let has = |name: &str| held.get(name).is_some();
         assert_eq!((has("VM.Monitor"), has("VM.GuestAgent.Audit"), has("SDN.Use")), (monitor, agent, sdn), "{flavour}");
     }
 }
 
 #[test]
-fn json_truth_is_refused_in_seven_and_a_json_body_lost_on_the_way_to_another_node() {
+fn release_7_refuses_json_booleans_and_loses_proxied_json_bodies() {
     let put = |flavour: u8, path: &str, body: &str| {
-        let mut lab = Lab::new(&format!("flavour: {flavour}\n{CLUSTER}"));
-        let request = converger_lab::Request::new("PUT", path).token("root@pam!t=s").header("Content-Type", "application/json");
-        let request = converger_lab::Request { body: body.as_bytes().to_vec(), ..request };
+        let mut lab = FactsLab::new(&format!("flavour: {flavour}\n{CLUSTER}"));
+        let request =
+            converger_lab::LabRequest::new("PUT", path).with_token("root@pam!t=s").with_header("Content-Type", "application/json");
+        let request = converger_lab::LabRequest { body: body.as_bytes().to_vec(), ..request };
         let answer = lab.world.answer(lab.now_ms, &request);
         format!("{} {}", answer.status, answer.reason)
     };
@@ -112,8 +116,8 @@ fn json_truth_is_refused_in_seven_and_a_json_body_lost_on_the_way_to_another_nod
 #[test]
 fn extjs_is_the_same_in_all_releases() {
     for flavour in [7, 8, 9] {
-        let mut lab = lab(flavour);
-        let request = converger_lab::Request::new("PUT", &format!("/api2/extjs{CONFIG}")).token("root@pam!t=s");
+        let mut lab = lab_of_release(flavour);
+        let request = converger_lab::LabRequest::new("PUT", &format!("/api2/extjs{CONFIG}")).with_token("root@pam!t=s");
         let answer = lab.world.answer(lab.now_ms, &request);
         let body: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
         assert_eq!((answer.status, &body["success"], &body["message"]), (200, &0.into(), &"no options specified\n".into()));

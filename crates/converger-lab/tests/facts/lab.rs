@@ -4,24 +4,24 @@
 
 use std::cell::Cell;
 
-use converger_lab::{Act, Answer, Flavour, Request, Setting, World, verify_answer};
+use converger_lab::{Flavour, LabRequest, LabResponse, World, WorldEvent, WorldSpec, verify_response};
 use serde_json::Value;
 
 /// A world under way.
-pub(crate) struct Lab {
+pub(crate) struct FactsLab {
     pub(crate) world: World,
     pub(crate) now_ms: u64,
     token: String,
 }
 
 thread_local! {
-    static RELEASE: Cell<u8> = const { Cell::new(9) };
+    static CURRENT_RELEASE: Cell<u8> = const { Cell::new(9) };
 }
 
 /// Says which release it was if something panics.
-struct Release(u8);
+struct ReleaseOnPanic(u8);
 
-impl Drop for Release {
+impl Drop for ReleaseOnPanic {
     fn drop(&mut self) {
         if std::thread::panicking() {
             eprintln!("release {}", self.0);
@@ -32,15 +32,15 @@ impl Drop for Release {
 /// A fact that holds in 7, 8 and 9: labs from files that name no release play each of them in turn.
 pub(crate) fn in_every_release(test: impl Fn()) {
     for release in [7, 8, 9] {
-        let _release = Release(release);
-        RELEASE.set(release);
+        let _release = ReleaseOnPanic(release);
+        CURRENT_RELEASE.set(release);
         test();
     }
 }
 
 /// The release of the turn.
-pub(crate) fn release() -> u8 {
-    RELEASE.get()
+pub(crate) fn current_release() -> u8 {
+    CURRENT_RELEASE.get()
 }
 
 /// One node with a stopped virtual machine 100 and a stopped container 200.
@@ -67,16 +67,16 @@ guests:
   - { vmid: 103, kind: qemu, node: c, name: three, state: running }
 ";
 
-impl Lab {
+impl FactsLab {
     pub(crate) fn new(yaml: &str) -> Self {
-        let mut setting = Setting::from_yaml(yaml).unwrap_or_else(|error| panic!("{error}"));
+        let mut setting = WorldSpec::from_yaml(yaml).unwrap_or_else(|error| panic!("{error}"));
         if !yaml.contains("flavour:") {
-            setting.flavour = Flavour::try_from(release()).unwrap_or_else(|error| panic!("{error}"));
+            setting.flavour = Flavour::try_from(current_release()).unwrap_or_else(|error| panic!("{error}"));
         }
-        Self::of(&setting)
+        Self::from_spec(&setting)
     }
 
-    pub(crate) fn of(setting: &Setting) -> Self {
+    pub(crate) fn from_spec(setting: &WorldSpec) -> Self {
         let world = World::new(setting).unwrap_or_else(|error| panic!("{error}"));
         let token = setting.tokens.iter().next().map(|(id, token)| format!("{id}={}", token.secret)).unwrap_or_default();
         // A first round has been told.
@@ -84,85 +84,85 @@ impl Lab {
     }
 
     /// The same lab, asked by another token.
-    pub(crate) fn by(mut self, token: &str) -> Self {
+    pub(crate) fn with_token(mut self, token: &str) -> Self {
         token.clone_into(&mut self.token);
         self
     }
 
-    pub(crate) fn pass(&mut self, ms: u64) {
+    pub(crate) fn advance_ms(&mut self, ms: u64) {
         self.now_ms += ms;
     }
 
-    pub(crate) fn act(&mut self, act: Act) {
-        self.world.act(self.now_ms, act);
+    pub(crate) fn apply_event(&mut self, act: WorldEvent) {
+        self.world.apply_event(self.now_ms, act);
     }
 
-    pub(crate) fn ask(&mut self, method: &str, path: &str, form: &str) -> Answer {
-        let mut request = Request::new(method, &format!("/api2/json{path}")).token(&self.token);
+    pub(crate) fn request(&mut self, method: &str, path: &str, form: &str) -> LabResponse {
+        let mut request = LabRequest::new(method, &format!("/api2/json{path}")).with_token(&self.token);
         if !form.is_empty() {
-            request = request.form(form);
+            request = request.with_form(form);
         }
         let answer = self.world.answer(self.now_ms, &request);
-        self.verified(&request, answer)
+        self.check_response_form(&request, answer)
     }
 
     /// Whatever the lab says, it says in the form that its release has.
-    fn verified(&self, request: &Request, answer: Answer) -> Answer {
-        verify_answer(self.world.flavour(), request, &answer).unwrap_or_else(|error| panic!("{error}"));
+    fn check_response_form(&self, request: &LabRequest, answer: LabResponse) -> LabResponse {
+        verify_response(self.world.flavour(), request, &answer).unwrap_or_else(|error| panic!("{error}"));
         answer
     }
 
     /// The same in the shape that the client asks for: the whole body.
-    pub(crate) fn ask_extjs(&mut self, method: &str, path: &str, form: &str) -> (Answer, Value) {
-        let request = Request::new(method, &format!("/api2/extjs{path}")).token(&self.token).form(form);
-        let request = if form.is_empty() { Request { body: Vec::new(), ..request } } else { request };
+    pub(crate) fn request_extjs(&mut self, method: &str, path: &str, form: &str) -> (LabResponse, Value) {
+        let request = LabRequest::new(method, &format!("/api2/extjs{path}")).with_token(&self.token).with_form(form);
+        let request = if form.is_empty() { LabRequest { body: Vec::new(), ..request } } else { request };
         let answer = self.world.answer(self.now_ms, &request);
-        let answer = self.verified(&request, answer);
+        let answer = self.check_response_form(&request, answer);
         let body = serde_json::from_slice(&answer.body).unwrap_or_default();
         (answer, body)
     }
 
-    pub(crate) fn ask_at(&mut self, entry: &str, path: &str) -> Answer {
-        let request = Request::new("GET", &format!("/api2/json{path}")).token(&self.token);
+    pub(crate) fn request_at(&mut self, entry: &str, path: &str) -> LabResponse {
+        let request = LabRequest::new("GET", &format!("/api2/json{path}")).with_token(&self.token);
         let answer = self.world.answer_at(self.now_ms, entry, &request);
-        self.verified(&request, answer)
+        self.check_response_form(&request, answer)
     }
 
     /// The data of an answer that must be a 200.
     pub(crate) fn get(&mut self, path: &str) -> Value {
-        let answer = self.ask("GET", path, "");
+        let answer = self.request("GET", path, "");
         assert_eq!(answer.status, 200, "{path}: {}", answer.reason);
-        data(&answer)
+        response_data(&answer)
     }
 
     /// The reason of an answer that must be an error.
-    pub(crate) fn error(&mut self, method: &str, path: &str, form: &str) -> String {
-        let answer = self.ask(method, path, form);
+    pub(crate) fn request_error(&mut self, method: &str, path: &str, form: &str) -> String {
+        let answer = self.request(method, path, form);
         assert!(answer.status >= 400, "{method} {path} {form} must fail");
         format!("{} {}", answer.status, answer.reason)
     }
 
     /// Carry a call out whose task ends well.
-    pub(crate) fn done(&mut self, method: &str, path: &str, form: &str) -> Value {
-        let answer = self.ask(method, path, form);
+    pub(crate) fn run_ok(&mut self, method: &str, path: &str, form: &str) -> Value {
+        let answer = self.request(method, path, form);
         assert_eq!(answer.status, 200, "{method} {path} {form}: {}", answer.reason);
-        let data = data(&answer);
+        let data = response_data(&answer);
         if let Some(upid) = data.as_str().filter(|text| text.starts_with("UPID:")) {
-            assert_eq!(self.wait(upid), "OK", "{method} {path} {form}");
+            assert_eq!(self.wait_for_task(upid), "OK", "{method} {path} {form}");
         }
         data
     }
 
     /// The exit status of a call's task.
-    pub(crate) fn task(&mut self, method: &str, path: &str, form: &str) -> String {
-        let answer = self.ask(method, path, form);
+    pub(crate) fn run_task(&mut self, method: &str, path: &str, form: &str) -> String {
+        let answer = self.request(method, path, form);
         assert_eq!(answer.status, 200, "{method} {path} {form}: {}", answer.reason);
-        let upid = data(&answer).as_str().map(str::to_owned).unwrap_or_else(|| panic!("{path} starts no task"));
-        self.wait(&upid)
+        let upid = response_data(&answer).as_str().map(str::to_owned).unwrap_or_else(|| panic!("{path} starts no task"));
+        self.wait_for_task(&upid)
     }
 
     /// Let time pass until a task is over.
-    pub(crate) fn wait(&mut self, upid: &str) -> String {
+    pub(crate) fn wait_for_task(&mut self, upid: &str) -> String {
         let node = upid.split(':').nth(1).unwrap_or_default();
         let path = format!("/nodes/{node}/tasks/{upid}/status");
         for _ in 0..5_000 {
@@ -170,19 +170,19 @@ impl Lab {
             if status["status"] == "stopped" {
                 return status["exitstatus"].as_str().unwrap_or_default().to_owned();
             }
-            self.pass(100);
+            self.advance_ms(100);
         }
         panic!("{upid} does not end")
     }
 
     /// The row of a guest in `cluster/resources`.
-    pub(crate) fn row(&mut self, vmid: u32) -> Value {
+    pub(crate) fn resource_row(&mut self, vmid: u32) -> Value {
         let rows = self.get("/cluster/resources?type=vm");
         rows.as_array().into_iter().flatten().find(|row| row["vmid"] == vmid).cloned().unwrap_or_default()
     }
 }
 
-pub(crate) fn data(answer: &Answer) -> Value {
+pub(crate) fn response_data(answer: &LabResponse) -> Value {
     let body: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
     body["data"].clone()
 }

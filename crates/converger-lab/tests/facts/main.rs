@@ -4,6 +4,7 @@
 //! What never enters here: what the replay proves already.
 
 mod access;
+mod agent;
 mod backups;
 mod cluster;
 mod config;
@@ -14,15 +15,14 @@ mod faults;
 mod firewall;
 mod flavours;
 mod ha;
-mod inside;
 mod lab;
 mod migration;
-mod people;
 mod pools;
 mod power;
+mod random_requests;
 mod reading;
-mod shapes;
+mod response_forms;
 mod tasks;
-mod walk;
+mod users;
 mod wire;
 mod worlds;

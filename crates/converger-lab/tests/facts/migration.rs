@@ -1,11 +1,11 @@
 //! What Proxmox refuses to move, and what becomes of a guest that moves.
 
-use converger_lab::Act;
+use converger_lab::WorldEvent;
 
-use crate::lab::{Lab, data, in_every_release};
+use crate::lab::{FactsLab, in_every_release, response_data};
 
 /// Three nodes; `fast` is on two of them, `local` is on each for itself, `tank` is shared.
-const NODES: &str = "
+const MIGRATION_SPEC: &str = "
 cluster: lab
 nodes: { a: {}, b: {}, c: {} }
 storages:
@@ -25,51 +25,51 @@ guests:
 #[test]
 fn a_container_does_not_move_while_it_runs() {
     in_every_release(|| {
-        let mut lab = Lab::new(NODES);
-        let ended = lab.task("POST", "/nodes/a/lxc/201/migrate", "target=b&online=1");
+        let mut lab = FactsLab::new(MIGRATION_SPEC);
+        let ended = lab.run_task("POST", "/nodes/a/lxc/201/migrate", "target=b&online=1");
         assert_eq!(ended, "lxc live migration is currently not implemented");
         assert_eq!(lab.get("/nodes/a/lxc/201/status/current")["status"], "running", "it stays where it is");
-        assert!(lab.row(201).get("lock").is_none(), "and free");
+        assert!(lab.resource_row(201).get("lock").is_none(), "and free");
     });
 }
 
 #[test]
-fn a_machine_with_disks_of_its_node_moves_while_it_runs_only_with_them() {
+fn live_migration_with_local_disks_needs_their_migration() {
     in_every_release(|| {
-        let mut lab = Lab::new(NODES);
-        let ended = lab.task("POST", "/nodes/a/qemu/102/migrate", "target=b&online=1");
+        let mut lab = FactsLab::new(MIGRATION_SPEC);
+        let ended = lab.run_task("POST", "/nodes/a/qemu/102/migrate", "target=b&online=1");
         assert_eq!(ended, "can't live migrate attached local disks without with-local-disks option");
-        assert_eq!(lab.row(102)["node"], "a");
-        lab.done("POST", "/nodes/a/qemu/102/migrate", "target=b&online=1&with-local-disks=1");
+        assert_eq!(lab.resource_row(102)["node"], "a");
+        lab.run_ok("POST", "/nodes/a/qemu/102/migrate", "target=b&online=1&with-local-disks=1");
         assert_eq!(lab.get("/nodes/b/qemu/102/status/current")["status"], "running");
-        lab.done("POST", "/nodes/a/qemu/101/migrate", "target=b&online=1");
+        lab.run_ok("POST", "/nodes/a/qemu/101/migrate", "target=b&online=1");
     });
 }
 
 #[test]
-fn a_node_without_the_storage_of_a_disk_takes_no_guest() {
+fn migration_to_a_node_without_the_storage_is_refused() {
     in_every_release(|| {
-        let mut lab = Lab::new(NODES);
-        let error = lab.error("POST", "/nodes/a/qemu/103/migrate", "target=c");
+        let mut lab = FactsLab::new(MIGRATION_SPEC);
+        let error = lab.request_error("POST", "/nodes/a/qemu/103/migrate", "target=c");
         assert_eq!(error, "500 storage 'fast' is not available on node 'c'", "a machine is refused at once");
-        let ended = lab.task("POST", "/nodes/a/lxc/203/migrate", "target=c");
+        let ended = lab.run_task("POST", "/nodes/a/lxc/203/migrate", "target=c");
         assert_eq!(ended, "storage 'fast' is not available on node 'c'", "a container by its task");
-        lab.done("POST", "/nodes/a/qemu/103/migrate", "target=b");
-        lab.done("POST", "/nodes/a/lxc/203/migrate", "target=b");
+        lab.run_ok("POST", "/nodes/a/qemu/103/migrate", "target=b");
+        lab.run_ok("POST", "/nodes/a/lxc/203/migrate", "target=b");
     });
 }
 
 #[test]
-fn a_container_that_moves_by_a_restart_goes_down_and_comes_up_elsewhere() {
+fn containers_restart_on_the_target_node() {
     in_every_release(|| {
-        let mut lab = Lab::new(NODES);
+        let mut lab = FactsLab::new(MIGRATION_SPEC);
         let before = lab.get("/nodes/a/lxc/201/status/current");
-        let upid = data(&lab.ask("POST", "/nodes/a/lxc/201/migrate", "target=b&restart=1"));
+        let upid = response_data(&lab.request("POST", "/nodes/a/lxc/201/migrate", "target=b&restart=1"));
         let mut seen = vec![before["status"].clone()];
         while lab.get(&format!("/nodes/a/tasks/{}/status", upid.as_str().unwrap_or_default()))["status"] == "running" {
             seen.push(lab.get("/nodes/a/lxc/201/status/current")["status"].clone());
-            assert_eq!(lab.row(201)["lock"], "migrate");
-            lab.pass(50);
+            assert_eq!(lab.resource_row(201)["lock"], "migrate");
+            lab.advance_ms(50);
         }
         seen.dedup();
         assert_eq!(seen, ["running", "stopped"]);
@@ -80,26 +80,26 @@ fn a_container_that_moves_by_a_restart_goes_down_and_comes_up_elsewhere() {
 }
 
 #[test]
-fn a_container_that_does_not_listen_stays_where_it_is() {
+fn containers_that_ignore_shutdown_are_not_migrated() {
     in_every_release(|| {
-        let mut lab = Lab::new(NODES);
+        let mut lab = FactsLab::new(MIGRATION_SPEC);
         let began_ms = lab.now_ms;
-        assert_eq!(lab.task("POST", "/nodes/a/lxc/202/migrate", "target=b&restart=1&timeout=20"), "container did not stop");
+        assert_eq!(lab.run_task("POST", "/nodes/a/lxc/202/migrate", "target=b&restart=1&timeout=20"), "container did not stop");
         assert!((20_000..25_000).contains(&(lab.now_ms - began_ms)), "after its time");
         assert_eq!(lab.get("/nodes/a/lxc/202/status/current")["status"], "running");
-        assert!(lab.row(202).get("lock").is_none());
+        assert!(lab.resource_row(202).get("lock").is_none());
     });
 }
 
 #[test]
-fn a_node_that_dies_while_a_container_moves_leaves_it_down_and_locked() {
+fn a_node_failure_during_migration_leaves_the_container_stopped_and_locked() {
     in_every_release(|| {
-        let mut lab = Lab::new(NODES);
-        lab.ask("POST", "/nodes/a/lxc/201/migrate", "target=b&restart=1");
-        lab.act(Act::NodeDown("a".to_owned()));
-        lab.pass(60_000);
-        lab.act(Act::NodeUp("a".to_owned()));
+        let mut lab = FactsLab::new(MIGRATION_SPEC);
+        lab.request("POST", "/nodes/a/lxc/201/migrate", "target=b&restart=1");
+        lab.apply_event(WorldEvent::NodeDown("a".to_owned()));
+        lab.advance_ms(60_000);
+        lab.apply_event(WorldEvent::NodeUp("a".to_owned()));
         assert_eq!(lab.get("/nodes/a/lxc/201/status/current")["status"], "stopped");
-        assert_eq!(lab.row(201)["lock"], "migrate");
+        assert_eq!(lab.resource_row(201)["lock"], "migrate");
     });
 }

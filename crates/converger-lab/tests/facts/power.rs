@@ -1,8 +1,8 @@
 //! Power: what a call says at once, what its task says, and what becomes of the guest.
 
-use converger_lab::{Act, TaskFault, TaskTwist};
+use converger_lab::{TaskFault, TaskFaultEffect, WorldEvent};
 
-use crate::lab::{CLUSTER, Lab, SMALL, data, in_every_release};
+use crate::lab::{CLUSTER, FactsLab, SMALL, in_every_release, response_data};
 
 const GUEST: &str = "/nodes/pve1/qemu/100";
 const CONTAINER: &str = "/nodes/pve1/lxc/200";
@@ -10,36 +10,36 @@ const CONTAINER: &str = "/nodes/pve1/lxc/200";
 #[test]
 fn a_200_for_a_virtual_machine_proves_nothing() {
     in_every_release(|| {
-        let mut lab = Lab::new(SMALL);
+        let mut lab = FactsLab::new(SMALL);
         let status = |verb: &str| format!("{GUEST}/status/{verb}");
-        assert_eq!(lab.task("POST", &status("stop"), ""), "OK", "it was stopped already");
-        assert_eq!(lab.task("POST", &status("shutdown"), ""), "OK");
-        lab.done("POST", &status("start"), "");
-        assert_eq!(lab.task("POST", &status("start"), ""), "VM 100 already running");
+        assert_eq!(lab.run_task("POST", &status("stop"), ""), "OK", "it was stopped already");
+        assert_eq!(lab.run_task("POST", &status("shutdown"), ""), "OK");
+        lab.run_ok("POST", &status("start"), "");
+        assert_eq!(lab.run_task("POST", &status("start"), ""), "VM 100 already running");
         let gone = "Configuration file 'nodes/pve1/qemu-server/999.conf' does not exist";
-        assert_eq!(lab.task("POST", "/nodes/pve1/qemu/999/status/start", ""), gone);
-        let stop = lab.task("POST", "/nodes/pve1/qemu/999/status/stop", "");
+        assert_eq!(lab.run_task("POST", "/nodes/pve1/qemu/999/status/start", ""), gone);
+        let stop = lab.run_task("POST", "/nodes/pve1/qemu/999/status/stop", "");
         assert_eq!(stop, "unable to find configuration file for VM 999 on node 'pve1'");
     });
 }
 
 #[test]
-fn a_container_says_at_once_that_it_does_not_run() {
+fn power_calls_on_a_stopped_container_fail_immediately() {
     in_every_release(|| {
-        let mut lab = Lab::new(SMALL);
+        let mut lab = FactsLab::new(SMALL);
         for verb in ["stop", "shutdown"] {
-            assert_eq!(lab.error("POST", &format!("{CONTAINER}/status/{verb}"), ""), "500 CT 200 not running");
+            assert_eq!(lab.request_error("POST", &format!("{CONTAINER}/status/{verb}"), ""), "500 CT 200 not running");
         }
-        assert_eq!(lab.error("POST", &format!("{GUEST}/status/reboot"), ""), "500 VM 100 not running");
+        assert_eq!(lab.request_error("POST", &format!("{GUEST}/status/reboot"), ""), "500 VM 100 not running");
     });
 }
 
 #[test]
-fn a_paused_guest_hears_no_shutdown() {
+fn paused_guests_refuse_shutdown() {
     in_every_release(|| {
-        let mut lab = Lab::new(&SMALL.replace("name: web,", "name: web, state: paused,"));
+        let mut lab = FactsLab::new(&SMALL.replace("name: web,", "name: web, state: paused,"));
         for verb in ["shutdown", "reboot"] {
-            assert_eq!(lab.error("POST", &format!("{GUEST}/status/{verb}"), ""), "500 VM is paused - cannot shutdown");
+            assert_eq!(lab.request_error("POST", &format!("{GUEST}/status/{verb}"), ""), "500 VM is paused - cannot shutdown");
         }
     });
 }
@@ -48,10 +48,10 @@ fn a_paused_guest_hears_no_shutdown() {
 fn a_shutdown_that_times_out_leaves_the_guest_running() {
     in_every_release(|| {
         let deaf = SMALL.replace("name: web,", "name: web, state: running, deaf: true,");
-        let mut lab = Lab::new(&deaf.replace("name: dns,", "name: dns, state: running, deaf: true,"));
-        let error = lab.task("POST", &format!("{GUEST}/status/shutdown"), "timeout=5");
+        let mut lab = FactsLab::new(&deaf.replace("name: dns,", "name: dns, state: running, deaf: true,"));
+        let error = lab.run_task("POST", &format!("{GUEST}/status/shutdown"), "timeout=5");
         assert_eq!(error, "VM quit/powerdown failed - got timeout");
-        assert_eq!(lab.task("POST", &format!("{CONTAINER}/status/shutdown"), "timeout=5"), "container did not stop");
+        assert_eq!(lab.run_task("POST", &format!("{CONTAINER}/status/shutdown"), "timeout=5"), "container did not stop");
         for guest in [GUEST, CONTAINER] {
             assert_eq!(lab.get(&format!("{guest}/status/current"))["status"], "running");
         }
@@ -59,14 +59,14 @@ fn a_shutdown_that_times_out_leaves_the_guest_running() {
 }
 
 #[test]
-fn a_reboot_ends_before_the_guest_is_up_and_gives_it_another_process() {
+fn reboot_tasks_end_before_the_guest_runs_in_a_new_process() {
     in_every_release(|| {
-        let mut lab = Lab::new(&SMALL.replace("name: web,", "name: web, state: running,"));
-        let pid = |lab: &mut Lab| lab.get(&format!("{GUEST}/status/current"))["pid"].clone();
+        let mut lab = FactsLab::new(&SMALL.replace("name: web,", "name: web, state: running,"));
+        let pid = |lab: &mut FactsLab| lab.get(&format!("{GUEST}/status/current"))["pid"].clone();
         let before = pid(&mut lab);
-        assert_eq!(lab.task("POST", &format!("{GUEST}/status/reboot"), ""), "OK");
+        assert_eq!(lab.run_task("POST", &format!("{GUEST}/status/reboot"), ""), "OK");
         assert_eq!(lab.get(&format!("{GUEST}/status/current"))["status"], "stopped", "it is down, and not up again yet");
-        lab.pass(5_000);
+        lab.advance_ms(5_000);
         let after = pid(&mut lab);
         assert!(before.is_number() && after.is_number() && before != after, "{before} {after}");
     });
@@ -78,15 +78,15 @@ fn a_virtual_machine_with_more_cores_than_its_node_has_does_not_start() {
     in_every_release(|| {
         let two = SMALL.replace("pve1: {}", "pve1: { cpus: 2 }");
         for (form, ends) in [("cores=2", "OK"), ("cores=3", TOO_MANY), ("sockets=2", TOO_MANY), ("cores=4&vcpus=2", TOO_MANY)] {
-            let mut lab = Lab::new(&two);
-            lab.done("PUT", &format!("{GUEST}/config"), form);
-            assert_eq!(lab.task("POST", &format!("{GUEST}/status/start"), ""), ends, "{form}");
+            let mut lab = FactsLab::new(&two);
+            lab.run_ok("PUT", &format!("{GUEST}/config"), form);
+            assert_eq!(lab.run_task("POST", &format!("{GUEST}/status/start"), ""), ends, "{form}");
             let status = if ends == "OK" { "running" } else { "stopped" };
             assert_eq!(lab.get(&format!("{GUEST}/status/current"))["status"], status, "{form}");
         }
-        let mut lab = Lab::new(&two);
-        lab.done("PUT", &format!("{CONTAINER}/config"), "cores=4");
-        lab.done("POST", &format!("{CONTAINER}/status/start"), "");
+        let mut lab = FactsLab::new(&two);
+        lab.run_ok("PUT", &format!("{CONTAINER}/config"), "cores=4");
+        lab.run_ok("POST", &format!("{CONTAINER}/status/start"), "");
     });
 }
 
@@ -97,10 +97,10 @@ const TOO_MANY: &str = "MAX 2 vcpus allowed per VM on this node";
 fn a_reboot_into_more_cores_than_its_node_has_leaves_the_guest_down() {
     in_every_release(|| {
         let two = SMALL.replace("pve1: {}", "pve1: { cpus: 2 }").replace("name: web,", "name: web, state: running,");
-        let mut lab = Lab::new(&two);
-        lab.done("PUT", &format!("{GUEST}/config"), "cores=4");
-        assert_eq!(lab.task("POST", &format!("{GUEST}/status/reboot"), ""), "OK");
-        lab.pass(5_000);
+        let mut lab = FactsLab::new(&two);
+        lab.run_ok("PUT", &format!("{GUEST}/config"), "cores=4");
+        assert_eq!(lab.run_task("POST", &format!("{GUEST}/status/reboot"), ""), "OK");
+        lab.advance_ms(5_000);
         assert_eq!(lab.get(&format!("{GUEST}/status/current"))["status"], "stopped");
         let tasks = lab.get("/nodes/pve1/tasks?source=all&vmid=100");
         let start = tasks.as_array().into_iter().flatten().find(|task| task["type"] == "qmstart").cloned().unwrap_or_default();
@@ -111,69 +111,69 @@ fn a_reboot_into_more_cores_than_its_node_has_leaves_the_guest_down() {
 }
 
 #[test]
-fn a_lock_stops_a_start_in_its_task_and_a_write_at_once() {
+fn locks_fail_starts_in_the_task_and_writes_immediately() {
     in_every_release(|| {
-        let mut lab = Lab::new(SMALL);
-        lab.act(Act::Lock(100, "backup".to_owned()));
-        assert_eq!(lab.task("POST", &format!("{GUEST}/status/start"), ""), "VM is locked (backup)");
-        assert_eq!(lab.task("POST", &format!("{GUEST}/snapshot"), "snapname=s1"), "VM is locked (backup)");
-        assert_eq!(lab.task("DELETE", GUEST, ""), "VM is locked (backup)");
-        assert_eq!(lab.error("PUT", &format!("{GUEST}/config"), "cores=3"), "500 VM is locked (backup)");
-        assert_eq!(lab.error("POST", &format!("{GUEST}/clone"), "newid=300"), "500 VM is locked (backup)");
-        assert_eq!(lab.task("POST", &format!("{GUEST}/status/stop"), ""), "OK", "it is stopped, lock or not");
+        let mut lab = FactsLab::new(SMALL);
+        lab.apply_event(WorldEvent::Lock(100, "backup".to_owned()));
+        assert_eq!(lab.run_task("POST", &format!("{GUEST}/status/start"), ""), "VM is locked (backup)");
+        assert_eq!(lab.run_task("POST", &format!("{GUEST}/snapshot"), "snapname=s1"), "VM is locked (backup)");
+        assert_eq!(lab.run_task("DELETE", GUEST, ""), "VM is locked (backup)");
+        assert_eq!(lab.request_error("PUT", &format!("{GUEST}/config"), "cores=3"), "500 VM is locked (backup)");
+        assert_eq!(lab.request_error("POST", &format!("{GUEST}/clone"), "newid=300"), "500 VM is locked (backup)");
+        assert_eq!(lab.run_task("POST", &format!("{GUEST}/status/stop"), ""), "OK", "it is stopped, lock or not");
     });
 }
 
 #[test]
-fn what_must_not_be_deleted_says_so_at_once() {
+fn protected_and_running_guests_refuse_deletion_immediately() {
     in_every_release(|| {
         let running = SMALL.replace("name: web,", "name: web, state: running,").replace("cores: 1,", "cores: 1, protection: 1,");
-        let mut lab = Lab::new(&running);
-        assert_eq!(lab.error("DELETE", GUEST, ""), "500 VM 100 is running - destroy failed");
-        assert_eq!(lab.error("DELETE", CONTAINER, ""), "500 can't remove CT 200 - protection mode enabled");
+        let mut lab = FactsLab::new(&running);
+        assert_eq!(lab.request_error("DELETE", GUEST, ""), "500 VM 100 is running - destroy failed");
+        assert_eq!(lab.request_error("DELETE", CONTAINER, ""), "500 can't remove CT 200 - protection mode enabled");
         let gone = "500 Configuration file 'nodes/pve1/qemu-server/999.conf' does not exist";
-        assert_eq!(lab.error("DELETE", "/nodes/pve1/qemu/999", ""), gone);
+        assert_eq!(lab.request_error("DELETE", "/nodes/pve1/qemu/999", ""), gone);
     });
 }
 
 #[test]
 fn a_snapshot_of_a_name_that_is_taken_fails_in_its_task() {
     in_every_release(|| {
-        let mut lab = Lab::new(SMALL);
+        let mut lab = FactsLab::new(SMALL);
         for guest in [GUEST, CONTAINER] {
-            lab.done("POST", &format!("{guest}/snapshot"), "snapname=s1");
-            assert_eq!(lab.task("POST", &format!("{guest}/snapshot"), "snapname=s1"), "snapshot name 's1' already used");
-            let error = lab.ask("DELETE", &format!("{guest}/snapshot/nosuch"), "");
-            let text = data(&error).as_str().map(str::to_owned).map_or(error.reason, |upid| lab.wait(&upid));
+            lab.run_ok("POST", &format!("{guest}/snapshot"), "snapname=s1");
+            assert_eq!(lab.run_task("POST", &format!("{guest}/snapshot"), "snapname=s1"), "snapshot name 's1' already used");
+            let error = lab.request("DELETE", &format!("{guest}/snapshot/nosuch"), "");
+            let text = response_data(&error).as_str().map(str::to_owned).map_or(error.reason, |upid| lab.wait_for_task(&upid));
             assert_eq!(text, "snapshot 'nosuch' does not exist");
         }
     });
 }
 
 #[test]
-fn a_copy_to_an_id_that_is_taken_is_refused() {
+fn clones_to_a_used_id_are_refused() {
     in_every_release(|| {
-        let mut lab = Lab::new(SMALL);
-        lab.done("POST", &format!("{GUEST}/clone"), "newid=300&name=copy&full=1");
-        let error = lab.error("POST", &format!("{GUEST}/clone"), "newid=300&name=copy&full=1");
+        let mut lab = FactsLab::new(SMALL);
+        lab.run_ok("POST", &format!("{GUEST}/clone"), "newid=300&name=copy&full=1");
+        let error = lab.request_error("POST", &format!("{GUEST}/clone"), "newid=300&name=copy&full=1");
         assert_eq!(error, "500 unable to create VM 300: config file already exists");
         assert_eq!(lab.get("/nodes/pve1/qemu/300/config")["name"], "copy");
-        lab.done("POST", &format!("{CONTAINER}/clone"), "newid=400&hostname=copy&full=1");
+        lab.run_ok("POST", &format!("{CONTAINER}/clone"), "newid=400&hostname=copy&full=1");
         assert_eq!(lab.get("/nodes/pve1/lxc/400/config")["hostname"], "copy");
-        let error = lab.error("POST", &format!("{CONTAINER}/clone"), "newid=300&hostname=copy&full=1");
+        let error = lab.request_error("POST", &format!("{CONTAINER}/clone"), "newid=300&hostname=copy&full=1");
         assert_eq!(error, "500 VM 300 already exists on node 'pve1'", "whatever kind it is");
     });
 }
 
 #[test]
-fn a_guest_that_runs_moves_only_where_it_is_asked_to_go_on_running() {
+fn running_guests_migrate_only_online_or_by_restart() {
     in_every_release(|| {
         let containers = CLUSTER.replace("vmid: 102, kind: qemu", "vmid: 102, kind: lxc");
-        let mut lab = Lab::new(&containers);
-        assert_eq!(lab.error("POST", "/nodes/a/qemu/101/migrate", "target=c"), "500 can't migrate running VM without --online");
-        let error = lab.error("POST", "/nodes/b/lxc/102/migrate", "target=c");
+        let mut lab = FactsLab::new(&containers);
+        assert_eq!(lab.request_error("POST", "/nodes/a/qemu/101/migrate", "target=c"), "500 can't migrate running VM without --online");
+        let error = lab.request_error("POST", "/nodes/b/lxc/102/migrate", "target=c");
         assert_eq!(error, "500 can't migrate running container without --online or --restart");
-        lab.done("POST", "/nodes/b/lxc/102/migrate", "target=c&restart=1&timeout=60");
+        lab.run_ok("POST", "/nodes/b/lxc/102/migrate", "target=c&restart=1&timeout=60");
         assert_eq!(lab.get("/nodes/c/lxc/102/status/current")["status"], "running");
     });
 }
@@ -181,11 +181,11 @@ fn a_guest_that_runs_moves_only_where_it_is_asked_to_go_on_running() {
 #[test]
 fn a_write_waits_ten_seconds_for_a_task_that_holds_the_guest() {
     in_every_release(|| {
-        let mut lab = Lab::new(SMALL);
-        let hang = TaskFault { kind: Some("qmstart".to_owned()), twist: Some(TaskTwist::Hang), ..TaskFault::default() };
+        let mut lab = FactsLab::new(SMALL);
+        let hang = TaskFault { kind: Some("qmstart".to_owned()), effect: Some(TaskFaultEffect::Hang), ..TaskFault::default() };
         lab.world.add_task_fault(hang);
-        lab.ask("POST", &format!("{GUEST}/status/start"), "");
-        let answer = lab.ask("PUT", &format!("{GUEST}/config"), "cores=3");
+        lab.request("POST", &format!("{GUEST}/status/start"), "");
+        let answer = lab.request("PUT", &format!("{GUEST}/config"), "cores=3");
         let text = "can't lock file '/var/lock/qemu-server/lock-100.conf' - got timeout";
         assert_eq!((answer.status, answer.reason.as_str(), answer.delay_ms), (500, text, 10_000));
     });
@@ -194,23 +194,23 @@ fn a_write_waits_ten_seconds_for_a_task_that_holds_the_guest() {
 #[test]
 fn a_write_waits_ten_seconds_for_a_lock_file_that_no_task_holds() {
     in_every_release(|| {
-        let mut lab = Lab::new(SMALL);
-        lab.act(Act::HoldLockFile(100));
-        let answer = lab.ask("PUT", &format!("{GUEST}/config"), "cores=3");
+        let mut lab = FactsLab::new(SMALL);
+        lab.apply_event(WorldEvent::HoldLockFile(100));
+        let answer = lab.request("PUT", &format!("{GUEST}/config"), "cores=3");
         let text = "can't lock file '/var/lock/qemu-server/lock-100.conf' - got timeout";
         assert_eq!((answer.status, answer.reason.as_str(), answer.delay_ms), (500, text, 10_000));
         assert!(lab.get(&format!("{GUEST}/config"))["lock"].is_null(), "there is no lock in the config");
-        lab.act(Act::FreeLockFile(100));
-        assert_eq!(lab.ask("PUT", &format!("{GUEST}/config"), "cores=3").status, 200);
+        lab.apply_event(WorldEvent::FreeLockFile(100));
+        assert_eq!(lab.request("PUT", &format!("{GUEST}/config"), "cores=3").status, 200);
     });
 }
 
 #[test]
-fn a_task_that_nobody_remembers_is_refused_by_its_status_and_has_an_empty_log() {
+fn unknown_tasks_have_no_status_and_an_empty_log() {
     in_every_release(|| {
-        let mut lab = Lab::new(SMALL);
+        let mut lab = FactsLab::new(SMALL);
         let upid = "UPID:pve1:00000001:00000001:6AFA0639:qmstart:100:root@pam!t:";
-        let (_, body) = lab.ask_extjs("GET", &format!("/nodes/pve1/tasks/{upid}/status"), "");
+        let (_, body) = lab.request_extjs("GET", &format!("/nodes/pve1/tasks/{upid}/status"), "");
         assert_eq!((&body["status"], &body["errors"]["upid"]), (&"400".into(), &"no such task".into()));
         let log = lab.get(&format!("/nodes/pve1/tasks/{upid}/log"));
         assert_eq!(log[0]["t"], "unable to open file - No such file or directory");

@@ -1,57 +1,57 @@
 //! What lists, states and configs say about guests, as far as a reader relies on it.
 
-use converger_lab::Act;
+use converger_lab::WorldEvent;
 use serde_json::{Value, json};
 
-use crate::lab::{CLUSTER, Lab, SMALL, data, in_every_release};
+use crate::lab::{CLUSTER, FactsLab, SMALL, in_every_release, response_data};
 
 const CONFIG: &str = "/nodes/pve1/qemu/100/config";
 
-fn find<'v>(list: &'v Value, key: &str, value: &str) -> &'v Value {
+fn find_item<'v>(list: &'v Value, key: &str, value: &str) -> &'v Value {
     list.as_array().into_iter().flatten().find(|item| item[key] == value).unwrap_or(&Value::Null)
 }
 
 #[test]
-fn lock_tags_and_place_are_in_the_list_at_once() {
+fn lock_tags_and_node_are_listed_immediately() {
     in_every_release(|| {
-        let mut lab = Lab::new(CLUSTER);
-        lab.act(Act::Lock(101, "backup".to_owned()));
-        lab.act(Act::Set(101, "tags".to_owned(), "edge".to_owned()));
-        lab.act(Act::Set(101, "name".to_owned(), "renamed".to_owned()));
-        lab.act(Act::Move(101, "b".to_owned()));
-        let row = lab.row(101);
+        let mut lab = FactsLab::new(CLUSTER);
+        lab.apply_event(WorldEvent::Lock(101, "backup".to_owned()));
+        lab.apply_event(WorldEvent::Set(101, "tags".to_owned(), "edge".to_owned()));
+        lab.apply_event(WorldEvent::Set(101, "name".to_owned(), "renamed".to_owned()));
+        lab.apply_event(WorldEvent::Move(101, "b".to_owned()));
+        let row = lab.resource_row(101);
         assert_eq!((&row["lock"], &row["tags"], &row["node"]), (&"backup".into(), &"edge".into(), &"b".into()));
         assert_eq!(row["name"], "one", "the name is what its node last told");
-        lab.pass(10_000);
-        assert_eq!(lab.row(101)["name"], "renamed");
+        lab.advance_ms(10_000);
+        assert_eq!(lab.resource_row(101)["name"], "renamed");
     });
 }
 
 #[test]
-fn the_list_has_qemus_own_word_and_a_process_makes_it_running() {
+fn lists_show_the_qemu_state_where_status_current_shows_running() {
     in_every_release(|| {
         for word in ["paused", "io-error", "prelaunch", "suspended"] {
-            let mut lab = Lab::new(&SMALL.replace("name: web,", &format!("name: web, state: {word},")));
-            assert_eq!(lab.row(100)["status"], word);
+            let mut lab = FactsLab::new(&SMALL.replace("name: web,", &format!("name: web, state: {word},")));
+            assert_eq!(lab.resource_row(100)["status"], word);
             let status = lab.get("/nodes/pve1/qemu/100/status/current");
             assert_eq!((&status["status"], &status["qmpstatus"]), (&"running".into(), &word.into()));
         }
-        let mut lab = Lab::new(&SMALL.replace("name: dns,", "name: dns, state: running,"));
-        assert_eq!(lab.row(200)["status"], "running");
+        let mut lab = FactsLab::new(&SMALL.replace("name: dns,", "name: dns, state: running,"));
+        assert_eq!(lab.resource_row(200)["status"], "running");
         assert!(lab.get("/nodes/pve1/lxc/200/status/current").get("qmpstatus").is_none(), "a container has no such word");
     });
 }
 
 #[test]
-fn a_new_guest_is_unknown_and_without_a_name_until_its_node_tells() {
+fn new_guests_are_unknown_and_unnamed_until_the_next_broadcast() {
     in_every_release(|| {
-        let mut lab = Lab::new(SMALL);
-        lab.done("POST", "/nodes/pve1/qemu", "vmid=300&name=new");
-        let row = lab.row(300);
+        let mut lab = FactsLab::new(SMALL);
+        lab.run_ok("POST", "/nodes/pve1/qemu", "vmid=300&name=new");
+        let row = lab.resource_row(300);
         assert_eq!((&row["status"], row.get("name"), row.get("template")), (&"unknown".into(), None, None));
         assert_eq!(lab.get("/nodes/pve1/qemu/300/status/current")["status"], "stopped");
-        lab.pass(10_000);
-        assert_eq!((&lab.row(300)["status"], &lab.row(300)["name"]), (&"stopped".into(), &"new".into()));
+        lab.advance_ms(10_000);
+        assert_eq!((&lab.resource_row(300)["status"], &lab.resource_row(300)["name"]), (&"stopped".into(), &"new".into()));
     });
 }
 
@@ -59,25 +59,25 @@ fn a_new_guest_is_unknown_and_without_a_name_until_its_node_tells() {
 fn a_guest_without_a_name_is_shown_by_its_id() {
     in_every_release(|| {
         let bare = SMALL.replace("name: web,", "bare: true,").replace("name: dns,", "bare: true,");
-        let mut lab = Lab::new(&bare);
-        assert_eq!((&lab.row(100)["name"], &lab.row(200)["name"]), (&"VM 100".into(), &"CT200".into()));
+        let mut lab = FactsLab::new(&bare);
+        assert_eq!((&lab.resource_row(100)["name"], &lab.resource_row(200)["name"]), (&"VM 100".into(), &"CT200".into()));
         assert!(lab.get(CONFIG).get("name").is_none());
     });
 }
 
 /// A token that may see one guest only.
-fn limited() -> Lab {
+fn limited_lab() -> FactsLab {
     let yaml = SMALL.replace("full: true", "full: false");
-    Lab::new(&format!("{yaml}acl: [{{ path: /vms/100, role: PVEAuditor, token: 'root@pam!t' }}]\n"))
+    FactsLab::new(&format!("{yaml}acl: [{{ path: /vms/100, role: PVEAuditor, token: 'root@pam!t' }}]\n"))
 }
 
 #[test]
-fn an_id_is_free_or_taken_for_everybody() {
+fn nextid_is_the_same_for_every_caller() {
     in_every_release(|| {
-        let mut lab = limited();
+        let mut lab = limited_lab();
         assert_eq!(lab.get("/cluster/nextid?vmid=300"), "300");
         for vmid in [100, 200] {
-            let answer = lab.ask("GET", &format!("/cluster/nextid?vmid={vmid}"), "");
+            let answer = lab.request("GET", &format!("/cluster/nextid?vmid={vmid}"), "");
             let body: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
             assert_eq!((answer.status, &body["errors"]["vmid"]), (400, &format!("VM {vmid} already exists").into()));
         }
@@ -85,70 +85,70 @@ fn an_id_is_free_or_taken_for_everybody() {
 }
 
 #[test]
-fn what_a_token_may_do_on_a_path_is_told_to_the_token_itself() {
+fn tokens_can_read_their_own_permissions() {
     in_every_release(|| {
-        let mut lab = limited();
+        let mut lab = limited_lab();
         let seen = lab.get("/access/permissions?path=/vms/100");
         assert!(seen["/vms/100"].get("VM.Audit").is_some(), "{seen}");
         assert_eq!(lab.get("/access/permissions?path=/vms/200"), json!({ "/vms/200": {} }));
-        assert_eq!(lab.error("GET", "/nodes/pve1/lxc/200/pending", ""), "403 Permission check failed (/vms/200, VM.Audit)");
+        assert_eq!(lab.request_error("GET", "/nodes/pve1/lxc/200/pending", ""), "403 Permission check failed (/vms/200, VM.Audit)");
     });
 }
 
 #[test]
-fn the_state_of_the_cluster_needs_an_auditor_and_a_node_alone_has_no_row_for_one() {
+fn cluster_status_needs_audit_and_a_single_node_has_no_cluster_row() {
     in_every_release(|| {
-        assert_eq!(limited().error("GET", "/cluster/status", ""), "403 Permission check failed (/, Sys.Audit)");
-        let alone = Lab::new(SMALL).get("/cluster/status");
+        assert_eq!(limited_lab().request_error("GET", "/cluster/status", ""), "403 Permission check failed (/, Sys.Audit)");
+        let alone = FactsLab::new(SMALL).get("/cluster/status");
         assert_eq!((alone.as_array().map(Vec::len), &alone[0]["type"], &alone[0]["online"]), (Some(1), &"node".into(), &1.into()));
-        let many = Lab::new(CLUSTER).get("/cluster/status");
-        let whole = find(&many, "type", "cluster");
+        let many = FactsLab::new(CLUSTER).get("/cluster/status");
+        let whole = find_item(&many, "type", "cluster");
         assert_eq!((&whole["name"], &whole["quorate"], &whole["nodes"]), (&"lab".into(), &1.into(), &3.into()));
-        assert_eq!((&find(&many, "name", "a")["local"], &find(&many, "name", "b")["local"]), (&1.into(), &0.into()));
+        assert_eq!((&find_item(&many, "name", "a")["local"], &find_item(&many, "name", "b")["local"]), (&1.into(), &0.into()));
     });
 }
 
 #[test]
-fn a_guest_newly_managed_has_no_state_in_its_own_node_and_the_wanted_one_in_the_list() {
+fn newly_managed_guests_have_no_ha_state_on_their_node_and_the_requested_one_in_lists() {
     in_every_release(|| {
-        let mut lab = Lab::new(CLUSTER);
+        let mut lab = FactsLab::new(CLUSTER);
         assert_eq!(lab.get("/nodes/a/qemu/101/status/current")["ha"], json!({ "managed": 0 }));
-        lab.done("POST", "/cluster/ha/resources", "sid=vm%3A101");
+        lab.run_ok("POST", "/cluster/ha/resources", "sid=vm%3A101");
         assert_eq!(lab.get("/nodes/a/qemu/101/status/current")["ha"], json!({ "managed": 1, "state": null }));
-        assert_eq!(lab.row(101)["hastate"], "started");
-        lab.pass(20_000);
+        assert_eq!(lab.resource_row(101)["hastate"], "started");
+        lab.advance_ms(20_000);
         assert_eq!(lab.get("/nodes/a/qemu/101/status/current")["ha"]["state"], "started");
     });
 }
 
 #[test]
-fn pending_tells_what_is_in_effect_what_waits_and_the_digest_in_one_answer() {
+fn pending_shows_current_values_pending_values_and_the_digest() {
     in_every_release(|| {
-        let mut lab = Lab::new(&SMALL.replace("name: web,", "name: web, state: running,"));
+        let mut lab = FactsLab::new(&SMALL.replace("name: web,", "name: web, state: running,"));
         let in_sync = lab.get("/nodes/pve1/qemu/100/pending");
         let waits = |items: &Value| {
             let waiting = |item: &&Value| item.get("pending").is_some() || item.get("delete").is_some();
             items.as_array().into_iter().flatten().filter(waiting).count()
         };
         assert_eq!(waits(&in_sync), 0);
-        lab.done("PUT", CONFIG, "cores=4&delete=net0,boot&sockets=2&description=now");
+        lab.run_ok("PUT", CONFIG, "cores=4&delete=net0,boot&sockets=2&description=now");
         let items = lab.get("/nodes/pve1/qemu/100/pending");
-        let cores = find(&items, "key", "cores");
+        let cores = find_item(&items, "key", "cores");
         assert_eq!((&cores["value"], &cores["pending"]), (&2.into(), &4.into()));
-        assert_eq!(find(&items, "key", "sockets").get("value"), None);
-        assert_eq!(find(&items, "key", "boot")["delete"], 1);
-        assert_eq!(find(&items, "key", "description")["value"], "now");
-        assert_eq!(find(&items, "key", "digest")["value"], lab.get(CONFIG)["digest"]);
+        assert_eq!(find_item(&items, "key", "sockets").get("value"), None);
+        assert_eq!(find_item(&items, "key", "boot")["delete"], 1);
+        assert_eq!(find_item(&items, "key", "description")["value"], "now");
+        assert_eq!(find_item(&items, "key", "digest")["value"], lab.get(CONFIG)["digest"]);
     });
 }
 
 #[test]
 fn flags_and_counts_are_numbers_and_decimals_are_text() {
     in_every_release(|| {
-        let mut lab = Lab::new(SMALL);
+        let mut lab = FactsLab::new(SMALL);
         for guest in ["qemu/100", "lxc/200"] {
             let path = format!("/nodes/pve1/{guest}/config");
-            lab.done("PUT", &path, "cores=2&onboot=1&cpulimit=1.5&cpuunits=200");
+            lab.run_ok("PUT", &path, "cores=2&onboot=1&cpulimit=1.5&cpuunits=200");
             let config = lab.get(&path);
             assert_eq!((&config["cores"], &config["onboot"], &config["cpuunits"]), (&2.into(), &1.into(), &200.into()), "{guest}");
             assert_eq!(config["cpulimit"], "1.5", "{guest}");
@@ -157,70 +157,73 @@ fn flags_and_counts_are_numbers_and_decimals_are_text() {
 }
 
 #[test]
-fn what_is_written_is_not_always_what_is_read_back() {
+fn some_values_read_back_differently_than_written() {
     in_every_release(|| {
-        let mut lab = Lab::new(SMALL);
+        let mut lab = FactsLab::new(SMALL);
         let container = "/nodes/pve1/lxc/200/config";
-        lab.done("PUT", CONFIG, "description=abc%20%0A%0A&tags=B,a;b&cpuunits=20000&boot=order%3Dnet0%3Bscsi0&startup=1&agent=1");
+        lab.run_ok("PUT", CONFIG, "description=abc%20%0A%0A&tags=B,a;b&cpuunits=20000&boot=order%3Dnet0%3Bscsi0&startup=1&agent=1");
         let config = lab.get(CONFIG);
         assert_eq!((&config["description"], &config["tags"], &config["cpuunits"]), (&"abc".into(), &"a;b".into(), &10_000.into()));
         assert_eq!((&config["boot"], &config["startup"], &config["agent"]), (&"order=net0;scsi0".into(), &"1".into(), &"1".into()));
-        lab.done("PUT", container, "description=abc");
+        lab.run_ok("PUT", container, "description=abc");
         assert_eq!(lab.get(container)["description"], "abc\n", "a container's notes end with a line");
-        lab.done("PUT", CONFIG, "tags=");
+        lab.run_ok("PUT", CONFIG, "tags=");
         assert_eq!(lab.get(CONFIG)["tags"], " ", "no tag at all is one blank");
-        lab.done("PUT", CONFIG, "delete=tags,description");
+        lab.run_ok("PUT", CONFIG, "delete=tags,description");
         assert!(lab.get(CONFIG).get("tags").is_none() && lab.get(CONFIG).get("description").is_none());
     });
 }
 
 #[test]
-fn a_key_that_is_not_there_may_be_deleted_and_some_may_not() {
+fn deleting_absent_keys_is_allowed_and_required_keys_refused() {
     in_every_release(|| {
-        let mut lab = Lab::new(SMALL);
-        lab.done("PUT", CONFIG, "delete=balloon");
-        assert_eq!(lab.error("PUT", CONFIG, "delete="), "500 no options specified");
+        let mut lab = FactsLab::new(SMALL);
+        lab.run_ok("PUT", CONFIG, "delete=balloon");
+        assert_eq!(lab.request_error("PUT", CONFIG, "delete="), "500 no options specified");
         let container = "/nodes/pve1/lxc/200/config";
-        assert_eq!(lab.error("PUT", container, "delete=memory"), "500 unable to delete required option 'memory'");
+        assert_eq!(lab.request_error("PUT", container, "delete=memory"), "500 unable to delete required option 'memory'");
     });
 }
 
 #[test]
-fn the_list_of_snapshots_has_the_guest_itself_and_says_what_is_unfinished() {
+fn snapshot_lists_include_the_current_state_and_mark_unfinished_snapshots() {
     in_every_release(|| {
-        let mut lab = Lab::new(SMALL);
-        lab.done("POST", "/nodes/pve1/qemu/100/snapshot", "snapname=whole");
-        lab.act(Act::PrepareSnapshot(100, "half".to_owned()));
+        let mut lab = FactsLab::new(SMALL);
+        lab.run_ok("POST", "/nodes/pve1/qemu/100/snapshot", "snapname=whole");
+        lab.apply_event(WorldEvent::PrepareSnapshot(100, "half".to_owned()));
         let list = lab.get("/nodes/pve1/qemu/100/snapshot");
-        assert_eq!(find(&list, "name", "current")["parent"], "whole");
-        assert_eq!((find(&list, "name", "whole").get("snapstate"), &find(&list, "name", "half")["snapstate"]), (None, &"prepare".into()));
-        assert!(find(&list, "name", "whole")["snaptime"].is_u64());
+        assert_eq!(find_item(&list, "name", "current")["parent"], "whole");
+        assert_eq!(
+            (find_item(&list, "name", "whole").get("snapstate"), &find_item(&list, "name", "half")["snapstate"]),
+            (None, &"prepare".into())
+        );
+        assert!(find_item(&list, "name", "whole")["snaptime"].is_u64());
     });
 }
 
 #[test]
-fn a_guest_of_the_other_kind_or_on_another_node_does_not_exist_there() {
+fn guests_exist_only_under_their_own_kind_and_node() {
     in_every_release(|| {
-        let mut lab = Lab::new(CLUSTER);
+        let mut lab = FactsLab::new(CLUSTER);
         for (path, file) in [("b/qemu/101", "b/qemu-server/101"), ("a/lxc/101", "a/lxc/101")] {
-            let answer = lab.ask("GET", &format!("/nodes/{path}/status/current"), "");
+            let answer = lab.request("GET", &format!("/nodes/{path}/status/current"), "");
             assert_eq!(answer.reason, format!("Configuration file 'nodes/{file}.conf' does not exist"));
-            assert!(data(&answer).is_null());
+            assert!(response_data(&answer).is_null());
         }
     });
 }
 
 #[test]
-fn a_guest_uses_something_while_it_runs_and_always_the_same() {
+fn running_guests_have_a_deterministic_load() {
     in_every_release(|| {
-        let mut lab = Lab::new(SMALL);
+        let mut lab = FactsLab::new(SMALL);
         let used = |row: &Value| (row["cpu"].as_f64().unwrap_or(-1.0), row["mem"].as_u64().unwrap_or(u64::MAX), row["maxmem"].as_u64());
         let path = "/nodes/pve1/qemu/100/status/current";
         assert_eq!(used(&lab.get(path)), (0.0, 0, Some(1 << 30)));
-        lab.done("POST", "/nodes/pve1/qemu/100/status/start", "");
-        lab.pass(20_000);
+        lab.run_ok("POST", "/nodes/pve1/qemu/100/status/start", "");
+        lab.advance_ms(20_000);
         let live = used(&lab.get(path));
         assert!(live.0 > 0.0 && live.0 < 1.0 && live.1 > 0 && Some(live.1) < live.2, "{live:?}");
-        assert_eq!(used(&lab.row(100)), live, "and the list says so too");
+        assert_eq!(used(&lab.resource_row(100)), live, "and the list says so too");
     });
 }

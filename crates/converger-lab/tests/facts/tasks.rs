@@ -1,20 +1,20 @@
 //! Tasks: lists, waiting, ends.
 
-use converger_lab::{Act, RequestFault, TaskFault, TaskTwist, Twist};
+use converger_lab::{RequestFault, ResponseFault, TaskFault, TaskFaultEffect, WorldEvent};
 use serde_json::Value;
 
-use crate::lab::{Lab, SMALL, data, in_every_release};
+use crate::lab::{FactsLab, SMALL, in_every_release, response_data};
 
 const START: &str = "/nodes/pve1/qemu/100/status/start";
 
 #[test]
-fn a_second_task_waits_for_the_first_and_goes_on() {
+fn second_tasks_wait_for_the_first_and_continue() {
     in_every_release(|| {
-        let mut lab = Lab::new(SMALL);
-        lab.ask("POST", START, "");
-        let stop = data(&lab.ask("POST", "/nodes/pve1/qemu/100/status/stop", ""));
+        let mut lab = FactsLab::new(SMALL);
+        lab.request("POST", START, "");
+        let stop = response_data(&lab.request("POST", "/nodes/pve1/qemu/100/status/stop", ""));
         let upid = stop.as_str().unwrap_or_default().to_owned();
-        assert_eq!(lab.wait(&upid), "OK");
+        assert_eq!(lab.wait_for_task(&upid), "OK");
         let log = lab.get(&format!("/nodes/pve1/tasks/{upid}/log"));
         let lines: Vec<&str> = log.as_array().into_iter().flatten().filter_map(|line| line["t"].as_str()).collect();
         assert_eq!(lines, ["trying to acquire lock...", " OK", "TASK OK"]);
@@ -23,38 +23,39 @@ fn a_second_task_waits_for_the_first_and_goes_on() {
 }
 
 #[test]
-fn a_node_that_comes_back_has_tasks_without_an_end_and_locks_that_stay() {
+fn restarted_nodes_have_tasks_without_an_end_and_stale_locks() {
     in_every_release(|| {
-        let mut lab = Lab::new(SMALL);
-        let take = data(&lab.ask("POST", "/nodes/pve1/qemu/100/snapshot", "snapname=s1"));
-        lab.pass(50);
-        lab.act(Act::NodeDown("pve1".to_owned()));
-        lab.pass(60_000);
-        lab.act(Act::NodeUp("pve1".to_owned()));
-        lab.pass(1_000);
-        assert_eq!(lab.wait(take.as_str().unwrap_or_default()), "unexpected status");
+        let mut lab = FactsLab::new(SMALL);
+        let take = response_data(&lab.request("POST", "/nodes/pve1/qemu/100/snapshot", "snapname=s1"));
+        lab.advance_ms(50);
+        lab.apply_event(WorldEvent::NodeDown("pve1".to_owned()));
+        lab.advance_ms(60_000);
+        lab.apply_event(WorldEvent::NodeUp("pve1".to_owned()));
+        lab.advance_ms(1_000);
+        assert_eq!(lab.wait_for_task(take.as_str().unwrap_or_default()), "unexpected status");
         assert_eq!(lab.get("/nodes/pve1/qemu/100/status/current")["lock"], "snapshot");
-        assert_eq!(lab.error("PUT", "/nodes/pve1/qemu/100/config", "cores=1"), "500 VM is locked (snapshot)");
+        assert_eq!(lab.request_error("PUT", "/nodes/pve1/qemu/100/config", "cores=1"), "500 VM is locked (snapshot)");
     });
 }
 
 #[test]
 fn tasks_can_fail_hang_and_warn() {
     in_every_release(|| {
-        let mut lab = Lab::new(SMALL);
-        let fault = |nth, twist| TaskFault { kind: Some("qmstart".to_owned()), nth: Some(nth), twist: Some(twist), ..TaskFault::default() };
-        lab.world.add_task_fault(fault(1, TaskTwist::Fail("start failed: QEMU exited with code 1".to_owned())));
-        lab.world.add_task_fault(fault(1, TaskTwist::Warnings(2)));
-        lab.world.add_task_fault(fault(1, TaskTwist::Hang));
-        assert_eq!(lab.task("POST", START, ""), "start failed: QEMU exited with code 1");
-        assert_eq!(lab.task("POST", START, ""), "WARNINGS: 2");
+        let mut lab = FactsLab::new(SMALL);
+        let fault =
+            |nth, twist| TaskFault { kind: Some("qmstart".to_owned()), nth: Some(nth), effect: Some(twist), ..TaskFault::default() };
+        lab.world.add_task_fault(fault(1, TaskFaultEffect::Fail("start failed: QEMU exited with code 1".to_owned())));
+        lab.world.add_task_fault(fault(1, TaskFaultEffect::Warnings(2)));
+        lab.world.add_task_fault(fault(1, TaskFaultEffect::Hang));
+        assert_eq!(lab.run_task("POST", START, ""), "start failed: QEMU exited with code 1");
+        assert_eq!(lab.run_task("POST", START, ""), "WARNINGS: 2");
         assert_eq!(lab.get("/nodes/pve1/qemu/100/status/current")["status"], "running", "a warning is a success");
-        lab.done("POST", "/nodes/pve1/qemu/100/status/stop", "");
-        let upid = data(&lab.ask("POST", START, ""));
-        lab.pass(3_600_000);
+        lab.run_ok("POST", "/nodes/pve1/qemu/100/status/stop", "");
+        let upid = response_data(&lab.request("POST", START, ""));
+        lab.advance_ms(3_600_000);
         let status = lab.get(&format!("/nodes/pve1/tasks/{}/status", upid.as_str().unwrap_or_default()));
         assert_eq!((&status["status"], status.get("exitstatus")), (&"running".into(), None));
-        let error = lab.task("POST", "/nodes/pve1/qemu/100/status/stop", "");
+        let error = lab.run_task("POST", "/nodes/pve1/qemu/100/status/stop", "");
         assert_eq!(error, "can't lock file '/var/lock/qemu-server/lock-100.conf' - got timeout");
     });
 }
@@ -62,15 +63,15 @@ fn tasks_can_fail_hang_and_warn() {
 #[test]
 fn a_nested_task_is_listed_as_running_after_its_end() {
     in_every_release(|| {
-        let mut lab = Lab::new(SMALL);
-        lab.done("POST", "/nodes/pve1/qemu", "vmid=300&memory=512&start=1");
-        lab.pass(1_000);
+        let mut lab = FactsLab::new(SMALL);
+        lab.run_ok("POST", "/nodes/pve1/qemu", "vmid=300&memory=512&start=1");
+        lab.advance_ms(1_000);
         let list = lab.get("/nodes/pve1/tasks?source=all&vmid=300");
         let start = list.as_array().into_iter().flatten().find(|task| task["type"] == "qmstart").cloned().unwrap_or_default();
         assert_eq!(start["status"], "RUNNING");
         let status = lab.get(&format!("/nodes/pve1/tasks/{}/status", start["upid"].as_str().unwrap_or_default()));
         assert_eq!((&status["status"], &status["exitstatus"]), (&"stopped".into(), &"OK".into()));
-        lab.pass(10_000);
+        lab.advance_ms(10_000);
         assert_eq!(lab.get("/nodes/pve1/tasks?source=active"), serde_json::json!([]));
     });
 }
@@ -78,10 +79,10 @@ fn a_nested_task_is_listed_as_running_after_its_end() {
 #[test]
 fn a_finished_task_is_in_the_archive_and_a_running_one_is_not() {
     in_every_release(|| {
-        let mut lab = Lab::new(SMALL);
-        lab.done("POST", START, "");
-        lab.ask("POST", "/nodes/pve1/qemu/100/status/shutdown", "");
-        let kinds = |lab: &mut Lab, source: &str| {
+        let mut lab = FactsLab::new(SMALL);
+        lab.run_ok("POST", START, "");
+        lab.request("POST", "/nodes/pve1/qemu/100/status/shutdown", "");
+        let kinds = |lab: &mut FactsLab, source: &str| {
             let list = lab.get(&format!("/nodes/pve1/tasks?source={source}"));
             list.as_array().into_iter().flatten().map(|task| task["type"].as_str().unwrap_or_default().to_owned()).collect::<Vec<_>>()
         };
@@ -92,16 +93,16 @@ fn a_finished_task_is_in_the_archive_and_a_running_one_is_not() {
 }
 
 #[test]
-fn a_list_of_tasks_ends_at_fifty_with_what_runs_first_and_what_ended_last_next() {
+fn task_lists_hold_fifty_tasks_running_first_then_latest_ended() {
     in_every_release(|| {
-        let mut lab = Lab::new(SMALL);
+        let mut lab = FactsLab::new(SMALL);
         for _ in 0..60 {
-            lab.done("POST", "/nodes/pve1/qemu/100/status/stop", "");
-            lab.pass(1_000);
+            lab.run_ok("POST", "/nodes/pve1/qemu/100/status/stop", "");
+            lab.advance_ms(1_000);
         }
-        lab.ask("POST", START, "");
-        let answer = lab.ask("GET", "/nodes/pve1/tasks?source=all&vmid=100", "");
-        let list = data(&answer);
+        lab.request("POST", START, "");
+        let answer = lab.request("GET", "/nodes/pve1/tasks?source=all&vmid=100", "");
+        let list = response_data(&answer);
         let list = list.as_array().unwrap_or_else(|| panic!("a list"));
         assert_eq!(list.len(), 50);
         let body: serde_json::Value = serde_json::from_slice(&answer.body).unwrap_or_default();
@@ -117,23 +118,23 @@ fn a_list_of_tasks_ends_at_fifty_with_what_runs_first_and_what_ended_last_next()
 #[test]
 fn a_stopped_clone_leaves_nothing_behind() {
     in_every_release(|| {
-        let mut lab = Lab::new(SMALL);
-        let upid = data(&lab.ask("POST", "/nodes/pve1/qemu/100/clone", "newid=300"));
+        let mut lab = FactsLab::new(SMALL);
+        let upid = response_data(&lab.request("POST", "/nodes/pve1/qemu/100/clone", "newid=300"));
         let upid = upid.as_str().unwrap_or_default().to_owned();
-        lab.done("DELETE", &format!("/nodes/pve1/tasks/{upid}"), "");
-        assert_eq!(lab.wait(&upid), "received interrupt");
+        lab.run_ok("DELETE", &format!("/nodes/pve1/tasks/{upid}"), "");
+        assert_eq!(lab.wait_for_task(&upid), "received interrupt");
         assert_eq!(lab.get("/cluster/nextid?vmid=300"), "300");
     });
 }
 
 /// What a call sees before it lets a worker go is said at once, and no task is left of it.
 #[test]
-fn what_is_refused_at_once_begins_no_task() {
+fn immediate_refusals_start_no_task() {
     in_every_release(|| {
-        let mut lab = Lab::new(SMALL);
+        let mut lab = FactsLab::new(SMALL);
         let (qemu, lxc) = ("/nodes/pve1/qemu/100", "/nodes/pve1/lxc/200");
-        let refused = |lab: &mut Lab, method: &str, path: String, form: &str, text: &str| {
-            assert_eq!(lab.error(method, &path, form), format!("500 {text}"));
+        let refused = |lab: &mut FactsLab, method: &str, path: String, form: &str, text: &str| {
+            assert_eq!(lab.request_error(method, &path, form), format!("500 {text}"));
             assert_eq!(lab.get("/nodes/pve1/tasks?source=all"), serde_json::json!([]), "{method} {path}");
         };
         refused(&mut lab, "POST", format!("{lxc}/status/stop"), "", "CT 200 not running");
@@ -143,47 +144,47 @@ fn what_is_refused_at_once_begins_no_task() {
         refused(&mut lab, "PUT", format!("{lxc}/resize"), "disk=rootfs&size=2G", "unable to shrink disk size");
         let gone = "Configuration file 'nodes/pve1/qemu-server/999.conf' does not exist";
         refused(&mut lab, "DELETE", "/nodes/pve1/qemu/999".to_owned(), "", gone);
-        lab.act(Act::Set(100, "protection".to_owned(), "1".to_owned()));
+        lab.apply_event(WorldEvent::Set(100, "protection".to_owned(), "1".to_owned()));
         refused(&mut lab, "DELETE", qemu.to_owned(), "", "can't remove VM 100 - protection mode enabled");
-        lab.act(Act::Set(100, "protection".to_owned(), String::new()));
-        lab.act(Act::Lock(200, "backup".to_owned()));
+        lab.apply_event(WorldEvent::Set(100, "protection".to_owned(), String::new()));
+        lab.apply_event(WorldEvent::Lock(200, "backup".to_owned()));
         refused(&mut lab, "DELETE", lxc.to_owned(), "", "CT is locked (backup)");
-        lab.act(Act::Unlock(200));
-        lab.act(Act::Start(200));
+        lab.apply_event(WorldEvent::Unlock(200));
+        lab.apply_event(WorldEvent::Start(200));
         refused(&mut lab, "POST", format!("{lxc}/status/start"), "", "CT 200 already running");
-        lab.act(Act::Start(100));
+        lab.apply_event(WorldEvent::Start(100));
         refused(&mut lab, "DELETE", qemu.to_owned(), "", "VM 100 is running - destroy failed");
-        lab.act(Act::Say(100, "paused".to_owned()));
+        lab.apply_event(WorldEvent::Say(100, "paused".to_owned()));
         refused(&mut lab, "POST", format!("{qemu}/status/shutdown"), "", "VM is paused - cannot shutdown");
     });
 }
 
 /// As where the list of tasks is locked once the worker was let go.
 #[test]
-fn a_call_that_was_carried_out_may_be_answered_by_an_error() {
+fn completed_calls_may_return_an_error() {
     in_every_release(|| {
-        let mut lab = Lab::new(SMALL);
+        let mut lab = FactsLab::new(SMALL);
         let reason = "can't lock file '/var/log/pve/tasks/.active.lock' - got timeout".to_owned();
-        let twist = Some(Twist::After { status: 500, reason: reason.clone() });
-        lab.world.add_request_fault(RequestFault { method: Some("POST".to_owned()), twist, ..RequestFault::default() });
-        let answer = lab.ask("POST", "/nodes/pve1/qemu/100/status/start", "");
+        let twist = Some(ResponseFault::After { status: 500, reason: reason.clone() });
+        lab.world.add_request_fault(RequestFault { method: Some("POST".to_owned()), fault: twist, ..RequestFault::default() });
+        let answer = lab.request("POST", "/nodes/pve1/qemu/100/status/start", "");
         assert_eq!((answer.status, answer.reason), (500, reason));
         assert_eq!(lab.get("/nodes/pve1/tasks?source=all").as_array().map(Vec::len), Some(1), "the worker is at work all the same");
-        lab.pass(10_000);
+        lab.advance_ms(10_000);
         assert_eq!(lab.get("/nodes/pve1/qemu/100/status/current")["status"], "running");
     });
 }
 
 #[test]
-fn an_error_of_a_handler_has_data_that_is_null_and_one_from_before_has_no_body() {
+fn handler_errors_have_null_data_and_earlier_errors_no_body() {
     in_every_release(|| {
-        let mut lab = Lab::new(SMALL);
-        let plain: Value = serde_json::from_slice(&lab.ask("PUT", "/nodes/pve1/qemu/100/config", "").body).unwrap_or_default();
-        let (_, extjs) = lab.ask_extjs("PUT", "/nodes/pve1/qemu/100/config", "");
+        let mut lab = FactsLab::new(SMALL);
+        let plain: Value = serde_json::from_slice(&lab.request("PUT", "/nodes/pve1/qemu/100/config", "").body).unwrap_or_default();
+        let (_, extjs) = lab.request_extjs("PUT", "/nodes/pve1/qemu/100/config", "");
         for body in [plain, extjs] {
             assert_eq!(body.get("data"), Some(&Value::Null), "{body}");
         }
-        let stranger = lab.by("root@pam!t=wrong").ask("PUT", "/nodes/pve1/qemu/100/config", "cores=1");
+        let stranger = lab.with_token("root@pam!t=wrong").request("PUT", "/nodes/pve1/qemu/100/config", "cores=1");
         assert_eq!((stranger.status, stranger.body), (401, Vec::new()));
     });
 }

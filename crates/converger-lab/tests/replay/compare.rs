@@ -3,40 +3,40 @@
 //! Lists are compared without their order, which is arbitrary in Proxmox. What never enters here:
 //! tolerance; what may differ has a marker in the fixture.
 
-use converger_lab::{Answer, Fate};
+use converger_lab::{LabResponse, WireDelivery};
 use serde_json::Value;
 
-use crate::fixture::{Body, Outcome};
+use crate::fixture::{ExpectedBody, ExpectedOutcome};
 
 /// Stands for a run of characters that differ each time: digits, hexadecimal, colons, dashes.
-const ANY: char = '…';
+const ANY_RUN: char = '…';
 
-pub(crate) fn compare(outcome: &Outcome, answer: &Answer) -> Result<(), String> {
+pub(crate) fn compare_outcome(outcome: &ExpectedOutcome, answer: &LabResponse) -> Result<(), String> {
     match outcome {
-        Outcome::Uncovered(_) | Outcome::Wire(_) => Ok(()),
-        Outcome::Closed if answer.fate == Fate::CloseWithoutAnswer => Ok(()),
-        Outcome::Closed => Err(format!("closed without answer expected, got {}", answer.status)),
-        Outcome::Answered { status, reason, connection, delay_ms, body } => {
-            head(*status, reason, connection, answer)?;
-            delay(*delay_ms, answer.delay_ms)?;
+        ExpectedOutcome::Uncovered(_) | ExpectedOutcome::Wire(_) => Ok(()),
+        ExpectedOutcome::Closed if answer.delivery == WireDelivery::CloseWithoutAnswer => Ok(()),
+        ExpectedOutcome::Closed => Err(format!("closed without answer expected, got {}", answer.status)),
+        ExpectedOutcome::Response { status, reason, connection, delay_ms, body } => {
+            compare_head(*status, reason, connection, answer)?;
+            compare_delay(*delay_ms, answer.delay_ms)?;
             compare_body(body, &answer.body)
         }
     }
 }
 
-pub(crate) fn compare_body(wanted: &Body, found: &[u8]) -> Result<(), String> {
+pub(crate) fn compare_body(wanted: &ExpectedBody, found: &[u8]) -> Result<(), String> {
     let text = String::from_utf8_lossy(found);
     match wanted {
-        Body::Empty if found.is_empty() => Ok(()),
-        Body::Empty => Err(format!("no body expected, got {text}")),
-        Body::Text(wanted) if fits(wanted, &text) => Ok(()),
-        Body::Text(wanted) => Err(format!("expected {wanted:?}, got {text:?}")),
-        Body::Json(wanted) => json(wanted, &text),
+        ExpectedBody::Empty if found.is_empty() => Ok(()),
+        ExpectedBody::Empty => Err(format!("no body expected, got {text}")),
+        ExpectedBody::Text(wanted) if matches_text(wanted, &text) => Ok(()),
+        ExpectedBody::Text(wanted) => Err(format!("expected {wanted:?}, got {text:?}")),
+        ExpectedBody::Json(wanted) => compare_json(wanted, &text),
     }
 }
 
-fn head(status: u16, reason: &str, connection: &[String], answer: &Answer) -> Result<(), String> {
-    if answer.status != status || !fits(reason, &answer.reason) {
+fn compare_head(status: u16, reason: &str, connection: &[String], answer: &LabResponse) -> Result<(), String> {
+    if answer.status != status || !matches_text(reason, &answer.reason) {
         let body = String::from_utf8_lossy(&answer.body);
         return Err(format!("expected {status} {reason:?}, got {} {:?} {body}", answer.status, answer.reason));
     }
@@ -45,29 +45,29 @@ fn head(status: u16, reason: &str, connection: &[String], answer: &Answer) -> Re
 }
 
 /// Long waits are part of the answer; a fifth more or less is the machine's.
-fn delay(wanted_ms: u64, found_ms: u64) -> Result<(), String> {
+fn compare_delay(wanted_ms: u64, found_ms: u64) -> Result<(), String> {
     let near = wanted_ms == 0 || (wanted_ms * 4 / 5..=wanted_ms * 6 / 5).contains(&found_ms);
     if near { Ok(()) } else { Err(format!("expected after {wanted_ms} ms, got after {found_ms} ms")) }
 }
 
-fn json(wanted: &Value, text: &str) -> Result<(), String> {
+fn compare_json(wanted: &Value, text: &str) -> Result<(), String> {
     let found: Value = serde_json::from_str(text).map_err(|error| format!("{error}: {text}"))?;
-    value("", wanted, &found)
+    compare_value("", wanted, &found)
 }
 
 /// Whether two values agree; the error names the place.
-fn value(place: &str, wanted: &Value, found: &Value) -> Result<(), String> {
+fn compare_value(place: &str, wanted: &Value, found: &Value) -> Result<(), String> {
     let differs = || Err(format!("{place}: expected {wanted}, got {found}"));
     match (wanted, found) {
         (Value::String(marker), _) if marker.starts_with('<') => {
-            if marks(marker, found) {
+            if matches_marker(marker, found) {
                 Ok(())
             } else {
                 differs()
             }
         }
         (Value::String(wanted), Value::String(found)) => {
-            if fits(wanted, found) {
+            if matches_text(wanted, found) {
                 Ok(())
             } else {
                 differs()
@@ -75,29 +75,29 @@ fn value(place: &str, wanted: &Value, found: &Value) -> Result<(), String> {
         }
         // What was recorded had items: a list without any would agree with everything.
         (Value::Object(wanted), Value::Array(items)) if wanted.contains_key("<each>") && !items.is_empty() => {
-            items.iter().enumerate().try_for_each(|(index, item)| each(&format!("{place}[{index}]"), &wanted["<each>"], item))
+            items.iter().enumerate().try_for_each(|(index, item)| compare_item_keys(&format!("{place}[{index}]"), &wanted["<each>"], item))
         }
-        (Value::Object(_), Value::Object(_)) => object(place, wanted, found),
-        (Value::Array(wanted), Value::Array(found)) => list(place, wanted, found),
+        (Value::Object(_), Value::Object(_)) => compare_object(place, wanted, found),
+        (Value::Array(wanted), Value::Array(found)) => compare_list(place, wanted, found),
         _ if wanted == found => Ok(()),
         _ => differs(),
     }
 }
 
-fn object(place: &str, wanted: &Value, found: &Value) -> Result<(), String> {
+fn compare_object(place: &str, wanted: &Value, found: &Value) -> Result<(), String> {
     let (Value::Object(wanted), Value::Object(found)) = (wanted, found) else { return Ok(()) };
     if let Some(key) = found.keys().find(|key| !wanted.contains_key(*key)) {
         return Err(format!("{place}: unexpected `{key}`: {}", found[key]));
     }
     for (key, inner) in wanted {
         let Some(here) = found.get(key) else { return Err(format!("{place}: `{key}` is missing, expected {inner}")) };
-        value(&format!("{place}.{key}"), inner, here)?;
+        compare_value(&format!("{place}.{key}"), inner, here)?;
     }
     Ok(())
 }
 
 /// An item of a list that is described by its keys: `name?` may be absent.
-fn each(place: &str, wanted: &Value, found: &Value) -> Result<(), String> {
+fn compare_item_keys(place: &str, wanted: &Value, found: &Value) -> Result<(), String> {
     let (Value::Object(wanted), Value::Object(found)) = (wanted, found) else { return Err(format!("{place}: no object")) };
     let known = |key: &String| wanted.contains_key(key) || wanted.contains_key(&format!("{key}?"));
     if let Some(key) = found.keys().find(|key| !known(key)) {
@@ -105,7 +105,7 @@ fn each(place: &str, wanted: &Value, found: &Value) -> Result<(), String> {
     }
     for (key, marker) in wanted {
         match (found.get(key.trim_end_matches('?')), key.ends_with('?')) {
-            (Some(here), _) => value(&format!("{place}.{key}"), marker, here)?,
+            (Some(here), _) => compare_value(&format!("{place}.{key}"), marker, here)?,
             (None, true) => {}
             (None, false) => return Err(format!("{place}: `{key}` is missing")),
         }
@@ -114,26 +114,26 @@ fn each(place: &str, wanted: &Value, found: &Value) -> Result<(), String> {
 }
 
 /// Each expected item takes the first one that agrees with it.
-fn list(place: &str, wanted: &[Value], found: &[Value]) -> Result<(), String> {
+fn compare_list(place: &str, wanted: &[Value], found: &[Value]) -> Result<(), String> {
     let mut rest: Vec<&Value> = found.iter().collect();
     for item in wanted {
-        match rest.iter().position(|candidate| value(place, item, candidate).is_ok()) {
+        match rest.iter().position(|candidate| compare_value(place, item, candidate).is_ok()) {
             Some(index) => drop(rest.remove(index)),
-            None => return Err(nearest(place, item, &rest)),
+            None => return Err(nearest_difference(place, item, &rest)),
         }
     }
     if rest.is_empty() { Ok(()) } else { Err(format!("{place}: unexpected items {rest:?}")) }
 }
 
 /// For the report: why the likeliest candidate does not agree.
-fn nearest(place: &str, item: &Value, rest: &[&Value]) -> String {
+fn nearest_difference(place: &str, item: &Value, rest: &[&Value]) -> String {
     let same = |key: &str| rest.iter().find(|candidate| item.get(key).is_some() && candidate.get(key) == item.get(key));
     let candidate = ["key", "vmid", "name", "id", "n", "storage", "node"].iter().find_map(|key| same(key));
-    let detail = candidate.and_then(|candidate| value(place, item, candidate).err());
+    let detail = candidate.and_then(|candidate| compare_value(place, item, candidate).err());
     detail.unwrap_or_else(|| format!("{place}: nothing agrees with {item} among {rest:?}"))
 }
 
-fn marks(marker: &str, found: &Value) -> bool {
+fn matches_marker(marker: &str, found: &Value) -> bool {
     let text = found.as_str();
     let (name, argument) = marker.trim_matches(['<', '>']).split_once(' ').unwrap_or((marker.trim_matches(['<', '>']), ""));
     match name {
@@ -142,32 +142,32 @@ fn marks(marker: &str, found: &Value) -> bool {
         "text" => text.is_some(),
         "digest" => text.is_some_and(|text| text.len() == 40 && text.chars().all(|character| character.is_ascii_hexdigit())),
         "fingerprint" => text.is_some_and(|text| text.split(':').count() == 32),
-        "words" => text.is_some_and(|text| sorted(text) == argument),
+        "words" => text.is_some_and(|text| sort_words(text) == argument),
         "privileges" => found.as_object().is_some_and(|held| held.len().to_string() == argument && held.values().all(|flag| flag == 1)),
         _ => false,
     }
 }
 
-fn sorted(text: &str) -> String {
+fn sort_words(text: &str) -> String {
     let mut words: Vec<&str> = text.split(',').collect();
     words.sort_unstable();
     words.join(",")
 }
 
-/// Whether a text agrees with another that has [`ANY`] in it.
-pub(crate) fn fits(wanted: &str, found: &str) -> bool {
-    let Some((head, tail)) = wanted.split_once(ANY) else { return wanted == found };
+/// Whether a text agrees with another that has [`ANY_RUN`] in it.
+pub(crate) fn matches_text(wanted: &str, found: &str) -> bool {
+    let Some((head, tail)) = wanted.split_once(ANY_RUN) else { return wanted == found };
     let Some(rest) = found.strip_prefix(head) else { return false };
     let run =
         rest.find(|character: char| !(character.is_ascii_alphanumeric() || character == ':' || character == '-')).unwrap_or(rest.len());
     // The run may end earlier than it could: the rest decides.
-    (1..=run).rev().any(|length| rest.is_char_boundary(length) && fits(tail, &rest[length..]))
+    (1..=run).rev().any(|length| rest.is_char_boundary(length) && matches_text(tail, &rest[length..]))
 }
 
 #[test]
-fn a_list_that_had_items_is_not_empty_and_each_has_its_keys() {
+fn item_markers_need_a_non_empty_list_with_all_keys() {
     let wanted = serde_json::json!({ "data": { "<each>": { "id": "<text>", "pid?": "<int>" } } });
-    let check = |found: Value| value("", &wanted, &serde_json::json!({ "data": found }));
+    let check = |found: Value| compare_value("", &wanted, &serde_json::json!({ "data": found }));
     assert_eq!(check(serde_json::json!([{ "id": "a" }, { "id": "b", "pid": 1 }])), Ok(()));
     for wrong in [
         serde_json::json!([]),

@@ -16,14 +16,14 @@ mod wire;
 
 use std::collections::BTreeMap;
 
-use fixture::{Exchange, Outcome};
+use fixture::{ExpectedOutcome, RecordedExchange};
 
 /// The share that must agree. It only rises. Ten recordings are about the bytes on the wire and need the server.
 const COVERED_MIN: usize = if cfg!(feature = "server") { 885 } else { 875 };
 const AGREE_MIN: usize = COVERED_MIN;
 
 /// Requests that the world must be able to play at all.
-const RECORDED: usize = 887;
+const RECORDED_REQUESTS: usize = 887;
 
 #[test]
 fn the_lab_answers_as_proxmox_did() {
@@ -35,13 +35,13 @@ fn the_lab_answers_as_proxmox_did() {
     let mut wrong: BTreeMap<u32, String> = BTreeMap::new();
     let mut covered = 0;
     for (setting, text) in servers {
-        let exchanges = fixture::parse(text);
-        let answers = play::play(setting, &exchanges);
+        let exchanges = fixture::parse_fixture(text);
+        let answers = play::play_exchanges(setting, &exchanges);
         for (exchange, answer) in exchanges.iter().zip(answers) {
-            let Exchange { number, label, .. } = exchange;
+            let RecordedExchange { number, label, .. } = exchange;
             match (&exchange.outcome, answer) {
-                (Outcome::Uncovered(reason), _) => drop(uncovered.insert(*number, format!("{label}: {reason}"))),
-                (Outcome::Wire(_), _) if !cfg!(feature = "server") => {
+                (ExpectedOutcome::Uncovered(reason), _) => drop(uncovered.insert(*number, format!("{label}: {reason}"))),
+                (ExpectedOutcome::Wire(_), _) if !cfg!(feature = "server") => {
                     uncovered.insert(*number, format!("{label}: needs the feature `server`"));
                 }
                 (_, Ok(())) => covered += 1,
@@ -52,13 +52,13 @@ fn the_lab_answers_as_proxmox_did() {
             }
         }
     }
-    report(covered, &uncovered, &wrong);
-    assert_eq!(covered + uncovered.len(), RECORDED, "every recording is covered or listed");
+    print_report(covered, &uncovered, &wrong);
+    assert_eq!(covered + uncovered.len(), RECORDED_REQUESTS, "every recording is covered or listed");
     assert!(covered >= COVERED_MIN, "covered {covered}, which was {COVERED_MIN} before");
     assert!(covered - wrong.len() >= AGREE_MIN, "agree {}, which was {AGREE_MIN} before", covered - wrong.len());
 }
 
-fn report(covered: usize, uncovered: &BTreeMap<u32, String>, wrong: &BTreeMap<u32, String>) {
+fn print_report(covered: usize, uncovered: &BTreeMap<u32, String>, wrong: &BTreeMap<u32, String>) {
     for (number, line) in uncovered {
         println!("uncovered [{number}] {line}");
     }

@@ -4,11 +4,11 @@
 
 use std::collections::BTreeMap;
 
-use converger_lab::{Act, Answer, GuestSetting, Request, Setting, World, verify_answer};
+use converger_lab::{GuestSpec, LabRequest, LabResponse, World, WorldEvent, WorldSpec, verify_response};
 use serde_json::Value;
 
-use crate::compare::compare;
-use crate::fixture::{Before, Exchange, Outcome, Wanted};
+use crate::compare::compare_outcome;
+use crate::fixture::{BeforeRequest, ExpectedOutcome, RecordedExchange, RecordedRequest};
 
 /// A task that is waited for must be over within this time.
 const WAIT_MS: u64 = 120_000;
@@ -19,7 +19,7 @@ const PLACEHOLDERS: &[&str] = &["upid", "raw-upid", "digest", "digest-now", "mac
 const TOKEN: &str = "PVEAPIToken=root@pam!probe=SECRET";
 
 /// A world under way, and what its answers said so far.
-struct Stage {
+struct ReplayStage {
     world: World,
     start_ms: u64,
     now_ms: u64,
@@ -30,63 +30,64 @@ struct Stage {
 }
 
 /// Play every exchange; the outcomes in the same order.
-pub(crate) fn play(setting: &str, exchanges: &[Exchange]) -> Vec<Result<(), String>> {
-    let setting = Setting::from_yaml(setting).unwrap_or_else(|error| panic!("{error}"));
+pub(crate) fn play_exchanges(setting: &str, exchanges: &[RecordedExchange]) -> Vec<Result<(), String>> {
+    let setting = WorldSpec::from_yaml(setting).unwrap_or_else(|error| panic!("{error}"));
     let world = World::new(&setting).unwrap_or_else(|error| panic!("{error}"));
     let start_ms = setting.start_ms;
-    let mut stage = Stage { world, start_ms, now_ms: start_ms, upids: BTreeMap::new(), digests: BTreeMap::new(), macs: BTreeMap::new() };
-    exchanges.iter().map(|exchange| one(&mut stage, exchange)).collect()
+    let mut stage =
+        ReplayStage { world, start_ms, now_ms: start_ms, upids: BTreeMap::new(), digests: BTreeMap::new(), macs: BTreeMap::new() };
+    exchanges.iter().map(|exchange| play_exchange(&mut stage, exchange)).collect()
 }
 
-fn one(stage: &mut Stage, exchange: &Exchange) -> Result<(), String> {
-    if let Outcome::Uncovered(_) = exchange.outcome {
+fn play_exchange(stage: &mut ReplayStage, exchange: &RecordedExchange) -> Result<(), String> {
+    if let ExpectedOutcome::Uncovered(_) = exchange.outcome {
         return Ok(());
     }
     for before in &exchange.before {
-        prepare(stage, before)?;
+        apply_before(stage, before)?;
     }
     stage.now_ms = stage.now_ms.max(stage.start_ms + exchange.at_ms);
     #[cfg(feature = "server")]
-    if let Outcome::Wire(wire) = &exchange.outcome {
+    if let ExpectedOutcome::Wire(wire) = &exchange.outcome {
         stage.world.advance_to(stage.now_ms);
-        return crate::wire::play(&mut stage.world, wire);
+        return crate::wire::play_wire(&mut stage.world, wire);
     }
-    let request = request(stage, exchange);
+    let request = build_request(stage, exchange);
     let answer = match &exchange.request.entry {
         Some(entry) => stage.world.answer_at(stage.now_ms, entry, &request),
         None => stage.world.answer(stage.now_ms, &request),
     };
-    remember(stage, &exchange.label, &answer);
-    compare(&exchange.outcome, &answer)?;
-    verify_answer(stage.world.flavour(), &request, &answer).map(drop)
+    remember_ids(stage, &exchange.label, &answer);
+    compare_outcome(&exchange.outcome, &answer)?;
+    verify_response(stage.world.flavour(), &request, &answer).map(drop)
 }
 
-fn prepare(stage: &mut Stage, before: &Before) -> Result<(), String> {
+fn apply_before(stage: &mut ReplayStage, before: &BeforeRequest) -> Result<(), String> {
     match before {
-        Before::Act(at_ms, act) => {
-            let act: Act = serde_json::from_value(act.clone()).map_err(|error| format!("{act}: {error}"))?;
+        BeforeRequest::Act(at_ms, act) => {
+            let act: WorldEvent = serde_json::from_value(act.clone()).map_err(|error| format!("{act}: {error}"))?;
             stage.now_ms = stage.now_ms.max(stage.start_ms + at_ms);
-            stage.world.act(stage.now_ms, act);
+            stage.world.apply_event(stage.now_ms, act);
         }
-        Before::Guest(at_ms, guest) => {
-            let guest: GuestSetting = serde_json::from_value(guest.clone()).map_err(|error| format!("{guest}: {error}"))?;
+        BeforeRequest::Guest(at_ms, guest) => {
+            let guest: GuestSpec = serde_json::from_value(guest.clone()).map_err(|error| format!("{guest}: {error}"))?;
             stage.now_ms = stage.now_ms.max(stage.start_ms + at_ms);
             stage.world.add_guest(stage.now_ms, &guest)?;
         }
-        Before::Wait(label) => wait(stage, label)?,
+        BeforeRequest::Wait(label) => wait_for_task(stage, label)?,
     }
     Ok(())
 }
 
 /// Ask as the recorder did, until the task is over.
-fn wait(stage: &mut Stage, label: &str) -> Result<(), String> {
+fn wait_for_task(stage: &mut ReplayStage, label: &str) -> Result<(), String> {
     let upid = stage.upids.get(label).cloned().ok_or_else(|| format!("`{label}` started no task"))?;
     let node = upid.split(':').nth(1).unwrap_or_default();
-    let path = format!("/api2/json/nodes/{node}/tasks/{}/status", encoded(&upid));
+    let path = format!("/api2/json/nodes/{node}/tasks/{}/status", percent_encode(&upid));
     let until_ms = stage.now_ms + WAIT_MS;
     while stage.now_ms < until_ms {
-        let answer = stage.world.answer(stage.now_ms, &Request::new("GET", &path).header("Authorization", TOKEN));
-        if data(&answer).is_some_and(|data| data.get("status").and_then(Value::as_str) == Some("stopped")) {
+        let answer = stage.world.answer(stage.now_ms, &LabRequest::new("GET", &path).with_header("Authorization", TOKEN));
+        if response_data(&answer).is_some_and(|data| data.get("status").and_then(Value::as_str) == Some("stopped")) {
             return Ok(());
         }
         stage.now_ms += STEP_MS;
@@ -94,12 +95,12 @@ fn wait(stage: &mut Stage, label: &str) -> Result<(), String> {
     Err(format!("the task of `{label}` does not end"))
 }
 
-fn data(answer: &Answer) -> Option<Value> {
+fn response_data(answer: &LabResponse) -> Option<Value> {
     serde_json::from_slice::<Value>(&answer.body).ok().map(|mut body| body["data"].take())
 }
 
-fn remember(stage: &mut Stage, label: &str, answer: &Answer) {
-    let Some(data) = data(answer) else { return };
+fn remember_ids(stage: &mut ReplayStage, label: &str, answer: &LabResponse) {
+    let Some(data) = response_data(answer) else { return };
     if let Some(upid) = data.as_str().filter(|text| text.starts_with("UPID:")) {
         stage.upids.insert(label.to_owned(), upid.to_owned());
     }
@@ -118,37 +119,37 @@ fn remember(stage: &mut Stage, label: &str, answer: &Answer) {
     }
 }
 
-fn request(stage: &mut Stage, exchange: &Exchange) -> Request {
-    let Wanted { user, method, path, headers, body, .. } = &exchange.request;
-    let path = filled(stage, &exchange.label, path);
-    let mut request = Request::new(method, &path);
+fn build_request(stage: &mut ReplayStage, exchange: &RecordedExchange) -> LabRequest {
+    let RecordedRequest { user, method, path, headers, body, .. } = &exchange.request;
+    let path = fill_placeholders(stage, &exchange.label, path);
+    let mut request = LabRequest::new(method, &path);
     if user != "-" {
-        request = request.header("Authorization", &format!("PVEAPIToken={user}=SECRET"));
+        request = request.with_header("Authorization", &format!("PVEAPIToken={user}=SECRET"));
     }
     let mut typed = false;
     for (name, value) in headers {
         typed |= name == "Content-Type";
-        request = with_header(stage, request, name, value);
+        request = add_header(stage, request, name, value);
     }
-    let body = filled(stage, &exchange.label, body);
+    let body = fill_placeholders(stage, &exchange.label, body);
     if !body.is_empty() && !typed {
-        request = request.header("Content-Type", "application/x-www-form-urlencoded");
+        request = request.with_header("Content-Type", "application/x-www-form-urlencoded");
     }
-    request.body = repeated(&body).into_bytes();
+    request.body = expand_repetition(&body).into_bytes();
     request
 }
 
-fn with_header(stage: &Stage, request: Request, name: &str, value: &str) -> Request {
+fn add_header(stage: &ReplayStage, request: LabRequest, name: &str, value: &str) -> LabRequest {
     if value == "<70 lines>" {
-        return (0..70).fold(request, |request, number| request.header(&format!("{name}{number}"), "v"));
+        return (0..70).fold(request, |request, number| request.with_header(&format!("{name}{number}"), "v"));
     }
     let (ticket, companion) = stage.world.ticket("ops@pve");
-    let value = value.replace("{ticket:ops@pve}", &encoded(&ticket)).replace("{companion:ops@pve}", &companion);
-    request.header(name, &repeated(&value))
+    let value = value.replace("{ticket:ops@pve}", &percent_encode(&ticket)).replace("{companion:ops@pve}", &companion);
+    request.with_header(name, &expand_repetition(&value))
 }
 
 /// `abc<70 x>` is `abc` and 70 times `x`.
-fn repeated(text: &str) -> String {
+fn expand_repetition(text: &str) -> String {
     let spelled = || {
         let (head, rest) = text.split_once('<')?;
         let (count, letter) = rest.strip_suffix('>')?.split_once(' ')?;
@@ -158,31 +159,31 @@ fn repeated(text: &str) -> String {
 }
 
 /// `{upid:label}`, `{raw-upid:label}`, `{digest:label}`, `{digest-now:vmid}` and `{mac:label.key}` with what the lab gave.
-fn filled(stage: &mut Stage, label: &str, text: &str) -> String {
+fn fill_placeholders(stage: &mut ReplayStage, label: &str, text: &str) -> String {
     let Some((head, rest)) = text.split_once('{') else { return text.to_owned() };
     let Some((name, tail)) = rest.split_once('}') else { return text.to_owned() };
     let Some((what, of)) = name.split_once(':').filter(|(what, _)| PLACEHOLDERS.contains(what)) else {
         return text.to_owned();
     };
     let value = match what {
-        "upid" => encoded(stage.upids.get(of).map_or("", String::as_str)),
+        "upid" => percent_encode(stage.upids.get(of).map_or("", String::as_str)),
         "raw-upid" => stage.upids.get(of).cloned().unwrap_or_default(),
-        "mac" => encoded(stage.macs.get(of).map_or("", String::as_str)),
-        "digest-now" => digest_now(stage, label, of),
+        "mac" => percent_encode(stage.macs.get(of).map_or("", String::as_str)),
+        "digest-now" => current_digest(stage, label, of),
         _ => stage.digests.get(of).cloned().unwrap_or_default(),
     };
-    let tail = filled(stage, label, tail);
+    let tail = fill_placeholders(stage, label, tail);
     format!("{head}{value}{tail}")
 }
 
-fn digest_now(stage: &mut Stage, label: &str, vmid: &str) -> String {
+fn current_digest(stage: &mut ReplayStage, label: &str, vmid: &str) -> String {
     let path = format!("/api2/json/nodes/pve1/qemu/{vmid}/config");
-    let answer = stage.world.answer(stage.now_ms, &Request::new("GET", &path).header("Authorization", TOKEN));
-    remember(stage, label, &answer);
+    let answer = stage.world.answer(stage.now_ms, &LabRequest::new("GET", &path).with_header("Authorization", TOKEN));
+    remember_ids(stage, label, &answer);
     stage.digests.get(label).cloned().unwrap_or_default()
 }
 
-fn encoded(text: &str) -> String {
+fn percent_encode(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
     text.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
 }

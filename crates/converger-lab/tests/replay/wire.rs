@@ -3,41 +3,42 @@
 //! What never enters here: judgement of a body (see `compare`).
 
 use converger_lab::World;
-use converger_lab::server::{Clock, Server};
+use converger_lab::server::{ClockMode, LabServer};
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use crate::compare::{compare_body, fits};
-use crate::fixture::{Body, Wire};
-use crate::lab::{Caller, Heard, Lab, identity, options, paused, trusting};
+use crate::compare::{compare_body, matches_text};
+use crate::fixture::{ExpectedBody, ExpectedWire};
+use crate::lab::{ReceivedResponse, StreamLab, TestClient, run_paused, server_options, test_certificates, trusting_connector};
 
 /// Say everything, listen to everything, and see when the connection ends. What it does to the world stays.
-pub(crate) fn play(world: &mut World, wire: &Wire) -> Result<(), String> {
+pub(crate) fn play_wire(world: &mut World, wire: &ExpectedWire) -> Result<(), String> {
     let mut outcome = Ok(());
-    paused(async {
-        let identity = identity();
-        let tls = trusting(&identity);
-        let server = Server::of(world.clone(), options(Clock::Virtual { step_ms: 0 }, identity)).expect("a server");
-        let lab = Lab { server, tls, node: "pve1" };
-        outcome = if wire.is_plain { talk(lab.plain(), wire).await } else { talk(lab.call().await, wire).await };
+    run_paused(async {
+        let identity = test_certificates();
+        let tls = trusting_connector(&identity);
+        let server = LabServer::from_world(world.clone(), server_options(ClockMode::Virtual { step_ms: 0 }, identity)).expect("a server");
+        let lab = StreamLab { server, tls, node: "pve1" };
+        outcome =
+            if wire.is_plain { exchange_bytes(lab.connect_plain(), wire).await } else { exchange_bytes(lab.connect().await, wire).await };
         *world = lab.server.world().lock().clone();
     });
     outcome
 }
 
-async fn talk<S: AsyncRead + AsyncWrite + Unpin>(mut caller: Caller<S>, wire: &Wire) -> Result<(), String> {
-    caller.say(&wire.said).await;
+async fn exchange_bytes<S: AsyncRead + AsyncWrite + Unpin>(mut caller: TestClient<S>, wire: &ExpectedWire) -> Result<(), String> {
+    caller.send(&wire.sent).await;
     for (lines, body) in &wire.answers {
-        let heard = caller.hear().await.ok_or("the connection ended before the answer")?;
-        compare(lines, body, &heard)?;
+        let heard = caller.read_response().await.ok_or("the connection ended before the answer")?;
+        compare_response(lines, body, &heard)?;
     }
-    let closed_ms = caller.ends_after_ms().await;
+    let closed_ms = caller.closed_after_ms().await;
     if closed_ms == wire.closed_ms { Ok(()) } else { Err(format!("closed after {closed_ms} ms, expected after {}", wire.closed_ms)) }
 }
 
-fn compare(lines: &[String], body: &Body, heard: &Heard) -> Result<(), String> {
+fn compare_response(lines: &[String], body: &ExpectedBody, heard: &ReceivedResponse) -> Result<(), String> {
     let headers = heard.headers.iter().map(|(name, value)| format!("{name}: {value}"));
     let found: Vec<String> = std::iter::once(heard.line.clone()).chain(headers).collect();
-    let agree = lines.len() == found.len() && lines.iter().zip(&found).all(|(wanted, found)| fits(wanted, found));
+    let agree = lines.len() == found.len() && lines.iter().zip(&found).all(|(wanted, found)| matches_text(wanted, found));
     if !agree {
         return Err(format!("expected {lines:?}, got {found:?}"));
     }

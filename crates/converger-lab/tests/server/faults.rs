@@ -2,113 +2,115 @@
 
 use std::io::Read as _;
 
-use converger_lab::server::Clock;
-use converger_lab::{Setting, Twist};
+use converger_lab::server::ClockMode;
+use converger_lab::{ResponseFault, WorldSpec};
 use tokio::time::Instant;
 
-use crate::lab::{Caller, Heard, Lab, WORLD, get, paused, put};
+use crate::lab::{ReceivedResponse, StreamLab, TestClient, WORLD, get_request, put_request, run_paused};
 
 /// What a script comes to: a world in which this happens to every request.
-fn scripted(twist: &str) -> Lab {
-    Lab::of(&format!("{WORLD}faults: {{ requests: [{{ twist: {twist} }}] }}\n"), Clock::Real { speed: 1 })
+fn lab_with_fault_script(twist: &str) -> StreamLab {
+    StreamLab::from_yaml(&format!("{WORLD}faults: {{ requests: [{{ twist: {twist} }}] }}\n"), ClockMode::Real { speed: 1 })
 }
 
-async fn asked(lab: &Lab, request: &str) -> Option<Heard> {
-    let mut caller = lab.call().await;
-    caller.say(request).await;
-    caller.hear().await
+async fn request_once(lab: &StreamLab, request: &str) -> Option<ReceivedResponse> {
+    let mut caller = lab.connect().await;
+    caller.send(request).await;
+    caller.read_response().await
 }
 
 /// What the requests of these tests change.
-fn starts_at_boot(lab: &Lab) -> bool {
-    lab.server.world().lock().truth(100).is_some_and(|guest| guest.config.contains_key("onboot"))
+fn has_onboot(lab: &StreamLab) -> bool {
+    lab.server.world().lock().guest_truth(100).is_some_and(|guest| guest.config.contains_key("onboot"))
 }
 
 #[test]
-fn what_is_lost_ends_without_a_word_with_or_without_its_effect() {
-    paused(async {
+fn lost_requests_and_responses_close_the_connection_silently() {
+    run_paused(async {
         for (twist, happened) in [("lost-before", false), ("lost-after", true)] {
-            let lab = scripted(twist);
-            assert_eq!(asked(&lab, &put("/nodes/a/qemu/100/config", "onboot=1")).await, None);
-            assert_eq!(starts_at_boot(&lab), happened, "{twist}");
+            let lab = lab_with_fault_script(twist);
+            assert_eq!(request_once(&lab, &put_request("/nodes/a/qemu/100/config", "onboot=1")).await, None);
+            assert_eq!(has_onboot(&lab), happened, "{twist}");
         }
     });
 }
 
 #[test]
-fn a_truncated_answer_announces_more_than_there_is() {
-    paused(async {
-        let heard = asked(&scripted("{ truncated: 5 }"), &get("/version")).await.expect("a head");
-        assert_eq!(heard.text(), "{\"dat");
-        assert!(heard.all("Content-Length")[0].parse::<usize>().expect("a number") > 5);
+fn truncated_responses_announce_their_full_length() {
+    run_paused(async {
+        let heard = request_once(&lab_with_fault_script("{ truncated: 5 }"), &get_request("/version")).await.expect("a head");
+        assert_eq!(heard.body_text(), "{\"dat");
+        assert!(heard.header_values("Content-Length")[0].parse::<usize>().expect("a number") > 5);
     });
 }
 
 #[test]
-fn a_drip_takes_its_time_and_is_whole() {
-    paused(async {
-        let lab = scripted("{ drip: { bytes: 10, every_ms: 700 } }");
-        let mut caller = lab.call().await;
-        caller.say(&get("/version")).await;
+fn dripped_responses_are_slow_and_complete() {
+    run_paused(async {
+        let lab = lab_with_fault_script("{ drip: { bytes: 10, every_ms: 700 } }");
+        let mut caller = lab.connect().await;
+        caller.send(&get_request("/version")).await;
         let began = Instant::now();
-        let heard = caller.hear().await.expect("an answer");
-        assert!(heard.text().ends_with('}') && heard.text().starts_with("{\"data\""), "{}", heard.text());
+        let heard = caller.read_response().await.expect("an answer");
+        assert!(heard.body_text().ends_with('}') && heard.body_text().starts_with("{\"data\""), "{}", heard.body_text());
         let bytes = heard.body.len()
             + heard.line.len()
             + 2
             + heard.headers.iter().map(|(name, value)| name.len() + value.len() + 4).sum::<usize>()
             + 2;
         assert_eq!(began.elapsed().as_millis(), 700 * (bytes as u128).div_ceil(10).saturating_sub(1));
-        assert_eq!(caller.ask(&get("/version")).await.line, "HTTP/1.1 200 OK", "and the connection stays");
+        assert_eq!(caller.request(&get_request("/version")).await.line, "HTTP/1.1 200 OK", "and the connection stays");
     });
 }
 
 #[test]
-fn a_drip_lasts_also_where_the_clock_of_the_world_stands() {
-    paused(async {
+fn dripped_responses_are_slow_even_with_a_virtual_clock() {
+    run_paused(async {
         let yaml = format!("{WORLD}faults: {{ requests: [{{ twist: {{ drip: {{ bytes: 1, every_ms: 1000 }} }} }}] }}\n");
-        let lab = Lab::of(&yaml, Clock::Virtual { step_ms: 0 });
+        let lab = StreamLab::from_yaml(&yaml, ClockMode::Virtual { step_ms: 0 });
         let began = Instant::now();
-        assert!(asked(&lab, &get("/version")).await.is_some());
+        assert!(request_once(&lab, &get_request("/version")).await.is_some());
         assert!(began.elapsed().as_secs() > 100, "{:?}", began.elapsed());
     });
 }
 
 #[test]
-fn a_flood_is_as_long_as_it_says_and_still_json() {
-    paused(async {
+fn floods_have_their_announced_length_and_are_valid_json() {
+    run_paused(async {
         let bytes = 8_000_000;
-        let heard = asked(&scripted(&format!("{{ flood: {{ bytes: {bytes} }} }}")), &get("/version")).await.expect("an answer");
-        assert_eq!((heard.all("Content-Length"), heard.body.len()), (vec!["8000000"], bytes));
+        let heard = request_once(&lab_with_fault_script(&format!("{{ flood: {{ bytes: {bytes} }} }}")), &get_request("/version"))
+            .await
+            .expect("an answer");
+        assert_eq!((heard.header_values("Content-Length"), heard.body.len()), (vec!["8000000"], bytes));
         assert!(serde_json::from_slice::<serde_json::Value>(&heard.body).is_ok());
-        let silent = scripted(&format!("{{ flood: {{ bytes: {bytes}, unannounced: true }} }}"));
-        let heard = asked(&silent, &get("/version")).await.expect("an answer");
-        assert_eq!((heard.all("Content-Length"), heard.body.len()), (vec![], bytes), "the connection ends it");
+        let silent = lab_with_fault_script(&format!("{{ flood: {{ bytes: {bytes}, unannounced: true }} }}"));
+        let heard = request_once(&silent, &get_request("/version")).await.expect("an answer");
+        assert_eq!((heard.header_values("Content-Length"), heard.body.len()), (vec![], bytes), "the connection ends it");
     });
 }
 
 #[test]
-fn nobody_needs_to_read_a_flood_to_its_end() {
-    paused(async {
-        let lab = Lab::twisted(Twist::Flood { bytes: u64::MAX, unannounced: false });
+fn clients_may_abandon_a_flood() {
+    run_paused(async {
+        let lab = StreamLab::with_fault(ResponseFault::Flood { bytes: u64::MAX, unannounced: false });
         let (here, there) = tokio::io::duplex(1024);
-        let served = tokio::spawn(lab.server.over("a", there));
+        let served = tokio::spawn(lab.server.serve_stream("a", there));
         let stream = lab.tls.connect(crate::lab::server_name("localhost"), here).await.expect("TLS");
-        let mut caller = Caller::new(stream);
-        caller.say(&get("/version")).await;
-        assert_eq!(caller.head().await.expect("a head").all("Content-Length"), ["18446744073709551615"]);
+        let mut caller = TestClient::new(stream);
+        caller.send(&get_request("/version")).await;
+        assert_eq!(caller.read_head().await.expect("a head").header_values("Content-Length"), ["18446744073709551615"]);
         drop(caller);
         served.await.expect("no panic");
     });
 }
 
 #[test]
-fn a_gzip_bomb_is_small_and_unpacks_to_a_lot_though_nobody_asked() {
-    paused(async {
-        let lab = scripted("{ gzip-bomb: 50000000 }");
-        let heard = asked(&lab, &get("/version")).await.expect("an answer");
-        assert_eq!(heard.all("Content-Encoding"), ["gzip"]);
-        assert_eq!(heard.all("Content-Length"), [heard.body.len().to_string()]);
+fn gzip_bombs_are_small_and_sent_without_accept_encoding() {
+    run_paused(async {
+        let lab = lab_with_fault_script("{ gzip-bomb: 50000000 }");
+        let heard = request_once(&lab, &get_request("/version")).await.expect("an answer");
+        assert_eq!(heard.header_values("Content-Encoding"), ["gzip"]);
+        assert_eq!(heard.header_values("Content-Length"), [heard.body.len().to_string()]);
         assert!(heard.body.len() < 100_000, "{}", heard.body.len());
         let mut unpacked = Vec::new();
         flate2::read::GzDecoder::new(heard.body.as_slice()).read_to_end(&mut unpacked).expect("gzip");
@@ -117,39 +119,42 @@ fn a_gzip_bomb_is_small_and_unpacks_to_a_lot_though_nobody_asked() {
 }
 
 #[test]
-fn a_redirect_says_where_to_and_does_nothing() {
-    paused(async {
-        let lab = scripted("{ redirect: 'https://elsewhere.invalid/x' }");
-        let heard = asked(&lab, &put("/nodes/a/qemu/100/config", "onboot=1")).await.expect("an answer");
-        assert_eq!((heard.line.as_str(), heard.all("Location")), ("HTTP/1.1 301 Moved Permanently", vec!["https://elsewhere.invalid/x"]));
-        assert!(!starts_at_boot(&lab));
+fn redirects_name_the_target_and_change_nothing() {
+    run_paused(async {
+        let lab = lab_with_fault_script("{ redirect: 'https://elsewhere.invalid/x' }");
+        let heard = request_once(&lab, &put_request("/nodes/a/qemu/100/config", "onboot=1")).await.expect("an answer");
+        assert_eq!(
+            (heard.line.as_str(), heard.header_values("Location")),
+            ("HTTP/1.1 301 Moved Permanently", vec!["https://elsewhere.invalid/x"])
+        );
+        assert!(!has_onboot(&lab));
     });
 }
 
 #[test]
-fn something_else_can_answer_in_its_place() {
-    paused(async {
-        let lab = scripted("{ instead: { status: 502, reason: Bad Gateway, body: '<html>', html: true } }");
-        let heard = asked(&lab, &get("/version")).await.expect("an answer");
-        assert_eq!((heard.line.as_str(), heard.text().as_str()), ("HTTP/1.1 502 Bad Gateway", "<html>"));
-        assert_eq!(heard.all("Content-Type"), ["text/html;charset=UTF-8"]);
+fn substitute_responses_replace_status_and_body() {
+    run_paused(async {
+        let lab = lab_with_fault_script("{ instead: { status: 502, reason: Bad Gateway, body: '<html>', html: true } }");
+        let heard = request_once(&lab, &get_request("/version")).await.expect("an answer");
+        assert_eq!((heard.line.as_str(), heard.body_text().as_str()), ("HTTP/1.1 502 Bad Gateway", "<html>"));
+        assert_eq!(heard.header_values("Content-Type"), ["text/html;charset=UTF-8"]);
     });
 }
 
 #[test]
-fn a_proxy_that_hangs_takes_the_request_and_says_nothing_for_a_minute() {
-    paused(async {
+fn hung_proxies_accept_the_request_and_time_out_after_a_minute() {
+    run_paused(async {
         let moments = "faults: { moments: [{ at_ms: 0, act: { service-hung: [a, proxy] } }] }\n";
-        let lab = Lab::of(&format!("{WORLD}{moments}"), Clock::Real { speed: 1 });
-        let mut caller = lab.call().await;
-        caller.say(&put("/nodes/a/qemu/100/config", "onboot=1")).await;
-        assert_eq!(caller.ends_after_ms().await, 60_000);
-        assert!(!starts_at_boot(&lab));
+        let lab = StreamLab::from_yaml(&format!("{WORLD}{moments}"), ClockMode::Real { speed: 1 });
+        let mut caller = lab.connect().await;
+        caller.send(&put_request("/nodes/a/qemu/100/config", "onboot=1")).await;
+        assert_eq!(caller.closed_after_ms().await, 60_000);
+        assert!(!has_onboot(&lab));
     });
 }
 
 #[test]
-fn scripts_are_strict_about_faults_on_the_wire() {
+fn invalid_wire_faults_are_refused() {
     for wrong in [
         "{ drip: { bytes: 1 } }",
         "{ drip: { bytes: -1, every_ms: 1 } }",
@@ -159,6 +164,6 @@ fn scripts_are_strict_about_faults_on_the_wire() {
         "trickle",
     ] {
         let yaml = format!("{WORLD}faults: {{ requests: [{{ twist: {wrong} }}] }}\n");
-        assert!(Setting::from_yaml(&yaml).is_err(), "{wrong}");
+        assert!(WorldSpec::from_yaml(&yaml).is_err(), "{wrong}");
     }
 }

@@ -2,58 +2,62 @@
 
 use std::time::Duration;
 
-use converger_lab::Twist;
-use converger_lab::server::Clock;
+use converger_lab::ResponseFault;
+use converger_lab::server::ClockMode;
 use tokio::io::{AsyncWriteExt, duplex};
 use tokio::time::{Instant, sleep};
 
-use crate::lab::{Caller, Lab, PIPE_BYTES, TOKEN, WORLD, get, paused, put};
+use crate::lab::{PIPE_BYTES, StreamLab, TOKEN, TestClient, WORLD, get_request, put_request, run_paused};
 
 /// Bytes without TLS, and after how many milliseconds the server hangs up.
-async fn hangs_up_after_ms(lab: &Lab, bytes: &[u8]) -> u128 {
-    let mut caller = lab.plain();
+async fn plain_closed_after_ms(lab: &StreamLab, bytes: &[u8]) -> u128 {
+    let mut caller = lab.connect_plain();
     // The server may be gone before everything is said.
-    let _ = caller.try_say(bytes).await;
-    caller.ends_after_ms().await
+    let _ = caller.try_send(bytes).await;
+    caller.closed_after_ms().await
 }
 
 #[test]
-fn who_says_nothing_is_left_after_five_seconds() {
-    paused(async {
-        let lab = Lab::new();
-        assert_eq!(hangs_up_after_ms(&lab, b"").await, 5_000);
-        assert_eq!(hangs_up_after_ms(&lab, b"\x16").await, 5_000, "and who only begins TLS");
-        assert_eq!(hangs_up_after_ms(&lab, b"\x16\x03\x01\x40\x00aaaa").await, 5_000, "and who announces a record and does not send it");
-        assert_eq!(hangs_up_after_ms(&lab, b"GET / HTTP/1.1\r\n").await, 5_000);
-        assert_eq!(hangs_up_after_ms(&lab, &[0x80; 100]).await, 5_000);
-        let mut caller = lab.call().await;
-        assert_eq!(caller.ends_after_ms().await, 5_000, "with TLS too");
+fn silent_connections_close_after_five_seconds() {
+    run_paused(async {
+        let lab = StreamLab::new();
+        assert_eq!(plain_closed_after_ms(&lab, b"").await, 5_000);
+        assert_eq!(plain_closed_after_ms(&lab, b"\x16").await, 5_000, "and who only begins TLS");
+        assert_eq!(
+            plain_closed_after_ms(&lab, b"\x16\x03\x01\x40\x00aaaa").await,
+            5_000,
+            "and who announces a record and does not send it"
+        );
+        assert_eq!(plain_closed_after_ms(&lab, b"GET / HTTP/1.1\r\n").await, 5_000);
+        assert_eq!(plain_closed_after_ms(&lab, &[0x80; 100]).await, 5_000);
+        let mut caller = lab.connect().await;
+        assert_eq!(caller.closed_after_ms().await, 5_000, "with TLS too");
     });
 }
 
 #[test]
-fn what_only_looks_like_tls_is_hung_up_on_at_once() {
-    paused(async {
-        let lab = Lab::new();
-        let mut caller = lab.plain();
+fn invalid_tls_closes_the_connection_immediately() {
+    run_paused(async {
+        let lab = StreamLab::new();
+        let mut caller = lab.connect_plain();
         let began = Instant::now();
-        let _ = caller.try_say(&[b"\x16\x03\x01\x00\x10".as_slice(), &[0xff; 64]].concat()).await;
-        while caller.more().await {}
+        let _ = caller.try_send(&[b"\x16\x03\x01\x00\x10".as_slice(), &[0xff; 64]].concat()).await;
+        while caller.read_more().await {}
         assert_eq!(began.elapsed().as_millis(), 0);
     });
 }
 
 #[test]
-fn a_head_that_is_too_much_is_met_with_silence() {
-    paused(async {
-        let lab = Lab::new();
+fn oversized_heads_get_no_response() {
+    run_paused(async {
+        let lab = StreamLab::new();
         let lines = |count: usize| format!("GET /api2/json/version HTTP/1.1\r\n{TOKEN}{}\r\n", "X: y\r\n".repeat(count));
         let long = |bytes: usize| format!("GET /api2/json/version HTTP/1.1\r\n{TOKEN}X: {}\r\n\r\n", "y".repeat(bytes));
         for (request, is_too_much) in [(lines(61), false), (lines(62), true), (long(8_000), false), (long(8_192), true)] {
-            let mut caller = lab.call().await;
-            caller.say(&request).await;
+            let mut caller = lab.connect().await;
+            caller.send(&request).await;
             let began = Instant::now();
-            assert_eq!(caller.hear().await.is_none(), is_too_much, "{} bytes", request.len());
+            assert_eq!(caller.read_response().await.is_none(), is_too_much, "{} bytes", request.len());
             assert_eq!(began.elapsed().as_millis(), if is_too_much { 5_000 } else { 0 });
         }
         assert_eq!(lab.requests(), 2);
@@ -61,64 +65,64 @@ fn a_head_that_is_too_much_is_met_with_silence() {
 }
 
 #[test]
-fn a_line_without_end_is_not_kept() {
-    paused(async {
-        let lab = Lab::new();
+fn endless_lines_close_the_connection() {
+    run_paused(async {
+        let lab = StreamLab::new();
         let long = |bytes: usize| format!("GET /{} HTTP/1.1\r\n{TOKEN}\r\n", "a".repeat(bytes));
-        let heard = lab.call().await.ask(&long(60_000)).await;
+        let heard = lab.connect().await.request(&long(60_000)).await;
         assert!(heard.line.starts_with("HTTP/1.1 500 no such file '/aaa"), "{}", heard.line);
-        let mut caller = lab.call().await;
-        let _ = caller.try_say(long(200_000).as_bytes()).await;
-        assert_eq!(caller.ends_after_ms().await, 0);
+        let mut caller = lab.connect().await;
+        let _ = caller.try_send(long(200_000).as_bytes()).await;
+        assert_eq!(caller.closed_after_ms().await, 0);
         assert_eq!(lab.requests(), 1);
     });
 }
 
 #[test]
-fn a_byte_now_and_then_holds_a_connection_for_a_minute_at_most() {
-    paused(async {
-        let lab = Lab::new();
-        let mut caller = lab.plain();
+fn slow_senders_are_closed_after_a_minute() {
+    run_paused(async {
+        let lab = StreamLab::new();
+        let mut caller = lab.connect_plain();
         let began = Instant::now();
         let mut said = 0;
-        while said < 1_000 && caller.try_say(b"a").await.is_ok() {
+        while said < 1_000 && caller.try_send(b"a").await.is_ok() {
             sleep(Duration::from_secs(4)).await;
             said += 1;
         }
         assert!((60..=68).contains(&began.elapsed().as_secs()), "{:?}", began.elapsed());
-        let mut caller = lab.call().await;
-        caller.say(&format!("PUT /api2/json/nodes/a/qemu/100/config HTTP/1.1\r\n{TOKEN}Content-Length: 10000\r\n\r\n")).await;
+        let mut caller = lab.connect().await;
+        caller.send(&format!("PUT /api2/json/nodes/a/qemu/100/config HTTP/1.1\r\n{TOKEN}Content-Length: 10000\r\n\r\n")).await;
         let began = Instant::now();
         for _ in 0..14 {
             sleep(Duration::from_secs(4)).await;
-            caller.say("a").await;
+            caller.send("a").await;
         }
-        assert_eq!(caller.ends_after_ms().await, 4_000, "{:?} in all, a body included", began.elapsed());
+        assert_eq!(caller.closed_after_ms().await, 4_000, "{:?} in all, a body included", began.elapsed());
         assert_eq!(lab.requests(), 0);
     });
 }
 
 #[test]
-fn a_body_that_does_not_come_is_not_waited_for() {
-    paused(async {
-        let lab = Lab::new();
-        let whole = put("/nodes/a/qemu/100/config", "onboot=1");
-        let mut caller = lab.call().await;
-        caller.say(whole.strip_suffix("=1").expect("a form")).await;
-        assert_eq!(caller.ends_after_ms().await, 5_000);
+fn missing_bodies_close_the_connection() {
+    run_paused(async {
+        let lab = StreamLab::new();
+        let whole = put_request("/nodes/a/qemu/100/config", "onboot=1");
+        let mut caller = lab.connect().await;
+        caller.send(whole.strip_suffix("=1").expect("a form")).await;
+        assert_eq!(caller.closed_after_ms().await, 5_000);
         assert_eq!(lab.requests(), 0, "and nothing is carried out");
     });
 }
 
 #[test]
-fn who_does_not_read_is_left_after_five_seconds() {
-    paused(async {
-        let lab = Lab::twisted(Twist::Flood { bytes: 600_000_000, unannounced: false });
+fn clients_that_do_not_read_are_closed_after_five_seconds() {
+    run_paused(async {
+        let lab = StreamLab::with_fault(ResponseFault::Flood { bytes: 600_000_000, unannounced: false });
         let (here, there) = duplex(PIPE_BYTES);
-        let served = tokio::spawn(lab.server.over("a", there));
+        let served = tokio::spawn(lab.server.serve_stream("a", there));
         let stream = lab.tls.connect(crate::lab::server_name("localhost"), here).await.expect("TLS");
-        let mut caller = Caller::new(stream);
-        caller.say(&get("/version")).await;
+        let mut caller = TestClient::new(stream);
+        caller.send(&get_request("/version")).await;
         let began = Instant::now();
         served.await.expect("no panic");
         assert!((5_000..=7_000).contains(&began.elapsed().as_millis()), "{:?}", began.elapsed());
@@ -127,14 +131,14 @@ fn who_does_not_read_is_left_after_five_seconds() {
 }
 
 #[test]
-fn who_goes_away_while_the_answer_takes_an_hour_is_forgotten() {
-    paused(async {
-        let lab = Lab::twisted(Twist::Slow(3_600_000));
+fn disconnected_clients_are_dropped_during_a_slow_response() {
+    run_paused(async {
+        let lab = StreamLab::with_fault(ResponseFault::Slow(3_600_000));
         let (here, there) = duplex(PIPE_BYTES);
-        let served = tokio::spawn(lab.server.over("a", there));
+        let served = tokio::spawn(lab.server.serve_stream("a", there));
         let stream = lab.tls.connect(crate::lab::server_name("localhost"), here).await.expect("TLS");
-        let mut caller = Caller::new(stream);
-        caller.say(&get("/version")).await;
+        let mut caller = TestClient::new(stream);
+        caller.send(&get_request("/version")).await;
         sleep(Duration::from_secs(1)).await;
         assert_eq!(lab.requests(), 1);
         drop(caller);
@@ -145,22 +149,22 @@ fn who_goes_away_while_the_answer_takes_an_hour_is_forgotten() {
 }
 
 #[test]
-fn who_stays_gets_an_answer_after_an_hour() {
-    paused(async {
-        let lab = Lab::twisted(Twist::Slow(3_600_000));
+fn waiting_clients_get_a_response_after_an_hour() {
+    run_paused(async {
+        let lab = StreamLab::with_fault(ResponseFault::Slow(3_600_000));
         let began = Instant::now();
-        assert_eq!(lab.call().await.ask(&get("/version")).await.line, "HTTP/1.1 200 OK");
+        assert_eq!(lab.connect().await.request(&get_request("/version")).await.line, "HTTP/1.1 200 OK");
         assert_eq!(began.elapsed().as_secs(), 3_600);
     });
 }
 
 #[test]
-fn a_flood_of_requests_without_reading_is_bounded() {
-    paused(async {
-        let lab = Lab::of(WORLD, Clock::Virtual { step_ms: 1 });
-        let mut caller = lab.call().await;
-        let many = get("/version").repeat(5_000);
-        let said = tokio::time::timeout(Duration::from_secs(60), caller.try_say(many.as_bytes())).await;
+fn request_floods_without_reading_are_bounded() {
+    run_paused(async {
+        let lab = StreamLab::from_yaml(WORLD, ClockMode::Virtual { step_ms: 1 });
+        let mut caller = lab.connect().await;
+        let many = get_request("/version").repeat(5_000);
+        let said = tokio::time::timeout(Duration::from_secs(60), caller.try_send(many.as_bytes())).await;
         assert!(matches!(said, Ok(Err(_))), "the server stops reading, and then leaves: {said:?}");
         assert!(lab.requests() <= 100, "{}", lab.requests());
         let _ = caller.stream.shutdown().await;
@@ -168,7 +172,7 @@ fn a_flood_of_requests_without_reading_is_bounded() {
 }
 
 #[test]
-fn random_bytes_never_hurt() {
+fn random_bytes_never_break_the_server() {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut byte = move || {
         state ^= state << 13;
@@ -176,14 +180,14 @@ fn random_bytes_never_hurt() {
         state ^= state << 17;
         state.to_le_bytes()[0]
     };
-    paused(async move {
-        let lab = Lab::new();
+    run_paused(async move {
+        let lab = StreamLab::new();
         for round in 0..300 {
             let bytes: Vec<u8> = (0..(round % 97) * 7).map(|_| byte()).collect();
-            let (mut plain, mut secret) = (lab.plain(), lab.call().await);
-            let _ = (plain.try_say(&bytes).await, secret.try_say(&bytes).await);
-            let _ = (plain.hear().await, secret.hear().await);
+            let (mut plain, mut secret) = (lab.connect_plain(), lab.connect().await);
+            let _ = (plain.try_send(&bytes).await, secret.try_send(&bytes).await);
+            let _ = (plain.read_response().await, secret.read_response().await);
         }
-        assert_eq!(lab.call().await.ask(&get("/version")).await.line, "HTTP/1.1 200 OK", "it is still there");
+        assert_eq!(lab.connect().await.request(&get_request("/version")).await.line, "HTTP/1.1 200 OK", "it is still there");
     });
 }

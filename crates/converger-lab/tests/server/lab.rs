@@ -7,8 +7,8 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
-use converger_lab::server::{Clock, Identity, Options, Server};
-use converger_lab::{RequestFault, Setting, Twist, World};
+use converger_lab::server::{ClockMode, LabCertificates, LabServer, ServerOptions};
+use converger_lab::{RequestFault, ResponseFault, World, WorldSpec};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
@@ -36,81 +36,81 @@ guests:
 pub(crate) const TOKEN: &str = "Authorization: PVEAPIToken=root@pam!t=s\r\n";
 
 /// A request by the token of the world.
-pub(crate) fn get(path: &str) -> String {
+pub(crate) fn get_request(path: &str) -> String {
     format!("GET /api2/json{path} HTTP/1.1\r\nHost: x\r\n{TOKEN}\r\n")
 }
 
-pub(crate) fn put(path: &str, form: &str) -> String {
+pub(crate) fn put_request(path: &str, form: &str) -> String {
     let length = form.len();
     format!("PUT /api2/json{path} HTTP/1.1\r\nHost: x\r\n{TOKEN}Content-Length: {length}\r\n\r\n{form}")
 }
 
 /// Runs on a clock that jumps ahead when nobody has anything to do.
-pub(crate) fn paused(test: impl Future<Output = ()>) {
+pub(crate) fn run_paused(test: impl Future<Output = ()>) {
     let runtime = Builder::new_current_thread().enable_all().start_paused(true).build().expect("a runtime");
     runtime.block_on(test);
 }
 
 /// Runs with sockets, in real time.
-pub(crate) fn real(test: impl Future<Output = ()>) {
+pub(crate) fn run_real(test: impl Future<Output = ()>) {
     let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(test);
 }
 
-pub(crate) fn identity() -> Identity {
-    Identity::new(["a", "b"].into_iter(), LOOPBACK).expect("a certificate")
+pub(crate) fn test_certificates() -> LabCertificates {
+    LabCertificates::new(["a", "b"].into_iter(), LOOPBACK).expect("a certificate")
 }
 
-pub(crate) fn options(clock: Clock, identity: Identity) -> Options {
-    Options { listen: SocketAddr::new(LOOPBACK, 0), clock, identity, watcher: None }
+pub(crate) fn server_options(clock: ClockMode, identity: LabCertificates) -> ServerOptions {
+    ServerOptions { listen: SocketAddr::new(LOOPBACK, 0), clock, identity, watcher: None }
 }
 
 /// A lab without ports, and a caller's trust in it.
-pub(crate) struct Lab {
-    pub(crate) server: Server,
+pub(crate) struct StreamLab {
+    pub(crate) server: LabServer,
     pub(crate) tls: TlsConnector,
     /// The node that is called.
     pub(crate) node: &'static str,
 }
 
-impl Lab {
+impl StreamLab {
     /// Time runs with the clock of the test.
     pub(crate) fn new() -> Self {
-        Self::of(WORLD, Clock::Real { speed: 1 })
+        Self::from_yaml(WORLD, ClockMode::Real { speed: 1 })
     }
 
-    pub(crate) fn of(yaml: &str, clock: Clock) -> Self {
-        let setting = Setting::from_yaml(yaml).unwrap_or_else(|error| panic!("{error}"));
+    pub(crate) fn from_yaml(yaml: &str, clock: ClockMode) -> Self {
+        let setting = WorldSpec::from_yaml(yaml).unwrap_or_else(|error| panic!("{error}"));
         let world = World::new(&setting).unwrap_or_else(|error| panic!("{error}"));
-        let identity = identity();
-        let tls = trusting(&identity);
-        Self { server: Server::of(world, options(clock, identity)).expect("a server"), tls, node: "a" }
+        let identity = test_certificates();
+        let tls = trusting_connector(&identity);
+        Self { server: LabServer::from_world(world, server_options(clock, identity)).expect("a server"), tls, node: "a" }
     }
 
     /// The same, where this happens to every request.
-    pub(crate) fn twisted(twist: Twist) -> Self {
+    pub(crate) fn with_fault(twist: ResponseFault) -> Self {
         let lab = Self::new();
-        lab.server.world().lock().add_request_fault(RequestFault { twist: Some(twist), ..RequestFault::default() });
+        lab.server.world().lock().add_request_fault(RequestFault { fault: Some(twist), ..RequestFault::default() });
         lab
     }
 
     /// A connection without TLS.
-    pub(crate) fn plain(&self) -> Caller<DuplexStream> {
+    pub(crate) fn connect_plain(&self) -> TestClient<DuplexStream> {
         let (here, there) = duplex(PIPE_BYTES);
-        tokio::spawn(self.server.over(self.node, there));
-        Caller::new(here)
+        tokio::spawn(self.server.serve_stream(self.node, there));
+        TestClient::new(here)
     }
 
     /// A connection with TLS.
-    pub(crate) async fn call(&self) -> Caller<TlsStream<DuplexStream>> {
-        self.try_call("localhost").await.unwrap_or_else(|error| panic!("{error}"))
+    pub(crate) async fn connect(&self) -> TestClient<TlsStream<DuplexStream>> {
+        self.try_connect("localhost").await.unwrap_or_else(|error| panic!("{error}"))
     }
 
     /// A connection to somebody of that name, or why there is none.
-    pub(crate) async fn try_call(&self, name: &'static str) -> io::Result<Caller<TlsStream<DuplexStream>>> {
+    pub(crate) async fn try_connect(&self, name: &'static str) -> io::Result<TestClient<TlsStream<DuplexStream>>> {
         let (here, there) = duplex(PIPE_BYTES);
-        tokio::spawn(self.server.over(self.node, there));
-        self.tls.connect(server_name(name), here).await.map(Caller::new)
+        tokio::spawn(self.server.serve_stream(self.node, there));
+        self.tls.connect(server_name(name), here).await.map(TestClient::new)
     }
 
     pub(crate) fn requests(&self) -> u64 {
@@ -123,7 +123,7 @@ pub(crate) fn server_name(name: &'static str) -> ServerName<'static> {
 }
 
 /// A client that trusts the authority of this identity, and nobody else.
-pub(crate) fn trusting(identity: &Identity) -> TlsConnector {
+pub(crate) fn trusting_connector(identity: &LabCertificates) -> TlsConnector {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_slice(identity.authority_pem().as_bytes()).expect("PEM")).expect("an authority");
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
@@ -137,90 +137,90 @@ pub(crate) fn trusting(identity: &Identity) -> TlsConnector {
 
 /// An answer as it came.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Heard {
+pub(crate) struct ReceivedResponse {
     pub(crate) line: String,
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) body: Vec<u8>,
 }
 
-impl Heard {
-    pub(crate) fn all(&self, name: &str) -> Vec<&str> {
+impl ReceivedResponse {
+    pub(crate) fn header_values(&self, name: &str) -> Vec<&str> {
         self.headers.iter().filter(|(key, _)| key == name).map(|(_, value)| value.as_str()).collect()
     }
 
-    pub(crate) fn text(&self) -> String {
+    pub(crate) fn body_text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 }
 
 /// Somebody on a connection.
-pub(crate) struct Caller<S> {
+pub(crate) struct TestClient<S> {
     pub(crate) stream: S,
-    came: Vec<u8>,
+    received: Vec<u8>,
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Caller<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> TestClient<S> {
     pub(crate) fn new(stream: S) -> Self {
-        Self { stream, came: Vec::new() }
+        Self { stream, received: Vec::new() }
     }
 
-    pub(crate) async fn say(&mut self, text: &str) {
-        self.try_say(text.as_bytes()).await.unwrap_or_else(|error| panic!("{error}"));
+    pub(crate) async fn send(&mut self, text: &str) {
+        self.try_send(text.as_bytes()).await.unwrap_or_else(|error| panic!("{error}"));
     }
 
-    pub(crate) async fn try_say(&mut self, bytes: &[u8]) -> io::Result<()> {
+    pub(crate) async fn try_send(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.stream.write_all(bytes).await?;
         self.stream.flush().await
     }
 
     /// Some more bytes; whether there were any. TLS may end without a word, as with Proxmox.
-    pub(crate) async fn more(&mut self) -> bool {
-        matches!(self.stream.read_buf(&mut self.came).await, Ok(read) if read > 0)
+    pub(crate) async fn read_more(&mut self) -> bool {
+        matches!(self.stream.read_buf(&mut self.received).await, Ok(read) if read > 0)
     }
 
     /// The head of the next answer, or nothing where the connection ends.
-    pub(crate) async fn head(&mut self) -> Option<Heard> {
+    pub(crate) async fn read_head(&mut self) -> Option<ReceivedResponse> {
         let end = loop {
-            if let Some(end) = self.came.windows(4).position(|window| window == b"\r\n\r\n") {
+            if let Some(end) = self.received.windows(4).position(|window| window == b"\r\n\r\n") {
                 break end;
             }
-            if !self.more().await {
-                assert_eq!(String::from_utf8_lossy(&self.came), "", "half a head");
+            if !self.read_more().await {
+                assert_eq!(String::from_utf8_lossy(&self.received), "", "half a head");
                 return None;
             }
         };
-        let head: Vec<u8> = self.came.drain(..end + 4).collect();
+        let head: Vec<u8> = self.received.drain(..end + 4).collect();
         let head = String::from_utf8(head).expect("text");
         let mut lines = head.trim_end().split("\r\n");
         let line = lines.next().unwrap_or_default().to_owned();
         let header = |line: &str| line.split_once(": ").map(|(name, value)| (name.to_owned(), value.to_owned()));
-        Some(Heard { line, headers: lines.filter_map(header).collect(), body: Vec::new() })
+        Some(ReceivedResponse { line, headers: lines.filter_map(header).collect(), body: Vec::new() })
     }
 
     /// The next answer: as long as it says, or up to the end of the connection.
-    pub(crate) async fn hear(&mut self) -> Option<Heard> {
-        let mut heard = self.head().await?;
-        let length = heard.all("Content-Length").first().map(|length| length.parse::<usize>().expect("a number"));
-        while length.is_none_or(|length| self.came.len() < length) {
-            if !self.more().await {
+    pub(crate) async fn read_response(&mut self) -> Option<ReceivedResponse> {
+        let mut heard = self.read_head().await?;
+        let length = heard.header_values("Content-Length").first().map(|length| length.parse::<usize>().expect("a number"));
+        while length.is_none_or(|length| self.received.len() < length) {
+            if !self.read_more().await {
                 break;
             }
         }
-        let length = length.unwrap_or(self.came.len()).min(self.came.len());
-        heard.body = self.came.drain(..length).collect();
+        let length = length.unwrap_or(self.received.len()).min(self.received.len());
+        heard.body = self.received.drain(..length).collect();
         Some(heard)
     }
 
-    pub(crate) async fn ask(&mut self, text: &str) -> Heard {
-        self.say(text).await;
-        self.hear().await.unwrap_or_else(|| panic!("no answer to {text}"))
+    pub(crate) async fn request(&mut self, text: &str) -> ReceivedResponse {
+        self.send(text).await;
+        self.read_response().await.unwrap_or_else(|| panic!("no answer to {text}"))
     }
 
     /// Nothing more comes, and the connection ends after so long.
-    pub(crate) async fn ends_after_ms(&mut self) -> u128 {
+    pub(crate) async fn closed_after_ms(&mut self) -> u128 {
         let began = Instant::now();
-        while self.more().await {}
-        assert_eq!(String::from_utf8_lossy(&self.came), "", "nothing was expected");
+        while self.read_more().await {}
+        assert_eq!(String::from_utf8_lossy(&self.received), "", "nothing was expected");
         began.elapsed().as_millis()
     }
 }

@@ -4,10 +4,10 @@
 //! Whatever has to do with time runs on streams in memory and on a clock that jumps ahead when nobody has anything to do.
 //! What never enters here: what an answer says (see `facts` and `replay`).
 
-mod answers;
 mod connections;
-mod faces;
 mod faults;
 mod hostile;
 mod lab;
 mod ports;
+mod responses;
+mod tls_identities;

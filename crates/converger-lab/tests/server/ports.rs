@@ -6,56 +6,56 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::Poll;
 
-use converger_lab::server::{Clock, Place, ServeError, Server, Shared};
-use converger_lab::{Act, Part, RequestFault, Setting, Twist};
+use converger_lab::server::{ClockMode, LabServer, ServeError, ServedNode, SharedWorld};
+use converger_lab::{NodeService, RequestFault, ResponseFault, WorldEvent, WorldSpec};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use crate::lab::{Caller, LOOPBACK, WORLD, get, identity, options, real, server_name, trusting};
+use crate::lab::{LOOPBACK, TestClient, WORLD, get_request, run_real, server_name, server_options, test_certificates, trusting_connector};
 
 /// A lab that runs.
-struct Running {
-    places: Vec<Place>,
-    world: Shared,
+struct RunningLabServer {
+    nodes: Vec<ServedNode>,
+    world: SharedWorld,
     tls: TlsConnector,
     end: oneshot::Sender<()>,
     done: JoinHandle<()>,
 }
 
-impl Running {
+impl RunningLabServer {
     async fn start(connections_max: usize) -> Self {
-        let identity = identity();
-        let tls = trusting(&identity);
-        let setting = Setting::from_yaml(WORLD).expect("a setting");
-        let server = Server::bind(&setting, options(Clock::Virtual { step_ms: 1 }, identity)).await.expect("bound");
+        let identity = test_certificates();
+        let tls = trusting_connector(&identity);
+        let setting = WorldSpec::from_yaml(WORLD).expect("a setting");
+        let server = LabServer::bind(&setting, server_options(ClockMode::Virtual { step_ms: 1 }, identity)).await.expect("bound");
         let server = server.with_connections_max(connections_max);
-        let (places, world) = (server.places().cloned().collect(), server.world());
+        let (places, world) = (server.served_nodes().cloned().collect(), server.world());
         let (end, ended) = oneshot::channel::<()>();
         let done = tokio::spawn(server.run(async { drop(ended.await) }));
-        Self { places, world, tls, end, done }
+        Self { nodes: places, world, tls, end, done }
     }
 
-    async fn call(&self, place: usize) -> io::Result<Caller<TlsStream<TcpStream>>> {
-        let stream = TcpStream::connect(self.places[place].address).await?;
-        self.tls.connect(server_name("localhost"), stream).await.map(Caller::new)
+    async fn connect(&self, place: usize) -> io::Result<TestClient<TlsStream<TcpStream>>> {
+        let stream = TcpStream::connect(self.nodes[place].address).await?;
+        self.tls.connect(server_name("localhost"), stream).await.map(TestClient::new)
     }
 
-    async fn ask(&self, place: usize, request: &str) -> String {
-        let mut caller = self.call(place).await.unwrap_or_else(|error| panic!("{error}"));
-        caller.ask(request).await.line
+    async fn request(&self, place: usize, request: &str) -> String {
+        let mut caller = self.connect(place).await.unwrap_or_else(|error| panic!("{error}"));
+        caller.request(request).await.line
     }
 
     /// Lets something happen, and the ports follow.
-    async fn act(&self, act: Act) {
-        self.world.lock().act(0, act);
-        self.world.settled().await;
+    async fn apply_event(&self, act: WorldEvent) {
+        self.world.lock().apply_event(0, act);
+        self.world.wait_for_ports().await;
     }
 
-    async fn refuses(&self, place: usize) -> bool {
-        TcpStream::connect(self.places[place].address).await.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+    async fn is_connection_refused(&self, place: usize) -> bool {
+        TcpStream::connect(self.nodes[place].address).await.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
     }
 
     async fn stop(self) {
@@ -65,7 +65,7 @@ impl Running {
 }
 
 /// Lets something go on as far as it can just now; whether it is done.
-async fn goes_on<T>(mut work: Pin<&mut impl Future<Output = T>>) -> Option<T> {
+async fn poll_once<T>(mut work: Pin<&mut impl Future<Output = T>>) -> Option<T> {
     poll_fn(|context| match work.as_mut().poll(context) {
         Poll::Ready(value) => Poll::Ready(Some(value)),
         Poll::Pending => Poll::Ready(None),
@@ -75,10 +75,10 @@ async fn goes_on<T>(mut work: Pin<&mut impl Future<Output = T>>) -> Option<T> {
 
 #[test]
 fn every_node_answers_on_its_own_port() {
-    real(async {
-        let lab = Running::start(100).await;
+    run_real(async {
+        let lab = RunningLabServer::start(100).await;
         for place in 0..2 {
-            assert_eq!(lab.ask(place, &get("/version")).await, "HTTP/1.1 200 OK");
+            assert_eq!(lab.request(place, &get_request("/version")).await, "HTTP/1.1 200 OK");
         }
         let entries: Vec<String> = lab.world.lock().records().map(|record| record.entry.clone()).collect();
         assert_eq!(entries, ["a", "b"]);
@@ -87,107 +87,111 @@ fn every_node_answers_on_its_own_port() {
 }
 
 #[test]
-fn a_node_that_is_down_refuses_and_comes_back_on_the_same_port() {
-    real(async {
-        let lab = Running::start(100).await;
-        let mut kept = lab.call(0).await.expect("connected");
-        assert_eq!(kept.ask(&get("/version")).await.line, "HTTP/1.1 200 OK");
+fn stopped_nodes_refuse_connections_and_return_on_the_same_port() {
+    run_real(async {
+        let lab = RunningLabServer::start(100).await;
+        let mut kept = lab.connect(0).await.expect("connected");
+        assert_eq!(kept.request(&get_request("/version")).await.line, "HTTP/1.1 200 OK");
         for (down, up) in [
-            (Act::NodeDown("a".to_owned()), Act::NodeUp("a".to_owned())),
-            (Act::ServiceDown("a".to_owned(), Part::Proxy), Act::ServiceUp("a".to_owned(), Part::Proxy)),
+            (WorldEvent::NodeDown("a".to_owned()), WorldEvent::NodeUp("a".to_owned())),
+            (WorldEvent::ServiceDown("a".to_owned(), NodeService::Proxy), WorldEvent::ServiceUp("a".to_owned(), NodeService::Proxy)),
         ] {
-            lab.act(down).await;
-            assert!(lab.refuses(0).await);
-            assert_eq!(lab.ask(1, &get("/version")).await, "HTTP/1.1 200 OK", "the other node is there");
-            lab.act(up).await;
-            assert_eq!(lab.ask(0, &get("/version")).await, "HTTP/1.1 200 OK");
+            lab.apply_event(down).await;
+            assert!(lab.is_connection_refused(0).await);
+            assert_eq!(lab.request(1, &get_request("/version")).await, "HTTP/1.1 200 OK", "the other node is there");
+            lab.apply_event(up).await;
+            assert_eq!(lab.request(0, &get_request("/version")).await, "HTTP/1.1 200 OK");
         }
-        lab.act(Act::NodeDown("a".to_owned())).await;
+        lab.apply_event(WorldEvent::NodeDown("a".to_owned())).await;
         let other = TcpSocket::new_v4().expect("a socket");
-        assert!(other.bind(lab.places[0].address).is_err(), "nobody else gets its port by chance");
-        kept.say(&get("/version")).await;
-        assert_eq!(kept.hear().await, None, "a connection from before breaks");
+        assert!(other.bind(lab.nodes[0].address).is_err(), "nobody else gets its port by chance");
+        kept.send(&get_request("/version")).await;
+        assert_eq!(kept.read_response().await, None, "a connection from before breaks");
         lab.stop().await;
     });
 }
 
 #[test]
-fn where_only_requests_move_the_clock_somebody_can_always_ask() {
-    real(async {
-        let lab = Running::start(100).await;
-        lab.act(Act::NodeDown("b".to_owned())).await;
-        assert!(lab.refuses(1).await);
-        lab.act(Act::NodeDown("a".to_owned())).await;
-        let mut caller = lab.call(0).await.expect("it takes the connection");
-        caller.say(&get("/version")).await;
-        assert_eq!(caller.hear().await, None, "and nothing else");
+fn with_a_virtual_clock_some_port_always_stays_open() {
+    run_real(async {
+        let lab = RunningLabServer::start(100).await;
+        lab.apply_event(WorldEvent::NodeDown("b".to_owned())).await;
+        assert!(lab.is_connection_refused(1).await);
+        lab.apply_event(WorldEvent::NodeDown("a".to_owned())).await;
+        let mut caller = lab.connect(0).await.expect("it takes the connection");
+        caller.send(&get_request("/version")).await;
+        assert_eq!(caller.read_response().await, None, "and nothing else");
         lab.stop().await;
     });
 }
 
 #[test]
-fn no_more_come_in_than_there_is_room_for() {
-    real(async {
+fn connections_are_limited() {
+    run_real(async {
         // Two for each node.
-        let lab = Running::start(4).await;
-        let mut inside = vec![lab.call(0).await.expect("the first"), lab.call(0).await.expect("the second")];
-        let mut third = Box::pin(lab.call(0));
+        let lab = RunningLabServer::start(4).await;
+        let mut inside = vec![lab.connect(0).await.expect("the first"), lab.connect(0).await.expect("the second")];
+        let mut third = Box::pin(lab.connect(0));
         for _ in 0..20 {
-            assert!(goes_on(third.as_mut()).await.is_none(), "there is no room");
+            assert!(poll_once(third.as_mut()).await.is_none(), "there is no room");
             for caller in &mut inside {
-                assert_eq!(caller.ask(&get("/version")).await.line, "HTTP/1.1 200 OK");
+                assert_eq!(caller.request(&get_request("/version")).await.line, "HTTP/1.1 200 OK");
             }
         }
-        assert_eq!(lab.ask(1, &get("/version")).await, "HTTP/1.1 200 OK", "the other node has room of its own");
+        assert_eq!(lab.request(1, &get_request("/version")).await, "HTTP/1.1 200 OK", "the other node has room of its own");
         drop(inside.pop());
         let mut third = third.await.expect("there is room again");
-        assert_eq!(third.ask(&get("/version")).await.line, "HTTP/1.1 200 OK");
+        assert_eq!(third.request(&get_request("/version")).await.line, "HTTP/1.1 200 OK");
         lab.stop().await;
     });
 }
 
 #[test]
-fn a_thousand_who_come_and_go_leave_nothing_behind() {
-    real(async {
-        let lab = Running::start(8).await;
+fn a_thousand_short_connections_leak_nothing() {
+    run_real(async {
+        let lab = RunningLabServer::start(8).await;
         for round in 0..1_000 {
-            let stream = TcpStream::connect(lab.places[round % 2].address).await.expect("connected");
+            let stream = TcpStream::connect(lab.nodes[round % 2].address).await.expect("connected");
             if round % 3 == 0 {
-                let _ = Caller::new(stream).try_say(b"hello\r\n").await;
+                let _ = TestClient::new(stream).try_send(b"hello\r\n").await;
             }
         }
-        assert_eq!(lab.ask(0, &get("/version")).await, "HTTP/1.1 200 OK");
+        assert_eq!(lab.request(0, &get_request("/version")).await, "HTTP/1.1 200 OK");
         lab.stop().await;
     });
 }
 
 #[test]
-fn the_end_waits_for_nobody() {
-    real(async {
-        let lab = Running::start(100).await;
-        lab.world
-            .lock()
-            .add_request_fault(RequestFault { twist: Some(Twist::Drip { bytes: 1, every_ms: 3_600_000 }), ..RequestFault::default() });
-        let mut slow = lab.call(0).await.expect("connected");
-        slow.say(&get("/version")).await;
-        assert!(slow.more().await, "the first byte");
-        let idle = lab.call(1).await.expect("connected");
-        let half = TcpStream::connect(lab.places[0].address).await.expect("connected");
-        let address = lab.places[0].address;
+fn shutdown_does_not_wait_for_clients() {
+    run_real(async {
+        let lab = RunningLabServer::start(100).await;
+        lab.world.lock().add_request_fault(RequestFault {
+            fault: Some(ResponseFault::Drip { bytes: 1, every_ms: 3_600_000 }),
+            ..RequestFault::default()
+        });
+        let mut slow = lab.connect(0).await.expect("connected");
+        slow.send(&get_request("/version")).await;
+        assert!(slow.read_more().await, "the first byte");
+        let idle = lab.connect(1).await.expect("connected");
+        let half = TcpStream::connect(lab.nodes[0].address).await.expect("connected");
+        let address = lab.nodes[0].address;
         lab.stop().await;
-        assert!(!slow.more().await, "cut off");
+        assert!(!slow.read_more().await, "cut off");
         assert!(TcpStream::connect(address).await.is_err(), "nobody listens any more");
         drop((idle, half));
     });
 }
 
 #[test]
-fn a_port_that_cannot_be_had_is_named() {
-    real(async {
-        let setting = Setting::from_yaml(WORLD).expect("a setting");
+fn unavailable_ports_are_named() {
+    run_real(async {
+        let setting = WorldSpec::from_yaml(WORLD).expect("a setting");
         let fails = async |address: SocketAddr| {
-            let options = converger_lab::server::Options { listen: address, ..options(Clock::Virtual { step_ms: 1 }, identity()) };
-            Server::bind(&setting, options).await.err().map(|error| error.to_string()).unwrap_or_else(|| panic!("bound"))
+            let options = converger_lab::server::ServerOptions {
+                listen: address,
+                ..server_options(ClockMode::Virtual { step_ms: 1 }, test_certificates())
+            };
+            LabServer::bind(&setting, options).await.err().map(|error| error.to_string()).unwrap_or_else(|| panic!("bound"))
         };
         let taken = TcpListener::bind(SocketAddr::new(LOOPBACK, 0)).await.expect("a port");
         let address = taken.local_addr().expect("an address");
@@ -198,10 +202,10 @@ fn a_port_that_cannot_be_had_is_named() {
 }
 
 #[test]
-fn a_setting_that_makes_no_world_is_not_served() {
-    real(async {
-        let setting = Setting::from_yaml("nodes: {}").expect("a setting");
-        let refused = Server::bind(&setting, options(Clock::Virtual { step_ms: 1 }, identity())).await;
-        assert!(matches!(refused, Err(ServeError::Setting(fault)) if fault == "a world needs a node"));
+fn invalid_specs_are_not_served() {
+    run_real(async {
+        let setting = WorldSpec::from_yaml("nodes: {}").expect("a setting");
+        let refused = LabServer::bind(&setting, server_options(ClockMode::Virtual { step_ms: 1 }, test_certificates())).await;
+        assert!(matches!(refused, Err(ServeError::Spec(fault)) if fault == "a world needs a node"));
     });
 }

@@ -10,48 +10,50 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use converger_adapters::proxmox::Environment;
-use converger_adapters::proxmox::client::{Bounds, Endpoint, Fingerprint, Secret, SecretError, SecretSource, Token, TokenId, Trust};
+use converger_adapters::proxmox::ConnectionSettings;
+use converger_adapters::proxmox::client::{
+    ApiToken, Endpoint, Fingerprint, RequestLimits, SecretError, SecretSource, TokenId, TokenSecret, Trust,
+};
 use converger_core::guest::EnvironmentName;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::fault::Fault;
+use super::fault::ConfigFault;
 use crate::files;
 
 /// How an environment is written in converger.toml, besides its protection.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Written {
+pub(super) struct EnvironmentTable {
     url: Option<Spanned<String>>,
     ca: Option<Spanned<PathBuf>>,
-    fingerprints: Option<Pins>,
-    endpoints: Option<Spanned<Vec<WrittenEndpoint>>>,
+    fingerprints: Option<FingerprintList>,
+    endpoints: Option<Spanned<Vec<EndpointTable>>>,
     token: Option<Spanned<String>>,
-    secret: Option<Spanned<WrittenSecret>>,
+    secret: Option<Spanned<SecretTable>>,
     cluster: Option<Spanned<String>>,
-    mode: Option<Mode>,
+    mode: Option<ModeSetting>,
     timeout: Option<Spanned<u64>>,
     reading_timeout: Option<Spanned<u64>>,
     reading_mib: Option<Spanned<u64>>,
-    clock: Option<Spanned<Clock>>,
+    clock: Option<Spanned<ClockSetting>>,
     #[serde(default)]
-    pub(super) protect: super::Protect,
+    pub(super) protect: super::ProtectTable,
 }
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "one endpoint, such as `{ url = \"https://pve1:8006\", fingerprints = [\"AB:CD:...\"] }`")]
-struct WrittenEndpoint {
+struct EndpointTable {
     url: Spanned<String>,
     ca: Option<Spanned<PathBuf>>,
-    fingerprints: Option<Pins>,
+    fingerprints: Option<FingerprintList>,
 }
 
-type Pins = Spanned<Vec<Spanned<String>>>;
+type FingerprintList = Spanned<Vec<Spanned<String>>>;
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "where the secret is, such as `{ env = \"PVE_SECRET\" }`; it never stands in this file")]
-struct WrittenSecret {
+struct SecretTable {
     env: Option<String>,
     file: Option<PathBuf>,
     credential: Option<String>,
@@ -60,7 +62,7 @@ struct WrittenSecret {
 /// Who decides in an environment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Mode {
+pub enum ModeSetting {
     /// One person.
     Solo,
     /// Who asks and who approves are two.
@@ -70,7 +72,7 @@ pub enum Mode {
 /// What moves the time of an environment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Clock {
+pub enum ClockSetting {
     /// It runs as it does.
     #[default]
     Real,
@@ -78,54 +80,54 @@ pub enum Clock {
     Requests,
 }
 
-impl From<Mode> for converger_core::approve::Mode {
-    fn from(mode: Mode) -> Self {
+impl From<ModeSetting> for converger_core::approve::ApprovalMode {
+    fn from(mode: ModeSetting) -> Self {
         match mode {
-            Mode::Solo => Self::Solo,
-            Mode::Shared => Self::Shared,
+            ModeSetting::Solo => Self::Solo,
+            ModeSetting::Shared => Self::Shared,
         }
     }
 }
 
 /// How an environment is reached. The secret is still where it is.
 #[derive(Clone, Debug)]
-pub struct Connection {
+pub struct ConnectionConfig {
     endpoints: Vec<Endpoint>,
     token: TokenId,
     secret: SecretSource,
     cluster: Option<String>,
-    bounds: Bounds,
+    bounds: RequestLimits,
     /// The files that are read to reach it: authorities and the secret.
     pub files: Vec<PathBuf>,
     /// Who decides; an apply needs to know.
-    pub mode: Option<Mode>,
+    pub mode: Option<ModeSetting>,
     /// What an apply waits by.
-    pub clock: Clock,
+    pub clock: ClockSetting,
 }
 
-impl Connection {
+impl ConnectionConfig {
     /// What an answer may take.
-    pub fn answer_ms_max(&self) -> u64 {
+    pub fn response_ms_max(&self) -> u64 {
         u64::try_from(self.bounds.deadline.as_millis()).unwrap_or(u64::MAX)
     }
 }
 
 /// An answer takes at least a second, and nobody waits longer than ten minutes.
-const TIMEOUT_SECS: RangeInclusive<u64> = 1..=600;
+const TIMEOUT_SECS_RANGE: RangeInclusive<u64> = 1..=600;
 
 /// A reading that is a day old says nothing about today.
-const READING_SECS: RangeInclusive<u64> = 1..=86_400;
+const READING_SECS_RANGE: RangeInclusive<u64> = 1..=86_400;
 
 /// A recording may not be larger either.
-const READING_MIB: RangeInclusive<u64> = 1..=1024;
+const READING_MIB_RANGE: RangeInclusive<u64> = 1..=1024;
 
 /// The connection that is written, if one is. Paths are those of `room`, the directory of the file.
-pub(super) fn of(environment: &Spanned<Written>, room: &Path) -> Result<Option<Connection>, Fault> {
+pub(super) fn parse_connection(environment: &Spanned<EnvironmentTable>, room: &Path) -> Result<Option<ConnectionConfig>, ConfigFault> {
     let written = environment.get_ref();
-    if !written.has_any() {
+    if !written.has_connection_keys() {
         return Ok(None);
     }
-    let missing = |text: &str| Fault::at(environment, text);
+    let missing = |text: &str| ConfigFault::at_value(environment, text);
     let token = written.token.as_ref();
     let token = token.ok_or_else(|| missing("`token` is missing: the id of the API token, such as `converger@pve!main`"))?;
     let token = TokenId::new(token.get_ref()).ok_or_else(|| {
@@ -136,20 +138,20 @@ pub(super) fn of(environment: &Spanned<Written>, room: &Path) -> Result<Option<C
             }
             _ => "`token` is not the id of an API token; write it as user@realm!name, without the secret",
         };
-        Fault::at(token, text)
+        ConfigFault::at_value(token, text)
     })?;
     let secret = written.secret.as_ref();
     let secret = secret.ok_or_else(|| missing("`secret` is missing: say where it is, such as `secret = { env = \"PVE_SECRET\" }`"))?;
-    let endpoints = written.endpoints(environment, room)?;
-    let (secret, cluster, bounds) = (source(secret, room)?, written.cluster()?, written.bounds()?);
-    let clock = written.clock(&endpoints)?;
-    let files = written.files(room, &secret);
-    Ok(Some(Connection { endpoints, token, secret, cluster, bounds, files, mode: written.mode, clock }))
+    let endpoints = written.parse_endpoints(environment, room)?;
+    let (secret, cluster, bounds) = (parse_secret_source(secret, room)?, written.parse_cluster()?, written.parse_limits()?);
+    let clock = written.parse_clock(&endpoints)?;
+    let files = written.referenced_files(room, &secret);
+    Ok(Some(ConnectionConfig { endpoints, token, secret, cluster, bounds, files, mode: written.mode, clock }))
 }
 
-impl Written {
+impl EnvironmentTable {
     /// Whether anything is written that only a connection needs.
-    fn has_any(&self) -> bool {
+    fn has_connection_keys(&self) -> bool {
         let trust = self.ca.is_some() || self.fingerprints.is_some();
         let place = self.url.is_some() || self.endpoints.is_some();
         let bounds = self.timeout.is_some() || self.reading_timeout.is_some() || self.reading_mib.is_some();
@@ -157,7 +159,7 @@ impl Written {
         trust || place || bounds || rest || self.cluster.is_some() || self.mode.is_some()
     }
 
-    fn files(&self, room: &Path, secret: &SecretSource) -> Vec<PathBuf> {
+    fn referenced_files(&self, room: &Path, secret: &SecretSource) -> Vec<PathBuf> {
         let endpoints = self.endpoints.iter().flat_map(|list| list.get_ref()).flat_map(|own| &own.ca);
         let authorities = self.ca.iter().chain(endpoints).map(|ca| room.join(ca.get_ref()));
         let secret = match secret {
@@ -168,165 +170,188 @@ impl Written {
         authorities.chain(secret).collect()
     }
 
-    fn bounds(&self) -> Result<Bounds, Fault> {
-        let mut bounds = Bounds::default();
-        if let Some(seconds) = within("timeout", "seconds", self.timeout.as_ref(), TIMEOUT_SECS)? {
+    fn parse_limits(&self) -> Result<RequestLimits, ConfigFault> {
+        let mut bounds = RequestLimits::default();
+        if let Some(seconds) = check_range("timeout", "seconds", self.timeout.as_ref(), TIMEOUT_SECS_RANGE)? {
             bounds.deadline = Duration::from_secs(seconds);
         }
-        if let Some(seconds) = within("reading_timeout", "seconds", self.reading_timeout.as_ref(), READING_SECS)? {
+        if let Some(seconds) = check_range("reading_timeout", "seconds", self.reading_timeout.as_ref(), READING_SECS_RANGE)? {
             bounds.reading = Duration::from_secs(seconds);
         }
-        if let Some(mib) = within("reading_mib", "MiB", self.reading_mib.as_ref(), READING_MIB)? {
+        if let Some(mib) = check_range("reading_mib", "MiB", self.reading_mib.as_ref(), READING_MIB_RANGE)? {
             bounds.reading_bytes_max = mib << 20;
         }
         Ok(bounds)
     }
 
     /// Waiting is what tells a slow cluster from one that did nothing: only a lab may do without.
-    fn clock(&self, endpoints: &[Endpoint]) -> Result<Clock, Fault> {
+    fn parse_clock(&self, endpoints: &[Endpoint]) -> Result<ClockSetting, ConfigFault> {
         match &self.clock {
-            Some(clock) if *clock.get_ref() == Clock::Requests && !endpoints.iter().all(Endpoint::is_loopback) => Err(Fault::at(
-                clock,
-                "`clock = \"requests\"` is for a lab on this machine (`converger lab --clock`), whose address is 127.0.0.1",
-            )),
-            clock => Ok(clock.as_ref().map_or(Clock::Real, |clock| *clock.get_ref())),
+            Some(clock) if *clock.get_ref() == ClockSetting::Requests && !endpoints.iter().all(Endpoint::is_loopback) => {
+                Err(ConfigFault::at_value(
+                    clock,
+                    "`clock = \"requests\"` is for a lab on this machine (`converger lab --clock`), whose address is 127.0.0.1",
+                ))
+            }
+            clock => Ok(clock.as_ref().map_or(ClockSetting::Real, |clock| *clock.get_ref())),
         }
     }
 
-    fn cluster(&self) -> Result<Option<String>, Fault> {
+    fn parse_cluster(&self) -> Result<Option<String>, ConfigFault> {
         match &self.cluster {
             Some(cluster) if cluster.get_ref().is_empty() => {
-                Err(Fault::at(cluster, "`cluster` is empty; write the name of the cluster, or of the node where there is none"))
+                Err(ConfigFault::at_value(cluster, "`cluster` is empty; write the name of the cluster, or of the node where there is none"))
             }
             cluster => Ok(cluster.as_ref().map(|cluster| cluster.get_ref().clone())),
         }
     }
 
-    fn endpoints(&self, environment: &Spanned<Self>, room: &Path) -> Result<Vec<Endpoint>, Fault> {
+    fn parse_endpoints(&self, environment: &Spanned<Self>, room: &Path) -> Result<Vec<Endpoint>, ConfigFault> {
         let list = match (&self.url, &self.endpoints) {
-            (Some(url), None) => return Ok(vec![endpoint(url, self.ca.as_ref(), self.fingerprints.as_ref(), room)?]),
-            (Some(_), Some(list)) => return Err(Fault::at(list, "write either `url` or `endpoints`")),
-            (None, None) => return Err(Fault::at(environment, "`url` is missing, such as `url = \"https://pve1.example:8006\"`")),
+            (Some(url), None) => return Ok(vec![parse_endpoint(url, self.ca.as_ref(), self.fingerprints.as_ref(), room)?]),
+            (Some(_), Some(list)) => return Err(ConfigFault::at_value(list, "write either `url` or `endpoints`")),
+            (None, None) => {
+                return Err(ConfigFault::at_value(environment, "`url` is missing, such as `url = \"https://pve1.example:8006\"`"));
+            }
             (None, Some(list)) => list,
         };
         let shared = "`ca` and `fingerprints` belong to each of the `endpoints`";
         match (&self.ca, &self.fingerprints) {
-            (Some(ca), _) => return Err(Fault::at(ca, shared)),
-            (None, Some(pins)) => return Err(Fault::at(pins, shared)),
-            (None, None) if list.get_ref().is_empty() => return Err(Fault::at(list, "`endpoints` is empty; write at least one")),
+            (Some(ca), _) => return Err(ConfigFault::at_value(ca, shared)),
+            (None, Some(pins)) => return Err(ConfigFault::at_value(pins, shared)),
+            (None, None) if list.get_ref().is_empty() => {
+                return Err(ConfigFault::at_value(list, "`endpoints` is empty; write at least one"));
+            }
             (None, None) => {}
         }
-        list.get_ref().iter().map(|own| endpoint(&own.url, own.ca.as_ref(), own.fingerprints.as_ref(), room)).collect()
+        list.get_ref().iter().map(|own| parse_endpoint(&own.url, own.ca.as_ref(), own.fingerprints.as_ref(), room)).collect()
     }
 }
 
 /// A number that is written, if it is one that can be meant.
-pub(super) fn within(key: &str, unit: &str, written: Option<&Spanned<u64>>, range: RangeInclusive<u64>) -> Result<Option<u64>, Fault> {
+pub(super) fn check_range(
+    key: &str,
+    unit: &str,
+    written: Option<&Spanned<u64>>,
+    range: RangeInclusive<u64>,
+) -> Result<Option<u64>, ConfigFault> {
     let Some(written) = written else { return Ok(None) };
     let number = *written.get_ref();
     if range.contains(&number) {
         return Ok(Some(number));
     }
-    Err(Fault::at(written, format!("`{key}` must be between {} and {} {unit}, not {number}", range.start(), range.end())))
+    Err(ConfigFault::at_value(written, format!("`{key}` must be between {} and {} {unit}, not {number}", range.start(), range.end())))
 }
 
-fn endpoint(url: &Spanned<String>, ca: Option<&Spanned<PathBuf>>, pins: Option<&Pins>, room: &Path) -> Result<Endpoint, Fault> {
+fn parse_endpoint(
+    url: &Spanned<String>,
+    ca: Option<&Spanned<PathBuf>>,
+    pins: Option<&FingerprintList>,
+    room: &Path,
+) -> Result<Endpoint, ConfigFault> {
     let trust = match (ca, pins) {
         (Some(_), Some(pins)) => {
-            return Err(Fault::at(pins, "write either `ca` or `fingerprints`: a pinned certificate needs no authority"));
+            return Err(ConfigFault::at_value(pins, "write either `ca` or `fingerprints`: a pinned certificate needs no authority"));
         }
         (Some(path), None) => Trust::CaFile(room.join(path.get_ref())),
         (None, Some(pins)) if pins.get_ref().is_empty() => {
-            return Err(Fault::at(pins, "`fingerprints` is empty; `pvenode cert info` on the node shows the fingerprint"));
+            return Err(ConfigFault::at_value(pins, "`fingerprints` is empty; `pvenode cert info` on the node shows the fingerprint"));
         }
-        (None, Some(pins)) => Trust::Fingerprints(pins.get_ref().iter().map(fingerprint).collect::<Result<_, _>>()?),
+        (None, Some(pins)) => Trust::Fingerprints(pins.get_ref().iter().map(parse_fingerprint).collect::<Result<_, _>>()?),
         (None, None) => Trust::System,
     };
     // What is written is not shown: there may be a password in it.
-    let wrong = |_| Fault::at(url, "`url` is not the address of an API; write it as https://name:8006, with nothing before or behind that");
+    let wrong = |_| {
+        ConfigFault::at_value(url, "`url` is not the address of an API; write it as https://name:8006, with nothing before or behind that")
+    };
     Endpoint::new(url.get_ref(), trust).map_err(wrong)
 }
 
-fn fingerprint(text: &Spanned<String>) -> Result<Fingerprint, Fault> {
+fn parse_fingerprint(text: &Spanned<String>) -> Result<Fingerprint, ConfigFault> {
     Fingerprint::new(text.get_ref()).ok_or_else(|| {
         let help = "`pvenode cert info` on the node shows it as 32 pairs of digits with colons";
-        Fault::at(text, format!("this is not a SHA-256 fingerprint; {help}"))
+        ConfigFault::at_value(text, format!("this is not a SHA-256 fingerprint; {help}"))
     })
 }
 
-const NEVER: &str = "the secret itself never stands in this file";
+const SECRET_NOT_IN_FILE: &str = "the secret itself never stands in this file";
 
-fn is_variable(name: &str) -> bool {
+fn is_variable_name(name: &str) -> bool {
     let is_word = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
     !name.is_empty() && !name.starts_with(|first: char| first.is_ascii_digit()) && name.bytes().all(is_word)
 }
 
 /// Whether somebody wrote a secret where its place belongs: secrets of Proxmox are UUIDs.
-fn is_secret(path: &Path) -> bool {
+fn looks_like_secret(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let groups: Vec<&str> = name.split('-').collect();
     groups.iter().map(|group| group.len()).eq([8, 4, 4, 4, 12])
         && groups.iter().all(|group| group.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }
 
-fn source(secret: &Spanned<WrittenSecret>, room: &Path) -> Result<SecretSource, Fault> {
-    let WrittenSecret { env, file, credential } = secret.get_ref();
+fn parse_secret_source(secret: &Spanned<SecretTable>, room: &Path) -> Result<SecretSource, ConfigFault> {
+    let SecretTable { env, file, credential } = secret.get_ref();
     match (env, file, credential) {
-        (Some(name), None, None) if is_variable(name) => Ok(SecretSource::Environment(name.clone())),
-        (Some(_), None, None) => {
-            Err(Fault::at(secret, format!("`env` is the name of an environment variable, such as `PVE_SECRET`; {NEVER}")))
+        (Some(name), None, None) if is_variable_name(name) => Ok(SecretSource::Environment(name.clone())),
+        (Some(_), None, None) => Err(ConfigFault::at_value(
+            secret,
+            format!("`env` is the name of an environment variable, such as `PVE_SECRET`; {SECRET_NOT_IN_FILE}"),
+        )),
+        (None, Some(path), None) if !looks_like_secret(path) => Ok(SecretSource::File(room.join(path))),
+        (None, Some(_), None) => {
+            Err(ConfigFault::at_value(secret, format!("`file` is the path of a file that holds the secret; {SECRET_NOT_IN_FILE}")))
         }
-        (None, Some(path), None) if !is_secret(path) => Ok(SecretSource::File(room.join(path))),
-        (None, Some(_), None) => Err(Fault::at(secret, format!("`file` is the path of a file that holds the secret; {NEVER}"))),
-        (None, None, Some(name)) if !is_secret(Path::new(name)) => Ok(SecretSource::Credential(name.clone())),
-        (None, None, Some(_)) => Err(Fault::at(secret, format!("`credential` is the name of a systemd credential; {NEVER}"))),
-        _ => Err(Fault::at(secret, "`secret` needs exactly one of `env`, `file` and `credential`")),
+        (None, None, Some(name)) if !looks_like_secret(Path::new(name)) => Ok(SecretSource::Credential(name.clone())),
+        (None, None, Some(_)) => {
+            Err(ConfigFault::at_value(secret, format!("`credential` is the name of a systemd credential; {SECRET_NOT_IN_FILE}")))
+        }
+        _ => Err(ConfigFault::at_value(secret, "`secret` needs exactly one of `env`, `file` and `credential`")),
     }
 }
 
-impl Connection {
+impl ConnectionConfig {
     /// What to do where it cannot be opened.
     pub const REMEDY: &str = "compare what `secret` and `ca` say in converger.toml with what is there";
 
     /// The environment, with its secret.
-    pub fn open(&self, name: &EnvironmentName) -> Result<Environment, String> {
+    pub fn resolve_settings(&self, name: &EnvironmentName) -> Result<ConnectionSettings, String> {
         for path in &self.files {
             // A pipe would be waited for without a word. What is not there is said where it is read.
-            files::answers(path)
+            files::check_readable(path)
                 .or_else(|error| if error.kind() == io::ErrorKind::Other { Err(error) } else { Ok(()) })
-                .map_err(|error| format!("cannot read {}: {error}", files::shown(path)))?;
+                .map_err(|error| format!("cannot read {}: {error}", files::display_path(path)))?;
         }
-        let secret = read(&self.secret).map_err(|error| files::plain(&error.to_string()))?;
-        if !secret.can_be_struck() && !self.endpoints.iter().all(Endpoint::is_loopback) {
-            let place = files::plain(&self.secret.to_string());
+        let secret = read_secret(&self.secret).map_err(|error| files::escape_hidden(&error.to_string()))?;
+        if !secret.can_be_redacted() && !self.endpoints.iter().all(Endpoint::is_loopback) {
+            let place = files::escape_hidden(&self.secret.to_string());
             return Err(format!(
                 "{place} holds a secret of less than {} characters, which could not be kept out of messages; those of Proxmox have 36, and \
                  only a lab on this machine (127.0.0.1) may have a shorter one",
-                Secret::STRUCK_BYTES_MIN
+                TokenSecret::REDACTED_BYTES_MIN
             ));
         }
-        Ok(Environment {
+        Ok(ConnectionSettings {
             name: name.clone(),
             cluster: self.cluster.as_deref().map(Into::into),
             endpoints: self.endpoints.clone(),
-            token: Token { id: self.token.clone(), secret },
+            token: ApiToken { id: self.token.clone(), secret },
             bounds: self.bounds,
         })
     }
 }
 
-impl Connection {
+impl ConnectionConfig {
     /// The file with the secret, if others on this machine may read or write it.
-    pub fn exposed_file(&self) -> Option<&Path> {
+    pub fn exposed_secret_file(&self) -> Option<&Path> {
         let SecretSource::File(path) = &self.secret else { return None };
         let mode = std::fs::metadata(path).ok()?.permissions().mode();
         (mode & 0o077 != 0).then_some(path)
     }
 }
 
-fn read(source: &SecretSource) -> Result<Secret, SecretError> {
+fn read_secret(source: &SecretSource) -> Result<TokenSecret, SecretError> {
     if let SecretSource::File(path) = source {
-        files::answers(path).map_err(|error| SecretError::Unreadable { source_of: source.clone(), source: error })?;
+        files::check_readable(path).map_err(|error| SecretError::Unreadable { source_of: source.clone(), source: error })?;
     }
     // What is no text is there all the same, and is no secret.
     source.read(|name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()))
@@ -336,19 +361,19 @@ fn read(source: &SecretSource) -> Result<Secret, SecretError> {
 ///
 /// What is held, frozen or under way is kept by the name of the environment: under another name it would bind nobody (G12). Two addresses of one
 /// cluster are known by its pinned name only.
-pub(super) fn same_cluster<'c>(
+pub(super) fn find_same_cluster<'c>(
     own: &EnvironmentName,
-    connections: &'c BTreeMap<EnvironmentName, Connection>,
+    connections: &'c BTreeMap<EnvironmentName, ConnectionConfig>,
 ) -> Option<(&'c EnvironmentName, String)> {
     let ours = connections.get(own)?;
-    connections.iter().filter(|(name, _)| *name != own).find_map(|(name, other)| Some((name, ours.shared_with(other)?)))
+    connections.iter().filter(|(name, _)| *name != own).find_map(|(name, other)| Some((name, ours.describe_overlap(other)?)))
 }
 
-impl Connection {
+impl ConnectionConfig {
     /// What two environments that may be one cluster have in common, in words.
-    fn shared_with(&self, other: &Self) -> Option<String> {
-        let is_theirs = |endpoint: &&Endpoint| other.endpoints.iter().any(|their| their.place() == endpoint.place());
-        let place = self.endpoints.iter().find(is_theirs).map(|endpoint| format!("the address {}", endpoint.place()));
+    fn describe_overlap(&self, other: &Self) -> Option<String> {
+        let is_theirs = |endpoint: &&Endpoint| other.endpoints.iter().any(|their| their.name() == endpoint.name());
+        let place = self.endpoints.iter().find(is_theirs).map(|endpoint| format!("the address {}", endpoint.name()));
         place.or_else(|| {
             self.cluster.as_ref().filter(|name| other.cluster.as_ref() == Some(name)).map(|name| format!("`cluster = {name:?}`"))
         })
@@ -356,18 +381,18 @@ impl Connection {
 }
 
 /// What follows from one cluster with two names.
-pub const ONE_NAME: &str = "a hold, a freeze and an operation under way bind one name only";
+pub const ONE_NAME_PER_CLUSTER: &str = "a hold, a freeze and an operation under way bind one name only";
 
 /// Another environment whose secret is the same as that of `own`.
 ///
 /// By where it is, and by what it is where both can be read: whoever has one secret for two has one token for both, and a slip
 /// in the name of an environment would reach the wrong one.
-pub(super) fn same_secret<'c>(
+pub(super) fn find_same_secret<'c>(
     own: &EnvironmentName,
-    connections: &'c BTreeMap<EnvironmentName, Connection>,
+    connections: &'c BTreeMap<EnvironmentName, ConnectionConfig>,
 ) -> Option<&'c EnvironmentName> {
     let source = &connections.get(own)?.secret;
-    let secret = read(source).ok();
-    let is_same = |other: &Connection| other.secret == *source || secret.is_some() && read(&other.secret).ok() == secret;
+    let secret = read_secret(source).ok();
+    let is_same = |other: &ConnectionConfig| other.secret == *source || secret.is_some() && read_secret(&other.secret).ok() == secret;
     connections.iter().find(|(name, other)| *name != own && is_same(other)).map(|(name, _)| name)
 }

@@ -122,7 +122,7 @@ pub fn is_own(path: &Path, own: OwnFile) -> bool {
         OwnFile::Receipt => first_line(path).is_some_and(|line| converger_ledger::is_receipt_head(&line)),
         OwnFile::Checkpoint => {
             let read = super::read_at_most(path, CHECKPOINT_BYTES_MAX);
-            read.is_ok_and(|text| Checkpoint::unverified(&text.bytes).is_ok())
+            read.is_ok_and(|text| Checkpoint::parse_unverified(&text.bytes).is_ok())
         }
         OwnFile::LabSecret => first_line(path).is_some_and(|line| is_uuid(&line)),
     }
@@ -137,7 +137,7 @@ fn schema_of(path: &Path) -> Option<String> {
     struct Head {
         schema: String,
     }
-    super::answers(path).ok()?;
+    super::check_readable(path).ok()?;
     let file = File::open(path).ok()?.take(TEXT_BYTES_MAX as u64);
     serde_json::from_reader::<_, Head>(BufReader::new(file)).ok().map(|head| head.schema)
 }
@@ -145,7 +145,7 @@ fn schema_of(path: &Path) -> Option<String> {
 /// The first line of a text, of at most so many bytes.
 fn first_line(path: &Path) -> Option<String> {
     const LINE_BYTES_MAX: u64 = 256;
-    super::answers(path).ok()?;
+    super::check_readable(path).ok()?;
     let mut line = String::new();
     BufReader::new(File::open(path).ok()?.take(LINE_BYTES_MAX)).read_line(&mut line).ok()?;
     line.strip_suffix('\n').map(str::to_owned)

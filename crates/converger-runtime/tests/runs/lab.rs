@@ -9,8 +9,8 @@ use std::thread::{self, JoinHandle};
 use converger_core::desired::{self, Desired};
 use converger_core::document::Notation;
 use converger_core::guest::EnvironmentName;
-use converger_lab::Setting;
-use converger_lab::server::{Clock, Identity, Options, Server, Shared};
+use converger_lab::WorldSpec;
+use converger_lab::server::{ClockMode, LabCertificates, LabServer, ServerOptions, SharedWorld};
 use converger_runtime::{Environment, EnvironmentReader, EventBus, Opened, StateDirectory, StateLocation, config};
 use tempfile::TempDir;
 use tokio::sync::oneshot;
@@ -32,7 +32,7 @@ guests:
 pub(crate) struct Stage {
     room: TempDir,
     pub(crate) events: Arc<EventBus>,
-    world: Shared,
+    world: SharedWorld,
     start_ms: u64,
     end: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -41,18 +41,19 @@ pub(crate) struct Stage {
 impl Stage {
     /// A lab whose clock each request moves by this much. Where none does, runs wait in real time for what the test lets happen.
     pub(crate) fn start(step_ms: u64) -> Self {
-        let setting = Setting::from_yaml(WORLD).expect("a world");
+        let setting = WorldSpec::from_yaml(WORLD).expect("a world");
         let start_ms = setting.start_ms;
-        let identity = Identity::new(["pve1"].into_iter(), LOOPBACK).expect("an identity");
+        let identity = LabCertificates::new(["pve1"].into_iter(), LOOPBACK).expect("an identity");
         let fingerprint = identity.fingerprint();
-        let options = Options { listen: SocketAddr::new(LOOPBACK, 0), clock: Clock::Virtual { step_ms }, identity, watcher: None };
+        let options =
+            ServerOptions { listen: SocketAddr::new(LOOPBACK, 0), clock: ClockMode::Virtual { step_ms }, identity, watcher: None };
         let (end, ended) = oneshot::channel::<()>();
         let (bound, places) = mpsc::channel();
         let thread = thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
             runtime.block_on(async {
-                let server = Server::bind(&setting, options).await.expect("a server");
-                let address = server.places().next().expect("a node").address;
+                let server = LabServer::bind(&setting, options).await.expect("a server");
+                let address = server.served_nodes().next().expect("a node").address;
                 bound.send((address, server.world())).expect("the test waits");
                 server.run(async { drop(ended.await) }).await;
             });
@@ -75,7 +76,7 @@ impl Stage {
     /// Lets this much time pass in the lab since its start.
     pub(crate) async fn pass(&self, ms: u64) {
         self.world.lock().advance_to(self.start_ms + ms);
-        self.world.settled().await;
+        self.world.wait_for_ports().await;
     }
 
     pub(crate) async fn state(&self) -> StateDirectory {

@@ -4,10 +4,10 @@ mod lab;
 
 use std::pin::pin;
 
-use converger_core::apply::{End, RunId};
-use converger_core::approve::{Confirmation, Refused};
-use converger_core::artifact::{Digest, Narrowed};
-use converger_engine::driver::{NotAccepting, OPEN_RUNS_MAX, Report, Signal};
+use converger_core::apply::{OperationEnd, RunId};
+use converger_core::approve::{Confirmation, RefusedGuestPolicy};
+use converger_core::artifact::{Digest, GuestOmission};
+use converger_engine::executor::{ExecutionReport, NotAccepting, OPEN_RUNS_MAX, RunSignal};
 use converger_engine::operation::Phase;
 use converger_engine::schedule::OnFailure;
 use converger_runtime::environment::StartedRun;
@@ -28,8 +28,8 @@ fn block<T>(future: impl Future<Output = T>) -> T {
 }
 
 async fn start_run(environment: &Environment, guests: &str) -> Result<Run, RuntimeError> {
-    let (refused, on_failure) = (Refused::StopsAll, OnFailure::GoOn);
-    let request = RunRequest { desired: declared(guests), expected: None, narrowed: Narrowed::No, refused, on_failure };
+    let (refused, on_failure) = (RefusedGuestPolicy::StopRun, OnFailure::Continue);
+    let request = RunRequest { desired: declared(guests), expected: None, narrowed: GuestOmission::Forbidden, refused, on_failure };
     match environment.start_run(request).await? {
         StartedRun::Run(run) => Ok(*run),
         StartedRun::Refused(refusal) => panic!("the lab is the cluster that the name stands for: {refusal:?}"),
@@ -62,13 +62,13 @@ async fn approved_run(environment: &Environment, events: &mut EventStream, guest
     }
 }
 
-fn shown(report: &Report) -> Vec<String> {
+fn shown(report: &ExecutionReport) -> Vec<String> {
     let code = |outcome: &converger_core::apply::Outcome| outcome.code().map_or_else(String::new, |code| format!(" {code}"));
     let shown = report.operations().iter().map(|reported| (reported.operation.guest.vmid, &reported.outcome));
     shown.map(|(vmid, outcome)| format!("{vmid} {}{}", outcome.end().word(), code(outcome))).collect()
 }
 
-async fn end_of(state: &StateDirectory, run: RunId) -> Option<End> {
+async fn end_of(state: &StateDirectory, run: RunId) -> Option<OperationEnd> {
     state.store().run(run).await.expect("readable").expect("it was started").ended.map(|(end, _)| end)
 }
 
@@ -93,16 +93,16 @@ fn dropped_apply_future_cancels_nothing_keeps_the_lock_and_its_run_ends_in_the_j
         let report = run.apply().await;
         assert_eq!(
             (shown(&report.operations), report.end(), report.held_before),
-            (vec!["102 done".to_owned()], End::Done, HeldBefore::Nowhere)
+            (vec!["102 done".to_owned()], OperationEnd::Done, HeldBefore::Nowhere)
         );
-        assert_eq!((end_of(&state, first.clone()).await, end_of(&state, second).await), (None, Some(End::Done)));
+        assert_eq!((end_of(&state, first.clone()).await, end_of(&state, second).await), (None, Some(OperationEnd::Done)));
         drop(environment);
         assert!(matches!(stage.open(&state), Opened::Refused(_)), "an operation is in flight");
         let ended = |event: &RunEvent| matches!(event, RunEvent::ApplyEnded).then_some(());
         wait_for(&mut events, ended).await;
         stage.pass(200_000).await;
         wait_for(&mut events, ended).await;
-        assert_eq!(end_of(&state, first).await, Some(End::Done));
+        assert_eq!(end_of(&state, first).await, Some(OperationEnd::Done));
         while matches!(stage.open(&state), Opened::Refused(_)) {
             tokio::task::yield_now().await;
         }
@@ -128,7 +128,7 @@ fn guest_with_an_operation_of_another_run_in_flight_gets_no_step() {
         drop(second);
         stage.pass(200_000).await;
         assert_eq!(shown(&apply.await.operations), ["101 done"]);
-        assert_eq!(end_of(&state, first).await, Some(End::Done));
+        assert_eq!(end_of(&state, first).await, Some(OperationEnd::Done));
         environment.close().await.expect("there is no witness");
     });
 }
@@ -149,7 +149,7 @@ fn refuses_the_65th_open_run_and_every_run_after_a_stop() {
         runs.pop();
         runs.push(start_run(&environment, CORES_102).await.expect("one has ended"));
         runs.clear();
-        environment.request_stop(Signal::Drain);
+        environment.request_stop(RunSignal::Drain);
         let refused = start_run(&environment, CORES_102).await.err().expect("it is refused");
         assert!(matches!(refused, RuntimeError::NotAccepting { reason: NotAccepting::Stopping, .. }), "{refused:?}");
     });
@@ -163,14 +163,14 @@ fn run_that_was_open_at_a_stop_is_not_run_and_after_the_close_refused_and_its_en
         let environment = stage.open_ready(&state);
         let (first, one, _) = approved_run(&environment, &mut events, START_101).await;
         let (second, other, _) = approved_run(&environment, &mut events, CORES_102).await;
-        environment.request_stop(Signal::Drain);
+        environment.request_stop(RunSignal::Drain);
         let report = first.apply().await;
-        assert_eq!((shown(&report.operations), report.run_end()), (vec!["101 not-run run-stopped".to_owned()], End::NotRun));
+        assert_eq!((shown(&report.operations), report.run_end()), (vec!["101 not-run run-stopped".to_owned()], OperationEnd::NotRun));
         environment.close().await.expect("there is no witness");
         let report = second.apply().await;
         let error = report.error.as_ref().expect("it is refused");
         assert!(matches!(error, RuntimeError::NotAccepting { reason: NotAccepting::Stopping, .. }), "{error:?}");
-        assert_eq!((end_of(&state, one).await, end_of(&state, other).await), (Some(End::NotRun), Some(End::Failed)));
+        assert_eq!((end_of(&state, one).await, end_of(&state, other).await), (Some(OperationEnd::NotRun), Some(OperationEnd::Failed)));
         assert!(matches!(stage.open(&state), Opened::Ready(_)), "the lock is released");
     });
 }

@@ -4,63 +4,63 @@ use std::error::Error;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use converger_store::{Batch, LIST_MAX, Settings, SqliteStore, Store as _, Write};
+use converger_store::{Batch, LIST_MAX, SqliteStore, Store as _, StoreSettings, StoreWrite};
 use futures_util::future::try_join_all;
 use rusqlite::Connection;
 use serde_json::json;
 
-use crate::Told;
-use crate::runs::{Decided, has_entry, now};
+use crate::BenchOutput;
+use crate::runs::{FleetDecision, block_on_store, has_entry};
 
 const GUESTS: u32 = 900;
 /// So many writes are in a batch, and as many entries where they have one.
-const WRITES: usize = 64;
+const WRITES_PER_BATCH: usize = 64;
 /// So many applies are timed, in batches of the life of one operation, and so many of these at once.
-const APPLIES: u64 = 10;
-const LIFE: usize = 4;
-const AT_ONCE: usize = 64;
+const APPLIES_TIMED: u64 = 10;
+const RECORDS_PER_OPERATION: usize = 4;
+const CONCURRENT_BATCHES: usize = 64;
 
-fn opened(directory: &Path) -> Result<SqliteStore, Box<dyn Error>> {
-    Ok(SqliteStore::open(directory, Settings::new(|cause| panic!("{cause}")))?)
+fn open_store(directory: &Path) -> Result<SqliteStore, Box<dyn Error>> {
+    Ok(SqliteStore::open(directory, StoreSettings::new(|cause| panic!("{cause}")))?)
 }
 
 /// So many batches, each acknowledged before the next: of writes that have an entry, or of blobs, which have none.
-pub(crate) fn batches(kind: &str, count: usize, directory: &Path) -> Told {
-    let store = opened(directory)?;
-    let writes = applied(APPLIES);
-    let written: Vec<Write> = match kind {
+pub(crate) fn commit_batches(kind: &str, count: usize, directory: &Path) -> BenchOutput {
+    let store = open_store(directory)?;
+    let writes = apply_writes(APPLIES_TIMED);
+    let written: Vec<StoreWrite> = match kind {
         "entries" => writes,
-        "blobs" => (0..writes.len()).map(|number| Write::blob(format!("{number:0500}").into_bytes())).collect(),
+        "blobs" => (0..writes.len()).map(|number| StoreWrite::blob(format!("{number:0500}").into_bytes())).collect(),
         other => return Err(format!("`{other}` is neither `entries` nor `blobs`").into()),
     };
-    let batches: Vec<Batch> = written.chunks_exact(WRITES).take(count).map(|some| Batch::new(some.to_vec())).collect();
+    let batches: Vec<Batch> = written.chunks_exact(WRITES_PER_BATCH).take(count).map(|some| Batch::new(some.to_vec())).collect();
     let done = batches.len();
     for batch in batches {
-        let _ = now(store.commit(batch));
+        let _ = block_on_store(store.commit(batch));
     }
-    let (transactions, entries) = (store.transactions(), now(store.heads()).all.size);
+    let (transactions, entries) = (store.transactions(), block_on_store(store.heads()).all.size);
     // Whether closing brings the log into the file, and so syncs, depends on which connection is the last to close.
     std::mem::forget(store);
-    Ok(json!({ "batches": done, "writes": done * WRITES, "entries": entries, "transactions": transactions }))
+    Ok(json!({ "batches": done, "writes": done * WRITES_PER_BATCH, "entries": entries, "transactions": transactions }))
 }
 
 /// What applies write that has an entry.
-fn applied(count: u64) -> Vec<Write> {
-    let decided = Decided::of(GUESTS);
-    (0..count).flat_map(|number| decided.apply(number)).filter(has_entry).collect()
+fn apply_writes(count: u64) -> Vec<StoreWrite> {
+    let decided = FleetDecision::for_fleet(GUESTS);
+    (0..count).flat_map(|number| decided.apply_writes(number)).filter(has_entry).collect()
 }
 
 /// The store's time, with its journal, against bare inserts of the entries alone.
-pub(crate) fn ratio() -> Told {
+pub(crate) fn bench_insert_ratio() -> BenchOutput {
     let directory = tempfile::tempdir()?;
-    let store = opened(&directory.path().join("state"))?;
-    let batches: Vec<Batch> = applied(APPLIES).chunks(LIFE).map(|some| Batch::new(some.to_vec())).collect();
+    let store = open_store(&directory.path().join("state"))?;
+    let batches: Vec<Batch> = apply_writes(APPLIES_TIMED).chunks(RECORDS_PER_OPERATION).map(|some| Batch::new(some.to_vec())).collect();
     let before = store.transactions();
-    let ours = timed(|| Ok(converger_store::conformance::now(committed(&store, &batches))?))?;
+    let ours = measure_time(|| Ok(converger_store::conformance::block_on(commit_concurrently(&store, &batches))?))?;
     let transactions = store.transactions() - before;
-    let entries = entries(&store);
+    let entries = read_entries(&store);
     let group = entries.len().div_ceil(usize::try_from(transactions)?);
-    let bare = timed(|| insert(&directory.path().join("bare.db"), &entries, group))?;
+    let bare = measure_time(|| insert_rows(&directory.path().join("bare.db"), &entries, group))?;
     let rate = |time: Duration| (entries.len() as f64 / time.as_secs_f64()).round();
     Ok(json!({
         "entries": entries.len(), "transactions": transactions, "entries_per_second": rate(ours), "bare_inserts_per_second": rate(bare),
@@ -68,18 +68,18 @@ pub(crate) fn ratio() -> Told {
     }))
 }
 
-async fn committed(store: &SqliteStore, batches: &[Batch]) -> Result<(), converger_store::StoreError> {
-    for some in batches.chunks(AT_ONCE) {
+async fn commit_concurrently(store: &SqliteStore, batches: &[Batch]) -> Result<(), converger_store::StoreError> {
+    for some in batches.chunks(CONCURRENT_BATCHES) {
         // Asked for in their order, and taken in it.
         try_join_all(some.iter().map(|batch| store.commit(batch.clone()))).await?;
     }
     Ok(())
 }
 
-fn entries(store: &SqliteStore) -> Vec<Vec<u8>> {
+fn read_entries(store: &SqliteStore) -> Vec<Vec<u8>> {
     let mut all: Vec<Vec<u8>> = Vec::new();
     loop {
-        let page = now(store.entries(all.len() as u64, LIST_MAX));
+        let page = block_on_store(store.entries(all.len() as u64, LIST_MAX));
         if page.is_empty() {
             return all;
         }
@@ -87,14 +87,14 @@ fn entries(store: &SqliteStore) -> Vec<Vec<u8>> {
     }
 }
 
-fn timed(work: impl FnOnce() -> Result<(), Box<dyn Error>>) -> Result<Duration, Box<dyn Error>> {
+fn measure_time(work: impl FnOnce() -> Result<(), Box<dyn Error>>) -> Result<Duration, Box<dyn Error>> {
     let started = Instant::now();
     work()?;
     Ok(started.elapsed())
 }
 
 /// A table of two columns, the same file settings, and as many rows in a transaction.
-fn insert(place: &Path, rows: &[Vec<u8>], group: usize) -> Result<(), Box<dyn Error>> {
+fn insert_rows(place: &Path, rows: &[Vec<u8>], group: usize) -> Result<(), Box<dyn Error>> {
     let mut connection = Connection::open(place)?;
     let _: String = connection.pragma_update_and_check(None, "journal_mode", "wal", |row| row.get(0))?;
     connection.pragma_update(None, "synchronous", "full")?;

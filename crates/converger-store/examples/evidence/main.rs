@@ -25,19 +25,19 @@ use std::path::Path;
 
 use serde_json::Value;
 
-type Told = Result<Value, Box<dyn Error>>;
+type BenchOutput = Result<Value, Box<dyn Error>>;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let told = match arguments[..] {
-        ["walk", entries, turns] => verify::walk(entries.parse()?, turns.parse()?),
-        ["deep", entries, turns] => verify::deep(entries.parse()?, turns.parse()?),
-        ["reproduce", guests, turns] => reproduce::reproduce(guests.parse()?, turns.parse()?),
-        ["growth", entries, turns] => append::growth(entries.parse()?, turns.parse()?),
-        ["append", entries, directory] => append::store(entries.parse()?, Path::new(directory)),
-        ["batches", kind, count, directory] => inserts::batches(kind, count.parse()?, Path::new(directory)),
-        ["inserts"] => inserts::ratio(),
+        ["walk", entries, turns] => verify::bench_verify_log(entries.parse()?, turns.parse()?),
+        ["deep", entries, turns] => verify::bench_ledger_check(entries.parse()?, turns.parse()?),
+        ["reproduce", guests, turns] => reproduce::bench_reproduce(guests.parse()?, turns.parse()?),
+        ["growth", entries, turns] => append::bench_log_append(entries.parse()?, turns.parse()?),
+        ["append", entries, directory] => append::bench_store_append(entries.parse()?, Path::new(directory)),
+        ["batches", kind, count, directory] => inserts::commit_batches(kind, count.parse()?, Path::new(directory)),
+        ["inserts"] => inserts::bench_insert_ratio(),
         _ => Err("the head of this file says how it is called".into()),
     };
     println!("{}", told?);

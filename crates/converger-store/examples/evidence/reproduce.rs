@@ -4,45 +4,46 @@ use std::collections::BTreeMap;
 use std::hint::black_box;
 
 use converger_core::artifact::Digest;
-use converger_core::evidence::{Decision, Piece, reproduce as again};
-use converger_core::testing::understood;
+use converger_core::evidence::{Decision, DecisionPart, reproduce as again};
+use converger_core::testing::parse_config;
 use serde_json::json;
 
-use crate::runs::Decided;
-use crate::{Told, cpu, typed};
+use crate::runs::FleetDecision;
+use crate::{BenchOutput, cpu, typed};
 
-struct Recorded {
+struct RecordedDecision {
     decision: Decision,
     blobs: BTreeMap<Digest, Vec<u8>>,
 }
 
-impl Recorded {
-    fn piece(&self, piece: Piece) -> &[u8] {
+impl RecordedDecision {
+    fn piece(&self, piece: DecisionPart) -> &[u8] {
         &self.blobs[&self.decision.digest(piece)]
     }
 }
 
-pub(crate) fn reproduce(guests: u32, turns: u32) -> Told {
-    let decided = Decided::of(guests);
-    let recorded = Recorded { decision: decided.decision(), blobs: decided.blobs() };
-    let [bare_ns, reproduce_ns] = cpu::least(turns, &recorded, [bare_once, reproduce_once]);
-    let bytes: BTreeMap<&str, usize> = Piece::ALL.iter().map(|piece| (piece.word(), recorded.piece(*piece).len())).collect();
+pub(crate) fn bench_reproduce(guests: u32, turns: u32) -> BenchOutput {
+    let decided = FleetDecision::for_fleet(guests);
+    let recorded = RecordedDecision { decision: decided.decision(), blobs: decided.blobs() };
+    let [bare_ns, reproduce_ns] = cpu::least_cpu_ns(turns, &recorded, [parse_inputs_once, reproduce_decision_once]);
+    let bytes: BTreeMap<&str, usize> = DecisionPart::ALL.iter().map(|piece| (piece.word(), recorded.piece(*piece).len())).collect();
     Ok(json!({ "guests": guests, "bytes": bytes, "bare_ns": bare_ns, "reproduce_ns": reproduce_ns }))
 }
 
 /// The digest of each piece, and a typed parse of what was declared and what was seen.
 #[inline(never)]
-fn bare_once(recorded: &Recorded) {
-    for piece in Piece::ALL {
+fn parse_inputs_once(recorded: &RecordedDecision) {
+    for piece in DecisionPart::ALL {
         black_box(Digest::of_bytes(recorded.piece(piece)));
     }
-    let desired: typed::Desired = serde_json::from_slice(recorded.piece(Piece::Desired)).expect("it is well-formed");
-    let observation: typed::Observation = serde_json::from_slice(recorded.piece(Piece::Observation)).expect("it is well-formed");
+    let desired: typed::TypedDesired = serde_json::from_slice(recorded.piece(DecisionPart::Desired)).expect("it is well-formed");
+    let observation: typed::TypedObservation =
+        serde_json::from_slice(recorded.piece(DecisionPart::Observation)).expect("it is well-formed");
     black_box((desired, observation));
 }
 
 #[inline(never)]
-fn reproduce_once(recorded: &Recorded) {
-    let recalled = again(&recorded.decision, |digest| recorded.blobs.get(&digest).cloned(), understood);
+fn reproduce_decision_once(recorded: &RecordedDecision) {
+    let recalled = again(&recorded.decision, |digest| recorded.blobs.get(&digest).cloned(), parse_config);
     black_box(recalled.expect("the same inputs give the same decision"));
 }

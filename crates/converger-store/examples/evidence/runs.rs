@@ -7,23 +7,24 @@ use std::sync::Arc;
 
 use converger_core::action::Change;
 use converger_core::apply::{
-    BootId, End, Evidence, Findings, Operation, OperationId, Outcome, Record, Run, RunId, Source, Target, TaskId, Word,
+    BootId, Evidence, Findings, JournalRecord, Operation, OperationEnd, OperationId, OperationSource, OperationTarget, Outcome, RunId,
+    RunStart, Slug, TaskId,
 };
-use converger_core::approve::{Admission, Confirmation, Mode, Refused};
+use converger_core::approve::{Admission, ApprovalMode, Confirmation, RefusedGuestPolicy};
 use converger_core::artifact::{Digest, Provenance};
 use converger_core::desired;
 use converger_core::document::Notation;
-use converger_core::evidence::{Bundle, Decision, Entry, Kept, Piece, keep};
-use converger_core::guest::{Kind, RunState, Vmid};
+use converger_core::evidence::{AdmissionBundle, Decision, DecisionPart, DecisionRecord, LedgerEntry, record_decision};
+use converger_core::guest::{GuestKind, RunState, Vmid};
 use converger_core::observe;
 use converger_core::plan::{Verdict, plan};
 use converger_core::policy::{Circumstances, Limits};
 use converger_core::refusal::Refusal;
 use converger_core::safety::{Judged, judge};
 use converger_core::testing::some_binding;
-use converger_store::{Batch, LIST_MAX, MemoryStore, Store as _, Write};
+use converger_store::{Batch, LIST_MAX, MemoryStore, Store as _, StoreWrite};
 
-use crate::fleet::{Fleet, Share};
+use crate::fleet::{BenchFleet, GuestShare};
 
 const BY: &str = "ann@pve-admin";
 const CONFIG: &str =
@@ -31,76 +32,85 @@ const CONFIG: &str =
 const FIRST_MS: u64 = 1_794_700_800_000;
 
 /// A decision over a fleet, with all that it rests on.
-pub(crate) struct Decided {
+pub(crate) struct FleetDecision {
     judged: Judged,
-    kept: Kept,
+    record: DecisionRecord,
 }
 
-impl Decided {
+impl FleetDecision {
     /// That of a fleet of so many guests, a quarter of them not as declared.
-    pub(crate) fn of(guests: u32) -> Self {
-        let fleet = Fleet { guests, drifted: Share::OneIn(4), ordered: Share::OneIn(10) };
+    pub(crate) fn for_fleet(guests: u32) -> Self {
+        let fleet = BenchFleet { guests, drifted_share: GuestShare::OneIn(4), ordered_share: GuestShare::OneIn(10) };
         let desired = desired::parse(fleet.desired_json().as_bytes(), Notation::Json).expect("the fleet is well-formed");
-        let seen = observe::parse(fleet.current_json().as_bytes()).expect("the fleet is well-formed").within(&desired.scope());
+        let seen = observe::parse(fleet.current_json().as_bytes()).expect("the fleet is well-formed").into_scoped(&desired.scope());
         let limits = Limits { guests: 1_000_000, percent: 100, stops: 1_000_000 };
         let judged = judge(plan(Arc::new(desired), Arc::new(seen), Arc::default()), limits, Circumstances::default());
-        let kept = keep(&judged, "0.1.0", CONFIG.into()).expect("it can be written");
-        Self { judged, kept }
+        let kept = record_decision(&judged, "0.1.0", CONFIG.into()).expect("it can be written");
+        Self { judged, record: kept }
     }
 
     /// The decision as the ledger names it.
     pub(crate) fn decision(&self) -> Decision {
-        let Kept { inputs, plan, judgement, .. } = &self.kept;
+        let DecisionRecord { inputs, plan, judgement, .. } = &self.record;
         Decision { inputs: inputs.clone(), plan: *plan, judgement: *judgement }
     }
 
     /// What an apply at that time is admitted on.
-    fn bundle(&self, now_ms: u64) -> Vec<u8> {
+    fn admission_bundle(&self, now_ms: u64) -> Vec<u8> {
         let admission = Admission {
-            mode: Mode::Solo,
+            mode: ApprovalMode::Solo,
             provenance: Provenance::Live,
             confirmation: Confirmation::Typed { by: BY.into(), names: Vec::new() },
-            refused: Refused::IsLeftOut,
+            refused: RefusedGuestPolicy::LeaveOut,
             now_ms,
             age_secs_max: Admission::AGE_SECS_MAX,
         };
-        Bundle::new(BY, self.decision(), admission, &[]).write().expect("it can be written")
+        AdmissionBundle::new(BY, self.decision(), admission, &[]).to_canonical_json().expect("it can be written")
     }
 
     /// What it rests on, under its digests.
     pub(crate) fn blobs(&self) -> BTreeMap<Digest, Vec<u8>> {
-        self.kept.blobs.iter().map(|bytes| (Digest::of_bytes(bytes), bytes.clone())).collect()
+        self.record.blobs.iter().map(|bytes| (Digest::of_bytes(bytes), bytes.clone())).collect()
     }
 
     /// All that the apply with this number writes, in its order.
-    pub(crate) fn apply(&self, number: u64) -> Vec<Write> {
-        let mut clock = Clock(FIRST_MS + number * 3_600_000);
+    pub(crate) fn apply_writes(&self, number: u64) -> Vec<StoreWrite> {
+        let mut clock = StepClock(FIRST_MS + number * 3_600_000);
         let run = RunId::new(&format!("{:x}-{:08x}", clock.0 / 1000, number.wrapping_mul(0x9e37_79b9) & 0xffff_ffff)).expect("an id");
-        let mut writes = self.begun(&run, clock.now());
+        let mut writes = self.run_start_writes(&run, clock.advance());
         for operation in self.operations(&run) {
-            writes.extend(life(operation, &mut clock).map(Write::Record));
+            writes.extend(operation_records(operation, &mut clock).map(StoreWrite::Record));
         }
-        writes.push(Write::RunEnded { id: run, end: End::Done, at_ms: clock.now() });
+        writes.push(StoreWrite::RunEnded { id: run, end: OperationEnd::Done, at_ms: clock.advance() });
         writes
     }
 
     /// Everything up to the first operation.
-    fn begun(&self, run: &RunId, at_ms: u64) -> Vec<Write> {
-        let Kept { inputs, plan, judgement, blobs } = &self.kept;
-        let (plan, judgement, bundle) = (*plan, *judgement, self.bundle(at_ms));
+    fn run_start_writes(&self, run: &RunId, at_ms: u64) -> Vec<StoreWrite> {
+        let DecisionRecord { inputs, plan, judgement, blobs } = &self.record;
+        let (plan, judgement, bundle) = (*plan, *judgement, self.admission_bundle(at_ms));
         let environment = self.judged.plan().desired().environment().clone();
         let boot = BootId::new("8a5c6f0e-3c0d-4a64-9f0c-2f1d7e5b9a11");
-        let started = Run { id: run.clone(), environment, plan, by: BY.into(), at_ms, boot };
-        let mut writes: Vec<Write> = blobs.iter().cloned().map(Write::blob).collect();
-        writes.push(Write::Bind(some_binding(&started.environment)));
-        writes.push(Write::RunStarted { run: started, inputs: Box::new(inputs.clone()) });
-        writes.push(Write::decision(Entry::PlanMade { run: run.clone(), plan, judgement, at_ms }));
-        writes.extend(self.refusals().map(|(guest, refusal)| Write::decision(Entry::refused(run.clone(), Some(guest), refusal, at_ms))));
-        let (by, how, names) = (BY.into(), word("typed"), Box::default());
-        writes.push(Write::decision(Entry::Approved { run: run.clone(), plan, by, how, names, at_ms }));
+        let started = RunStart { id: run.clone(), environment, plan, by: BY.into(), at_ms, boot };
+        let mut writes: Vec<StoreWrite> = blobs.iter().cloned().map(StoreWrite::blob).collect();
+        writes.push(StoreWrite::Bind(some_binding(&started.environment)));
+        writes.push(StoreWrite::RunStarted { run: started, inputs: Box::new(inputs.clone()) });
+        writes.push(StoreWrite::decision(LedgerEntry::PlanMade { run: run.clone(), plan, judgement, at_ms }));
+        writes.extend(
+            self.refusals()
+                .map(|(guest, refusal)| StoreWrite::decision(LedgerEntry::from_refusal(run.clone(), Some(guest), refusal, at_ms))),
+        );
+        let (by, how, names) = (BY.into(), test_slug("typed"), Box::default());
+        writes.push(StoreWrite::decision(LedgerEntry::Approved { run: run.clone(), plan, by, how, names, at_ms }));
         let digest = Digest::of_bytes(&bundle);
-        writes.push(Write::blob(bundle));
-        writes.push(Write::decision(Entry::Admitted { run: run.clone(), plan, bundle: digest, answer: word("admitted"), at_ms }));
+        writes.push(StoreWrite::blob(bundle));
+        writes.push(StoreWrite::decision(LedgerEntry::Admitted {
+            run: run.clone(),
+            plan,
+            bundle: digest,
+            answer: test_slug("admitted"),
+            at_ms,
+        }));
         writes
     }
 
@@ -116,51 +126,51 @@ impl Decided {
         let plan = self.judged.plan();
         let mut operations = Vec::new();
         for (guest, verdict) in plan.guests() {
-            let (Verdict::Steps(steps), Some(target)) = (verdict, Target::of(plan, guest)) else { continue };
+            let (Verdict::Steps(steps), Some(target)) = (verdict, OperationTarget::from_plan(plan, guest)) else { continue };
             for (position, step) in (0..).zip(steps) {
                 let id = OperationId::new(&format!("{run}-{}", operations.len())).expect("an id");
                 let environment = plan.desired().environment().clone();
-                let (target, step, digest) = (target.clone(), step.clone(), self.kept.plan);
-                operations.push(Operation::new(id, run.clone(), environment, target, step, position, digest, Source::Convergent));
+                let (target, step, digest) = (target.clone(), step.clone(), self.record.plan);
+                operations.push(Operation::new(id, run.clone(), environment, target, step, position, digest, OperationSource::Convergent));
             }
         }
         operations
     }
 }
 
-fn word(text: &str) -> Word {
-    Word::new(text).expect("a word")
+fn test_slug(text: &str) -> Slug {
+    Slug::new(text).expect("a word")
 }
 
 /// Times that go on.
-struct Clock(u64);
+struct StepClock(u64);
 
-impl Clock {
-    fn now(&mut self) -> u64 {
+impl StepClock {
+    fn advance(&mut self) -> u64 {
         self.0 += 137;
         self.0
     }
 }
 
 /// Intent, mark, task and end.
-fn life(operation: Operation, clock: &mut Clock) -> [Record; 4] {
+fn operation_records(operation: Operation, clock: &mut StepClock) -> [JournalRecord; 4] {
     let id = operation.id.clone();
-    let task = task(&operation, clock.0);
+    let task = upid_task(&operation, clock.0);
     let evidence = Evidence::default().with("task", task.as_str());
-    let outcome = Outcome::Done(Findings { evidence, observed: observed(&operation) });
+    let outcome = Outcome::Done(Findings { evidence, observed: observed_after(&operation) });
     [
-        Record::Intent { operation: Box::new(operation), at_ms: clock.now() },
-        Record::Sending { id: id.clone(), at_ms: clock.now(), up_ms: clock.0 - FIRST_MS },
-        Record::Tasked { id: id.clone(), task, at_ms: clock.now() },
-        Record::Ended { id, outcome, at_ms: clock.now() },
+        JournalRecord::Intent { operation: Box::new(operation), at_ms: clock.advance() },
+        JournalRecord::Sending { id: id.clone(), at_ms: clock.advance(), up_ms: clock.0 - FIRST_MS },
+        JournalRecord::TaskStarted { id: id.clone(), task, at_ms: clock.advance() },
+        JournalRecord::Ended { id, outcome, at_ms: clock.advance() },
     ]
 }
 
 /// The name of a task as Proxmox VE makes it.
-fn task(operation: &Operation, at_ms: u64) -> TaskId {
+fn upid_task(operation: &Operation, at_ms: u64) -> TaskId {
     let short = match operation.guest.kind {
-        Kind::Qemu => "qm",
-        Kind::Lxc => "vz",
+        GuestKind::Qemu => "qm",
+        GuestKind::Lxc => "vz",
     };
     let (node, vmid, verb) = (operation.guest.node.as_str(), operation.guest.vmid, operation.step.change.word().replace('-', ""));
     let (process, ticks, secs) = (vmid.get(), at_ms & 0xffff_ffff, at_ms / 1000);
@@ -169,7 +179,7 @@ fn task(operation: &Operation, at_ms: u64) -> TaskId {
 }
 
 /// What is read afterwards.
-fn observed(operation: &Operation) -> Evidence {
+fn observed_after(operation: &Operation) -> Evidence {
     match &operation.step.change {
         Change::ConfigSet(fields) => {
             let shown = |after: &Option<_>| serde_json::to_string(after).expect("a value can be written");
@@ -181,25 +191,25 @@ fn observed(operation: &Operation) -> Evidence {
 }
 
 /// What is kept beside entries: the pieces of decisions, and the bundles of their admissions.
-pub(crate) type Beside = BTreeMap<Digest, (Option<Piece>, Vec<u8>)>;
+pub(crate) type NamedBlobs = BTreeMap<Digest, (Option<DecisionPart>, Vec<u8>)>;
 
 /// A ledger of so many entries, as applies on a fleet of a thousand guests fill it, and all that is kept beside them.
 ///
 /// Each run has its own decision over a fleet of its own: when a reading was taken stands in it, so that no two runs share one, nor the plan that
 /// was made of it. That is a megabyte for a thousand entries.
-pub(crate) fn entries(count: u64) -> (Vec<Vec<u8>>, Beside) {
+pub(crate) fn ledger_entries(count: u64) -> (Vec<Vec<u8>>, NamedBlobs) {
     let count = usize::try_from(count).expect("it fits into memory");
-    let (mut entries, mut kept) = (Vec::with_capacity(count), Beside::new());
+    let (mut entries, mut kept) = (Vec::with_capacity(count), NamedBlobs::new());
     for number in 0.. {
         if entries.len() >= count {
             break;
         }
-        let decided = Decided::of(1_000 + number);
-        let (more, bundle) = left(&decided, number.into());
+        let decided = FleetDecision::for_fleet(1_000 + number);
+        let (more, bundle) = apply_entries(&decided, number.into());
         entries.extend(more);
         kept.insert(Digest::of_bytes(&bundle), (None, bundle));
         let (decision, mut blobs) = (decided.decision(), decided.blobs());
-        for piece in Piece::ALL {
+        for piece in DecisionPart::ALL {
             let digest = decision.digest(piece);
             kept.extend(blobs.remove(&digest).map(|bytes| (digest, (Some(piece), bytes))));
         }
@@ -209,29 +219,29 @@ pub(crate) fn entries(count: u64) -> (Vec<Vec<u8>>, Beside) {
 }
 
 /// The entries that an apply leaves, by the judge of all stores, and what it was admitted on.
-fn left(decided: &Decided, number: u64) -> (Vec<Vec<u8>>, Vec<u8>) {
+fn apply_entries(decided: &FleetDecision, number: u64) -> (Vec<Vec<u8>>, Vec<u8>) {
     let store = MemoryStore::new();
-    let mut writes = decided.apply(number);
+    let mut writes = decided.apply_writes(number);
     // INVARIANT: the last thing that an apply keeps is the bundle of its admission.
-    let bundle = writes.iter().rev().find_map(|write| if let Write::Blob { body, .. } = write { Some(body.to_vec()) } else { None });
+    let bundle = writes.iter().rev().find_map(|write| if let StoreWrite::Blob { body, .. } = write { Some(body.to_vec()) } else { None });
     writes.retain(has_entry);
-    for batch in batches(writes) {
+    for batch in split_into_batches(writes) {
         let _ = store.commit_now(batch).expect("a run that is told in order is taken");
     }
     let mut all: Vec<Vec<u8>> = Vec::new();
-    while (all.len() as u64) < now(store.heads()).all.size {
-        all.extend(now(store.entries(all.len() as u64, LIST_MAX)));
+    while (all.len() as u64) < block_on_store(store.heads()).all.size {
+        all.extend(block_on_store(store.entries(all.len() as u64, LIST_MAX)));
     }
     (all, bundle.expect("every apply is admitted"))
 }
 
 /// Whether a write is a decision. What these rest on is kept beside them.
-pub(crate) fn has_entry(write: &Write) -> bool {
-    !matches!(write, Write::Blob { .. })
+pub(crate) fn has_entry(write: &StoreWrite) -> bool {
+    !matches!(write, StoreWrite::Blob { .. })
 }
 
 /// As few batches as these writes can be in.
-pub(crate) fn batches(mut writes: Vec<Write>) -> Vec<Batch> {
+pub(crate) fn split_into_batches(mut writes: Vec<StoreWrite>) -> Vec<Batch> {
     let mut batches = Vec::new();
     while !writes.is_empty() {
         let rest = writes.split_off(writes.len().min(Batch::WRITES_MAX));
@@ -241,6 +251,6 @@ pub(crate) fn batches(mut writes: Vec<Write>) -> Vec<Batch> {
 }
 
 /// What a store answers that works.
-pub(crate) fn now<T>(answer: impl Future<Output = Result<T, converger_store::StoreError>>) -> T {
-    converger_store::conformance::now(answer).expect("a store that works answers")
+pub(crate) fn block_on_store<T>(answer: impl Future<Output = Result<T, converger_store::StoreError>>) -> T {
+    converger_store::conformance::block_on(answer).expect("a store that works answers")
 }

@@ -10,16 +10,16 @@ use serde::de::{Deserialize, Deserializer, SeqAccess, Visitor};
 use serde::{Deserialize as Derived, de};
 
 #[derive(Derived)]
-pub(crate) struct Entry {
+pub(crate) struct TypedEntry {
     at_ms: u64,
     kind: String,
     schema: String,
-    what: What,
+    what: TypedEntryBody,
 }
 
 /// Everything that an entry of any kind can say.
 #[derive(Derived)]
-struct What {
+struct TypedEntryBody {
     answer: Option<String>,
     boot: Option<String>,
     bundle: Option<String>,
@@ -30,16 +30,16 @@ struct What {
     desired: Option<String>,
     end: Option<String>,
     environment: Option<String>,
-    evidence: Option<BTreeMap<String, Loose>>,
+    evidence: Option<BTreeMap<String, TypedValue>>,
     guest: Option<u32>,
     how: Option<String>,
     id: Option<String>,
     judgement: Option<String>,
     names: Option<Vec<String>>,
     observation: Option<String>,
-    operation: Option<Box<Operation>>,
+    operation: Option<Box<TypedOperation>>,
     operations: Option<Vec<String>>,
-    outcome: Option<Outcome>,
+    outcome: Option<TypedOutcome>,
     plan: Option<String>,
     planner: Option<u32>,
     program: Option<String>,
@@ -55,22 +55,22 @@ struct What {
 }
 
 #[derive(Derived)]
-struct Operation {
+struct TypedOperation {
     environment: String,
-    guest: Target,
+    guest: TypedTarget,
     id: String,
     plan: String,
     position: u32,
     run: String,
     schema: String,
-    source: Source,
-    step: Step,
+    source: TypedSource,
+    step: TypedStep,
 }
 
 #[derive(Derived)]
-struct Target {
-    guards: Guards,
-    identity: Option<Identity>,
+struct TypedTarget {
+    guards: TypedGuards,
+    identity: Option<TypedIdentity>,
     kind: String,
     name: String,
     node: String,
@@ -78,8 +78,8 @@ struct Target {
 }
 
 #[derive(Derived)]
-struct Guards {
-    ha: Option<Ha>,
+struct TypedGuards {
+    ha: Option<TypedHa>,
     lock: Option<String>,
     protection: bool,
     tags: Vec<String>,
@@ -87,12 +87,12 @@ struct Guards {
 }
 
 #[derive(Derived)]
-struct Ha {
+struct TypedHa {
     state: Option<String>,
 }
 
 #[derive(Derived)]
-struct Identity {
+struct TypedIdentity {
     uuid: Option<String>,
     ctime: Option<u64>,
     rootfs: Option<String>,
@@ -100,85 +100,85 @@ struct Identity {
 }
 
 #[derive(Derived)]
-struct Source {
+struct TypedSource {
     key: Option<String>,
     kind: String,
     request: Option<String>,
 }
 
 #[derive(Derived)]
-struct Step {
+struct TypedStep {
     change: String,
     class: String,
-    fields: Option<BTreeMap<String, FieldChange>>,
+    fields: Option<BTreeMap<String, TypedFieldChange>>,
     from: String,
     impact: String,
     reason: String,
     restart_for: Option<Vec<String>>,
-    restart_to: Option<BTreeMap<String, Loose>>,
+    restart_to: Option<BTreeMap<String, TypedValue>>,
     risk: String,
     timeout_secs: Option<u32>,
     wait: Vec<u32>,
 }
 
 #[derive(Derived)]
-struct FieldChange {
-    after: Loose,
-    before: Loose,
+struct TypedFieldChange {
+    after: TypedValue,
+    before: TypedValue,
     effect: String,
-    pending: Option<Loose>,
+    pending: Option<TypedValue>,
 }
 
 #[derive(Derived)]
-struct Outcome {
+struct TypedOutcome {
     code: Option<String>,
     end: String,
-    evidence: BTreeMap<String, Loose>,
-    observed: BTreeMap<String, Loose>,
+    evidence: BTreeMap<String, TypedValue>,
+    observed: BTreeMap<String, TypedValue>,
     release: Option<String>,
     schema: String,
 }
 
 /// The declared state, as it is kept.
 #[derive(Derived)]
-pub(crate) struct Desired {
+pub(crate) struct TypedDesired {
     version: u32,
     environment: String,
-    guests: Vec<Declared>,
+    guests: Vec<TypedDeclaredGuest>,
 }
 
 #[derive(Derived)]
-struct Declared {
+struct TypedDeclaredGuest {
     vmid: u32,
     kind: String,
     name: Option<String>,
     state: Option<String>,
-    config: Option<BTreeMap<String, Loose>>,
+    config: Option<BTreeMap<String, TypedValue>>,
     after: Option<Vec<u32>>,
-    identity: Option<Identity>,
+    identity: Option<TypedIdentity>,
 }
 
 /// The reading, as it is kept.
 #[derive(Derived)]
-pub(crate) struct Observation {
+pub(crate) struct TypedObservation {
     schema: String,
     environment: String,
     source: Option<String>,
     taken_at: Option<String>,
     complete: bool,
     quorate: bool,
-    nodes: Vec<Node>,
-    guests: Vec<Observed>,
+    nodes: Vec<TypedNode>,
+    guests: Vec<TypedObservedGuest>,
 }
 
 #[derive(Derived)]
-struct Node {
+struct TypedNode {
     name: String,
     online: bool,
 }
 
 #[derive(Derived)]
-struct Observed {
+struct TypedObservedGuest {
     vmid: u32,
     kind: String,
     name: Option<String>,
@@ -188,18 +188,18 @@ struct Observed {
     cpus: Option<u32>,
     maxmem: Option<u64>,
     lock: Option<String>,
-    ha: Option<Ha>,
+    ha: Option<TypedHa>,
     template: Option<bool>,
     protection: Option<bool>,
     tags: Option<Vec<String>>,
-    identity: Option<Identity>,
-    config: Option<Config>,
-    pending: Option<Vec<Pending>>,
+    identity: Option<TypedIdentity>,
+    config: Option<TypedConfig>,
+    pending: Option<Vec<TypedPending>>,
     digest: Option<String>,
 }
 
 #[derive(Derived)]
-struct Config {
+struct TypedConfig {
     cores: Option<u32>,
     memory: Option<u32>,
     description: Option<String>,
@@ -207,39 +207,39 @@ struct Config {
 }
 
 #[derive(Derived)]
-struct Pending {
+struct TypedPending {
     key: String,
 }
 
 /// The body of a plan, as it is kept.
 #[derive(Derived)]
-pub(crate) struct Plan {
+pub(crate) struct TypedPlan {
     catalogue_digest: String,
     desired_digest: String,
     environment: String,
-    guests: Vec<Planned>,
+    guests: Vec<TypedPlannedGuest>,
     observation_digest: String,
     planner: u32,
-    refusals: Vec<Refusal>,
+    refusals: Vec<TypedRefusal>,
     rules_digest: String,
 }
 
 #[derive(Derived)]
-struct Planned {
+struct TypedPlannedGuest {
     kind: String,
     name: Option<String>,
     pending_restart: Option<bool>,
-    precondition: Option<Found>,
-    refusals: Option<Vec<Refusal>>,
-    steps: Option<Vec<PlannedStep>>,
+    precondition: Option<TypedPrecondition>,
+    refusals: Option<Vec<TypedRefusal>>,
+    steps: Option<Vec<TypedPlannedStep>>,
     verdict: String,
     vmid: u32,
 }
 
 #[derive(Derived)]
-struct Found {
-    ha: Option<Ha>,
-    identity: Option<Identity>,
+struct TypedPrecondition {
+    ha: Option<TypedHa>,
+    identity: Option<TypedIdentity>,
     lock: Option<String>,
     name: Option<String>,
     protection: Option<bool>,
@@ -248,78 +248,78 @@ struct Found {
 }
 
 #[derive(Derived)]
-struct PlannedStep {
+struct TypedPlannedStep {
     change: String,
     class: String,
-    fields: Option<BTreeMap<String, FieldChange>>,
+    fields: Option<BTreeMap<String, TypedFieldChange>>,
     impact: String,
     precondition: BTreeMap<String, String>,
     reason: String,
     risk: String,
     timeout_secs: Option<u32>,
-    undo: Undo,
+    undo: TypedUndo,
     wait: Option<Vec<u32>>,
 }
 
 #[derive(Derived)]
-struct Undo {
+struct TypedUndo {
     change: Option<String>,
-    fields: Option<BTreeMap<String, Loose>>,
+    fields: Option<BTreeMap<String, TypedValue>>,
 }
 
 #[derive(Derived)]
-struct Refusal {
+struct TypedRefusal {
     code: String,
-    evidence: BTreeMap<String, Loose>,
+    evidence: BTreeMap<String, TypedValue>,
     remedy: String,
     stage: String,
 }
 
 /// A value of any type, read at once: an untagged enum would be read twice.
-enum Loose {
+enum TypedValue {
     Null,
     Flag(bool),
     Number(u64),
     Text(String),
-    List(Vec<Loose>),
+    List(Vec<TypedValue>),
 }
 
-impl<'de> Deserialize<'de> for Loose {
+impl<'de> Deserialize<'de> for TypedValue {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(Any)
+        deserializer.deserialize_any(TypedValueVisitor)
     }
 }
 
-struct Any;
+struct TypedValueVisitor;
 
-impl<'de> Visitor<'de> for Any {
-    type Value = Loose;
+impl<'de> Visitor<'de> for TypedValueVisitor {
+    type Value = TypedValue;
 
     fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str("a value")
     }
 
-    fn visit_unit<E: de::Error>(self) -> Result<Loose, E> {
-        Ok(Loose::Null)
+    fn visit_unit<E: de::Error>(self) -> Result<TypedValue, E> {
+        Ok(TypedValue::Null)
     }
 
-    fn visit_bool<E: de::Error>(self, flag: bool) -> Result<Loose, E> {
-        Ok(Loose::Flag(flag))
+    fn visit_bool<E: de::Error>(self, flag: bool) -> Result<TypedValue, E> {
+        Ok(TypedValue::Flag(flag))
     }
 
-    fn visit_u64<E: de::Error>(self, number: u64) -> Result<Loose, E> {
-        Ok(Loose::Number(number))
+    fn visit_u64<E: de::Error>(self, number: u64) -> Result<TypedValue, E> {
+        Ok(TypedValue::Number(number))
     }
 
-    fn visit_str<E: de::Error>(self, text: &str) -> Result<Loose, E> {
-        Ok(Loose::Text(text.to_owned()))
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<TypedValue, E> {
+        Ok(TypedValue::Text(text.to_owned()))
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Loose, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<TypedValue, A::Error> {
         let mut all = Vec::new();
         while let Some(one) = list.next_element()? {
             all.push(one);
         }
-        Ok(Loose::List(all))
+        Ok(TypedValue::List(all))
     }
 }

@@ -5,28 +5,28 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use converger_core::apply::{
-    End, EnvironmentBinding, EnvironmentNames, EnvironmentRename, Freeze, History, Hold, IdempotencyKey, Operation, OperationId, Progress,
-    Record, Run, RunId, Sending, Source, TaskId,
+    EnvironmentBinding, EnvironmentNames, EnvironmentRename, Freeze, Hold, IdempotencyKey, JournalProgress, JournalRecord, Operation,
+    OperationEnd, OperationHistory, OperationId, OperationSource, RunId, RunStart, SendingMark, TaskId,
 };
 use converger_core::artifact::Digest;
 use converger_core::guest::{ClusterIdentity, EnvironmentName, Vmid};
-use converger_ledger::{Growth, Hash, Tile};
+use converger_ledger::{LogBuilder, LogHash, Tile};
 
-use crate::query::{Filter, Head, Heads, RunHistory, Standing};
-use crate::tables::{Put, Read};
+use crate::query::{LedgerHead, LedgerHeads, OperationFilter, OperationStatus, RunHistory};
+use crate::tables::{ReadTables, WriteTables};
 
 type GuestKey = (EnvironmentName, Vmid);
 
 #[derive(Clone, Debug, Default)]
-pub(super) struct Tables {
+pub(super) struct MemoryTables {
     /// In the order of their intents.
-    operations: Vec<History>,
-    places: BTreeMap<OperationId, usize>,
+    operations: Vec<OperationHistory>,
+    positions: BTreeMap<OperationId, usize>,
     occupants: BTreeMap<GuestKey, OperationId>,
     keys: BTreeMap<(EnvironmentName, IdempotencyKey), (OperationId, Digest)>,
     /// In the order of their starts.
     runs: Vec<RunHistory>,
-    run_places: BTreeMap<RunId, usize>,
+    run_positions: BTreeMap<RunId, usize>,
     holds: BTreeMap<GuestKey, Hold>,
     freezes: BTreeMap<EnvironmentName, Freeze>,
     names: EnvironmentNames,
@@ -36,18 +36,18 @@ pub(super) struct Tables {
     has_no_ledger: bool,
     /// How many of its entries are durable.
     durable: usize,
-    undo: Vec<Undo>,
+    undo: Vec<UndoStep>,
 }
 
 /// A place in the way back.
 #[derive(Clone, Copy)]
-pub(super) struct Mark(usize);
+pub(super) struct UndoPosition(usize);
 
 /// What takes one write back.
 #[derive(Clone, Debug)]
-enum Undo {
+enum UndoStep {
     Intent,
-    Sending(usize, Option<Sending>),
+    Sending(usize, Option<SendingMark>),
     Tasked(usize),
     Ended(usize),
     Resolved(usize),
@@ -73,51 +73,51 @@ struct ByName {
     freezes: BTreeMap<EnvironmentName, Freeze>,
 }
 
-impl Tables {
+impl MemoryTables {
     /// Empty tables, of which the ledger stays so.
     pub(super) fn without_ledger() -> Self {
         Self { has_no_ledger: true, ..Self::default() }
     }
 
-    pub(super) fn mark(&self) -> Mark {
-        Mark(self.undo.len())
+    pub(super) fn undo_position(&self) -> UndoPosition {
+        UndoPosition(self.undo.len())
     }
 
-    pub(super) fn forget_undo(&mut self) {
+    pub(super) fn clear_undo(&mut self) {
         self.undo.clear();
     }
 
-    pub(super) fn undo_to(&mut self, mark: Mark) {
+    pub(super) fn undo_to(&mut self, mark: UndoPosition) {
         while self.undo.len() > mark.0 {
             if let Some(undo) = self.undo.pop() {
-                self.undo_one(undo);
+                self.apply_undo(undo);
             }
         }
     }
 
-    fn undo_one(&mut self, undo: Undo) {
+    fn apply_undo(&mut self, undo: UndoStep) {
         match undo {
-            Undo::Intent => self.undo_intent(),
-            Undo::Sending(place, before) => self.operations[place].sending = before,
-            Undo::Tasked(place) => self.operations[place].task = None,
-            Undo::Ended(place) => {
+            UndoStep::Intent => self.undo_intent(),
+            UndoStep::Sending(place, before) => self.operations[place].sending = before,
+            UndoStep::Tasked(place) => self.operations[place].task = None,
+            UndoStep::Ended(place) => {
                 self.operations[place].ended = None;
                 self.occupy(place);
             }
-            Undo::Resolved(place) => {
+            UndoStep::Resolved(place) => {
                 self.operations[place].resolved = None;
                 self.occupy(place);
             }
-            Undo::Blob(digest) => drop(self.blobs.remove(&digest)),
-            Undo::Pruned(digest, body) => drop(self.blobs.insert(digest, body)),
-            Undo::Run => drop(self.runs.pop().map(|run| self.run_places.remove(&run.run.id))),
-            Undo::RunEnd(place) => self.runs[place].ended = None,
-            Undo::Hold(key) => drop(self.holds.remove(&key)),
-            Undo::Release(hold) => drop(self.holds.insert((hold.environment.clone(), hold.vmid), hold)),
-            Undo::Freeze(environment) => drop(self.freezes.remove(&environment)),
-            Undo::Thaw(freeze) => drop(self.freezes.insert(freeze.environment.clone(), freeze)),
-            Undo::Entry => drop(self.entries.pop()),
-            Undo::Names(before) => {
+            UndoStep::Blob(digest) => drop(self.blobs.remove(&digest)),
+            UndoStep::Pruned(digest, body) => drop(self.blobs.insert(digest, body)),
+            UndoStep::Run => drop(self.runs.pop().map(|run| self.run_positions.remove(&run.run.id))),
+            UndoStep::RunEnd(place) => self.runs[place].ended = None,
+            UndoStep::Hold(key) => drop(self.holds.remove(&key)),
+            UndoStep::Release(hold) => drop(self.holds.insert((hold.environment.clone(), hold.vmid), hold)),
+            UndoStep::Freeze(environment) => drop(self.freezes.remove(&environment)),
+            UndoStep::Thaw(freeze) => drop(self.freezes.insert(freeze.environment.clone(), freeze)),
+            UndoStep::Entry => drop(self.entries.pop()),
+            UndoStep::Names(before) => {
                 let ByName { names, occupants, keys, holds, freezes } = *before;
                 (self.names, self.occupants, self.keys, self.holds, self.freezes) = (names, occupants, keys, holds, freezes);
             }
@@ -125,34 +125,34 @@ impl Tables {
     }
 
     fn undo_intent(&mut self) {
-        let Some(History { operation, .. }) = self.operations.pop() else { return };
-        self.places.remove(&operation.id);
-        self.occupants.remove(&self.guest_of(&operation));
-        if let Source::OneShot { key, .. } = &operation.source {
+        let Some(OperationHistory { operation, .. }) = self.operations.pop() else { return };
+        self.positions.remove(&operation.id);
+        self.occupants.remove(&self.guest_key(&operation));
+        if let OperationSource::OneShot { key, .. } = &operation.source {
             self.keys.remove(&(operation.environment.clone(), key.clone()));
         }
     }
 
     fn occupy(&mut self, place: usize) {
         let operation = &self.operations[place].operation;
-        self.occupants.insert(self.guest_of(operation), operation.id.clone());
+        self.occupants.insert(self.guest_key(operation), operation.id.clone());
     }
 
     fn put_intent(&mut self, operation: Box<Operation>, at_ms: u64) {
         let place = self.operations.len();
-        self.places.insert(operation.id.clone(), place);
-        if let Source::OneShot { key, request } = &operation.source {
+        self.positions.insert(operation.id.clone(), place);
+        if let OperationSource::OneShot { key, request } = &operation.source {
             self.keys.insert((operation.environment.clone(), key.clone()), (operation.id.clone(), *request));
         }
-        let boot = self.run_places.get(&operation.run).and_then(|run| self.runs[*run].run.boot.clone());
-        self.operations.push(History { boot, ..History::begin(operation, at_ms) });
+        let boot = self.run_positions.get(&operation.run).and_then(|run| self.runs[*run].run.boot.clone());
+        self.operations.push(OperationHistory { boot, ..OperationHistory::from_intent(operation, at_ms) });
         self.occupy(place);
-        self.undo.push(Undo::Intent);
+        self.undo.push(UndoStep::Intent);
     }
 
     /// All that is there is on the disk, and nothing of it is taken back.
     pub(super) fn make_durable(&mut self) {
-        self.forget_undo();
+        self.clear_undo();
         self.durable = self.entries.len();
     }
 
@@ -162,28 +162,28 @@ impl Tables {
     }
 
     /// The first entries of the ledger as a log.
-    fn grown(&self, size: usize, mut filled: impl FnMut(Tile, &[Hash])) -> Growth {
-        let mut growth = Growth::default();
+    fn build_log(&self, size: usize, mut filled: impl FnMut(Tile, &[LogHash])) -> LogBuilder {
+        let mut growth = LogBuilder::default();
         for entry in self.entries.iter().take(size) {
-            growth.append(Hash::of_leaf(entry), |tile, hashes, _| filled(tile, hashes));
+            growth.append(LogHash::of_leaf(entry), |tile, hashes, _| filled(tile, hashes));
         }
         growth
     }
 
     /// Takes a mark away that no disk has.
-    pub(super) fn lose_mark(&mut self, id: &OperationId, before: Option<Sending>) {
-        if let Some(place) = self.places.get(id) {
+    pub(super) fn lose_mark(&mut self, id: &OperationId, before: Option<SendingMark>) {
+        if let Some(place) = self.positions.get(id) {
             self.operations[*place].sending = before;
         }
     }
 
     /// The mark that an operation has.
-    pub(super) fn mark_of(&self, id: &OperationId) -> Option<Sending> {
-        self.find(id)?.sending
+    pub(super) fn sending_mark(&self, id: &OperationId) -> Option<SendingMark> {
+        self.find_operation(id)?.sending
     }
 
     /// The guest of an operation, by the name that its environment has now.
-    fn guest_of(&self, operation: &Operation) -> GuestKey {
+    fn guest_key(&self, operation: &Operation) -> GuestKey {
         (self.names.current(&operation.environment).clone(), operation.guest.vmid)
     }
 
@@ -191,55 +191,55 @@ impl Tables {
     fn remember_names(&mut self) {
         let (names, occupants, keys) = (self.names.clone(), self.occupants.clone(), self.keys.clone());
         let before = ByName { names, occupants, keys, holds: self.holds.clone(), freezes: self.freezes.clone() };
-        self.undo.push(Undo::Names(Box::new(before)));
+        self.undo.push(UndoStep::Names(Box::new(before)));
     }
 
-    fn find(&self, id: &OperationId) -> Option<&History> {
-        self.places.get(id).map(|place| &self.operations[*place])
+    fn find_operation(&self, id: &OperationId) -> Option<&OperationHistory> {
+        self.positions.get(id).map(|place| &self.operations[*place])
     }
 }
 
 /// A list that is cut.
-fn first<T: Clone>(rows: impl Iterator<Item = T>, limit: u32) -> Vec<T> {
+fn collect_limited<T: Clone>(rows: impl Iterator<Item = T>, limit: u32) -> Vec<T> {
     rows.take(usize::try_from(limit).unwrap_or(usize::MAX)).collect()
 }
 
-fn is_wanted(names: &EnvironmentNames, filter: &Filter, history: &History) -> bool {
+fn matches_filter(names: &EnvironmentNames, filter: &OperationFilter, history: &OperationHistory) -> bool {
     let operation = &history.operation;
     filter.environment.as_ref().is_none_or(|environment| environment == names.current(&operation.environment))
         && filter.run.as_ref().is_none_or(|run| *run == operation.run)
         && filter.vmid.is_none_or(|vmid| vmid == operation.guest.vmid)
-        && filter.standing.is_none_or(|standing| standing == Standing::of(history.progress()))
+        && filter.status.is_none_or(|standing| standing == OperationStatus::from_progress(history.progress()))
 }
 
-impl Read for Tables {
+impl ReadTables for MemoryTables {
     type Error = Infallible;
 
-    fn progress(&self, id: &OperationId) -> Result<Option<Progress>, Infallible> {
-        Ok(self.find(id).map(History::progress))
+    fn progress(&self, id: &OperationId) -> Result<Option<JournalProgress>, Infallible> {
+        Ok(self.find_operation(id).map(OperationHistory::progress))
     }
 
     fn occupant(&self, environment: &EnvironmentName, vmid: Vmid) -> Result<Option<OperationId>, Infallible> {
         Ok(self.occupants.get(&(environment.clone(), vmid)).cloned())
     }
 
-    fn environment(&self, id: &OperationId) -> Result<Option<EnvironmentName>, Infallible> {
-        Ok(self.find(id).map(|history| self.names.current(&history.operation.environment).clone()))
+    fn operation_environment(&self, id: &OperationId) -> Result<Option<EnvironmentName>, Infallible> {
+        Ok(self.find_operation(id).map(|history| self.names.current(&history.operation.environment).clone()))
     }
 
-    fn tasked(&self, environment: &EnvironmentName, task: &TaskId) -> Result<Option<OperationId>, Infallible> {
-        let has = |history: &&History| {
+    fn operation_of_task(&self, environment: &EnvironmentName, task: &TaskId) -> Result<Option<OperationId>, Infallible> {
+        let has = |history: &&OperationHistory| {
             self.names.current(&history.operation.environment) == environment && history.task.as_ref().is_some_and(|(own, _)| own == task)
         };
         Ok(self.operations.iter().find(has).map(|history| history.id().clone()))
     }
 
-    fn keyed(&self, environment: &EnvironmentName, key: &IdempotencyKey) -> Result<Option<(OperationId, Digest)>, Infallible> {
+    fn request_of_key(&self, environment: &EnvironmentName, key: &IdempotencyKey) -> Result<Option<(OperationId, Digest)>, Infallible> {
         Ok(self.keys.get(&(environment.clone(), key.clone())).cloned())
     }
 
     fn run(&self, id: &RunId) -> Result<Option<RunHistory>, Infallible> {
-        Ok(self.run_places.get(id).map(|place| self.runs[*place].clone()))
+        Ok(self.run_positions.get(id).map(|place| self.runs[*place].clone()))
     }
 
     fn hold(&self, environment: &EnvironmentName, vmid: Vmid) -> Result<Option<Hold>, Infallible> {
@@ -271,27 +271,27 @@ impl Read for Tables {
         Ok(self.names.clone())
     }
 
-    fn operation(&self, id: &OperationId) -> Result<Option<History>, Infallible> {
-        Ok(self.find(id).cloned())
+    fn operation(&self, id: &OperationId) -> Result<Option<OperationHistory>, Infallible> {
+        Ok(self.find_operation(id).cloned())
     }
 
-    fn open_operations(&self, environment: &EnvironmentName) -> Result<Vec<History>, Infallible> {
+    fn open_operations(&self, environment: &EnvironmentName) -> Result<Vec<OperationHistory>, Infallible> {
         let own = self.occupants.iter().filter(|((own, _), _)| own == environment);
-        let mut places: Vec<usize> = own.filter_map(|(_, id)| self.places.get(id).copied()).collect();
+        let mut places: Vec<usize> = own.filter_map(|(_, id)| self.positions.get(id).copied()).collect();
         places.sort_unstable();
         let open = places.into_iter().map(|place| &self.operations[place]).filter(|history| history.progress().is_open());
         Ok(open.cloned().collect())
     }
 
-    fn operations(&self, filter: &Filter, limit: u32) -> Result<Vec<History>, Infallible> {
+    fn operations(&self, filter: &OperationFilter, limit: u32) -> Result<Vec<OperationHistory>, Infallible> {
         // Nothing is older than an operation that is not there.
-        let before = filter.before.as_ref().map(|id| self.places.get(id).copied().unwrap_or(0));
+        let before = filter.before.as_ref().map(|id| self.positions.get(id).copied().unwrap_or(0));
         let older = &self.operations[..before.unwrap_or(self.operations.len())];
-        Ok(first(older.iter().rev().filter(|history| is_wanted(&self.names, filter, history)).cloned(), limit))
+        Ok(collect_limited(older.iter().rev().filter(|history| matches_filter(&self.names, filter, history)).cloned(), limit))
     }
 
     fn runs(&self, environment: &EnvironmentName, limit: u32) -> Result<Vec<RunHistory>, Infallible> {
-        Ok(first(self.runs.iter().rev().filter(|run| self.names.current(&run.run.environment) == environment).cloned(), limit))
+        Ok(collect_limited(self.runs.iter().rev().filter(|run| self.names.current(&run.run.environment) == environment).cloned(), limit))
     }
 
     fn holds(&self, environment: &EnvironmentName) -> Result<Vec<Hold>, Infallible> {
@@ -302,52 +302,52 @@ impl Read for Tables {
         Ok(self.blobs.get(digest).map(|body| body.to_vec()))
     }
 
-    fn heads(&self) -> Result<Heads, Infallible> {
-        let head = |size| Head::of(self.grown(size, |_, _| ()).tree());
+    fn heads(&self) -> Result<LedgerHeads, Infallible> {
+        let head = |size| LedgerHead::from_tree(self.build_log(size, |_, _| ()).tree());
         let all = head(self.entries.len());
-        Ok(Heads { durable: if self.durable == self.entries.len() { all } else { head(self.durable) }, all })
+        Ok(LedgerHeads { durable: if self.durable == self.entries.len() { all } else { head(self.durable) }, all })
     }
 
-    fn length(&self) -> Result<u64, Infallible> {
+    fn ledger_length(&self) -> Result<u64, Infallible> {
         Ok(self.entries.len() as u64)
     }
 
     fn entries(&self, from: u64, limit: u32) -> Result<Vec<Vec<u8>>, Infallible> {
         let from = usize::try_from(from).unwrap_or(usize::MAX);
-        Ok(first(self.entries.iter().skip(from).map(|entry| entry.to_vec()), limit))
+        Ok(collect_limited(self.entries.iter().skip(from).map(|entry| entry.to_vec()), limit))
     }
 
-    fn hashes(&self, tile: Tile) -> Result<Option<Vec<Hash>>, Infallible> {
+    fn hashes(&self, tile: Tile) -> Result<Option<Vec<LogHash>>, Infallible> {
         let mut tiles = BTreeMap::new();
-        let growth = self.grown(self.entries.len(), |full, hashes| drop(tiles.insert((full.level, full.index), hashes.to_vec())));
-        tiles.extend(growth.partial().map(|(open, hashes)| ((open.level, open.index), hashes.to_vec())));
+        let growth = self.build_log(self.entries.len(), |full, hashes| drop(tiles.insert((full.level, full.index), hashes.to_vec())));
+        tiles.extend(growth.partial_tiles().map(|(open, hashes)| ((open.level, open.index), hashes.to_vec())));
         let hashes = tiles.get(&(tile.level, tile.index)).and_then(|hashes| hashes.get(..usize::from(tile.width)));
-        Ok(hashes.map(<[Hash]>::to_vec))
+        Ok(hashes.map(<[LogHash]>::to_vec))
     }
 }
 
-impl Put for Tables {
-    fn put_record(&mut self, record: Record, after: Progress) -> Result<(), Infallible> {
+impl WriteTables for MemoryTables {
+    fn put_record(&mut self, record: JournalRecord, after: JournalProgress) -> Result<(), Infallible> {
         let record = match record {
-            Record::Intent { operation, at_ms } => {
+            JournalRecord::Intent { operation, at_ms } => {
                 self.put_intent(operation, at_ms);
                 return Ok(());
             }
             record => record,
         };
         // INVARIANT: the judge has found the operation, and admitted the record.
-        let place = self.places[record.id()];
+        let place = self.positions[record.id()];
         self.undo.push(match &record {
-            Record::Intent { .. } => Undo::Intent,
-            Record::Sending { .. } => Undo::Sending(place, self.operations[place].sending),
-            Record::Tasked { .. } => Undo::Tasked(place),
-            Record::Ended { .. } => Undo::Ended(place),
-            Record::Resolved { .. } => Undo::Resolved(place),
+            JournalRecord::Intent { .. } => UndoStep::Intent,
+            JournalRecord::Sending { .. } => UndoStep::Sending(place, self.operations[place].sending),
+            JournalRecord::TaskStarted { .. } => UndoStep::Tasked(place),
+            JournalRecord::Ended { .. } => UndoStep::Ended(place),
+            JournalRecord::Resolved { .. } => UndoStep::Resolved(place),
         });
         let history = &mut self.operations[place];
-        assert_eq!(history.add(record), Ok(()), "an admitted record follows");
+        assert_eq!(history.add_record(record), Ok(()), "an admitted record follows");
         if !after.occupies_guest() {
-            let key = self.guest_of(&self.operations[place].operation);
+            let key = self.guest_key(&self.operations[place].operation);
             self.occupants.remove(&key);
         }
         Ok(())
@@ -355,52 +355,52 @@ impl Put for Tables {
 
     fn put_blob(&mut self, digest: Digest, body: &[u8]) -> Result<(), Infallible> {
         if self.blobs.insert(digest, body.into()).is_none() {
-            self.undo.push(Undo::Blob(digest));
+            self.undo.push(UndoStep::Blob(digest));
         }
         Ok(())
     }
 
-    fn put_pruned(&mut self, digest: &Digest) -> Result<(), Infallible> {
-        self.undo.extend(self.blobs.remove(digest).map(|body| Undo::Pruned(*digest, body)));
+    fn remove_blob(&mut self, digest: &Digest) -> Result<(), Infallible> {
+        self.undo.extend(self.blobs.remove(digest).map(|body| UndoStep::Pruned(*digest, body)));
         Ok(())
     }
 
-    fn put_run(&mut self, run: Run) -> Result<(), Infallible> {
-        self.run_places.insert(run.id.clone(), self.runs.len());
+    fn put_run(&mut self, run: RunStart) -> Result<(), Infallible> {
+        self.run_positions.insert(run.id.clone(), self.runs.len());
         self.runs.push(RunHistory { run, ended: None });
-        self.undo.push(Undo::Run);
+        self.undo.push(UndoStep::Run);
         Ok(())
     }
 
-    fn put_run_end(&mut self, id: &RunId, end: End, at_ms: u64) -> Result<(), Infallible> {
-        let place = self.run_places[id];
+    fn put_run_end(&mut self, id: &RunId, end: OperationEnd, at_ms: u64) -> Result<(), Infallible> {
+        let place = self.run_positions[id];
         self.runs[place].ended = Some((end, at_ms));
-        self.undo.push(Undo::RunEnd(place));
+        self.undo.push(UndoStep::RunEnd(place));
         Ok(())
     }
 
     fn put_hold(&mut self, hold: Hold) -> Result<(), Infallible> {
         let key = (hold.environment.clone(), hold.vmid);
         self.holds.insert(key.clone(), hold);
-        self.undo.push(Undo::Hold(key));
+        self.undo.push(UndoStep::Hold(key));
         Ok(())
     }
 
     fn put_release(&mut self, environment: &EnvironmentName, vmid: Vmid, _by: &str, _at_ms: u64) -> Result<(), Infallible> {
         let hold = self.holds.remove(&(environment.clone(), vmid));
-        self.undo.extend(hold.map(Undo::Release));
+        self.undo.extend(hold.map(UndoStep::Release));
         Ok(())
     }
 
     fn put_freeze(&mut self, freeze: Freeze) -> Result<(), Infallible> {
-        self.undo.push(Undo::Freeze(freeze.environment.clone()));
+        self.undo.push(UndoStep::Freeze(freeze.environment.clone()));
         self.freezes.insert(freeze.environment.clone(), freeze);
         Ok(())
     }
 
     fn put_thaw(&mut self, environment: &EnvironmentName, _by: &str, _at_ms: u64) -> Result<(), Infallible> {
         let freeze = self.freezes.remove(environment);
-        self.undo.extend(freeze.map(Undo::Thaw));
+        self.undo.extend(freeze.map(UndoStep::Thaw));
         Ok(())
     }
 
@@ -430,7 +430,7 @@ impl Put for Tables {
 
     fn put_entry(&mut self, entry: Vec<u8>) -> Result<(), Infallible> {
         self.entries.push(entry.into());
-        self.undo.push(Undo::Entry);
+        self.undo.push(UndoStep::Entry);
         Ok(())
     }
 }

@@ -5,57 +5,57 @@
 //!
 //! What never enters: what entries say, keys and signatures.
 
-use converger_ledger::{Growth, Hash, TILE_WIDTH, Tile};
+use converger_ledger::{LogBuilder, LogHash, TILE_WIDTH, Tile};
 use rusqlite::types::FromSqlError;
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
-use super::tables::integer;
-use super::trouble::Trouble;
-use super::writer::Syncs;
-use crate::query::{Head, Heads};
+use super::sql_fault::SqlFault;
+use super::tables::to_sql_integer;
+use super::writer::SyncMode;
+use crate::query::{LedgerHead, LedgerHeads};
 
-type Done<T> = Result<T, Trouble>;
+type LedgerResult<T> = Result<T, SqlFault>;
 
-const ENTRY: &str = "INSERT INTO ledger_entries (seq, body, sum) VALUES (?1, ?2, row_sum(?1, ?2))";
-const ENTRIES: &str = "SELECT seq, body FROM ledger_entries WHERE seq > ?1 ORDER BY seq LIMIT ?2";
-const LAST: &str = "SELECT coalesce(max(seq), 0) FROM ledger_entries";
-const TILE: &str = "INSERT INTO ledger_tiles (level, place, hashes, root, sum) VALUES (?1, ?2, ?3, ?4, row_sum(?1, ?2, ?3, ?4))";
-const FULL: &str = "SELECT hashes FROM ledger_tiles WHERE level = ?1 AND place = ?2";
-const ROOTS: &str = "SELECT place, root FROM ledger_tiles WHERE level = ?1 AND place >= ?2 AND place < ?3 ORDER BY place";
-const HEAD: &str = "SELECT size, root, durable_size, durable_root FROM ledger_head WHERE one = 1";
-const PUT_HEAD: &str = "INSERT OR REPLACE INTO ledger_head (one, size, root, durable_size, durable_root, sum) \
+const INSERT_ENTRY: &str = "INSERT INTO ledger_entries (seq, body, sum) VALUES (?1, ?2, row_sum(?1, ?2))";
+const SELECT_ENTRIES: &str = "SELECT seq, body FROM ledger_entries WHERE seq > ?1 ORDER BY seq LIMIT ?2";
+const SELECT_LAST_SEQ: &str = "SELECT coalesce(max(seq), 0) FROM ledger_entries";
+const INSERT_TILE: &str = "INSERT INTO ledger_tiles (level, place, hashes, root, sum) VALUES (?1, ?2, ?3, ?4, row_sum(?1, ?2, ?3, ?4))";
+const SELECT_TILE: &str = "SELECT hashes FROM ledger_tiles WHERE level = ?1 AND place = ?2";
+const SELECT_ROOTS: &str = "SELECT place, root FROM ledger_tiles WHERE level = ?1 AND place >= ?2 AND place < ?3 ORDER BY place";
+const SELECT_HEAD: &str = "SELECT size, root, durable_size, durable_root FROM ledger_head WHERE one = 1";
+const REPLACE_HEAD: &str = "INSERT OR REPLACE INTO ledger_head (one, size, root, durable_size, durable_root, sum) \
     VALUES (1, ?1, ?2, ?3, ?4, row_sum(1, ?1, ?2, ?3, ?4))";
 
 /// How long it is. A log that nothing was written to has no row.
-pub(super) fn heads(connection: &Connection) -> Done<Heads> {
-    let mut statement = connection.prepare_cached(HEAD)?;
-    let found = statement.query_row([], |row| Ok((row.get(0)?, hash(row, 1)?, row.get(2)?, hash(row, 3)?))).optional()?;
-    let Some((size, root, durable_size, durable_root)) = found else { return Ok(Heads::default()) };
+pub(super) fn read_heads(connection: &Connection) -> LedgerResult<LedgerHeads> {
+    let mut statement = connection.prepare_cached(SELECT_HEAD)?;
+    let found = statement.query_row([], |row| Ok((row.get(0)?, hash_column(row, 1)?, row.get(2)?, hash_column(row, 3)?))).optional()?;
+    let Some((size, root, durable_size, durable_root)) = found else { return Ok(LedgerHeads::default()) };
     let head = |size: i64, root| {
-        let size = u64::try_from(size).map_err(|_| rotten("its size is below zero"))?;
-        Ok::<_, Trouble>(Head { size, root })
+        let size = u64::try_from(size).map_err(|_| damaged_ledger_error("its size is below zero"))?;
+        Ok::<_, SqlFault>(LedgerHead { size, root })
     };
     if durable_size > size {
-        return Err(rotten("more of it is durable than there is"));
+        return Err(damaged_ledger_error("more of it is durable than there is"));
     }
-    Ok(Heads { all: head(size, root)?, durable: head(durable_size, durable_root)? })
+    Ok(LedgerHeads { all: head(size, root)?, durable: head(durable_size, durable_root)? })
 }
 
 /// Puts an entry at this place, counted from 0.
-pub(super) fn put(connection: &Connection, index: u64, entry: &[u8]) -> Done<()> {
-    connection.prepare_cached(ENTRY)?.execute(params![integer(index + 1), entry])?;
+pub(super) fn insert_entry(connection: &Connection, index: u64, entry: &[u8]) -> LedgerResult<()> {
+    connection.prepare_cached(INSERT_ENTRY)?.execute(params![to_sql_integer(index + 1), entry])?;
     Ok(())
 }
 
 /// Entries from this place on. They follow each other without a gap.
-pub(super) fn entries(connection: &Connection, from: u64, limit: u32) -> Done<Vec<Vec<u8>>> {
-    let mut statement = connection.prepare_cached(ENTRIES)?;
-    let rows = statement.query_map(params![integer(from), limit], |row| Ok((row.get::<_, i64>(0)?, row.get(1)?)))?;
+pub(super) fn read_entries(connection: &Connection, from: u64, limit: u32) -> LedgerResult<Vec<Vec<u8>>> {
+    let mut statement = connection.prepare_cached(SELECT_ENTRIES)?;
+    let rows = statement.query_map(params![to_sql_integer(from), limit], |row| Ok((row.get::<_, i64>(0)?, row.get(1)?)))?;
     let mut entries = Vec::new();
-    for (row, seq) in rows.zip(integer(from) + 1..) {
+    for (row, seq) in rows.zip(to_sql_integer(from) + 1..) {
         let (found, body) = row?;
         if found != seq {
-            return Err(rotten(&format!("entry {} is missing", seq - 1)));
+            return Err(damaged_ledger_error(&format!("entry {} is missing", seq - 1)));
         }
         entries.push(body);
     }
@@ -65,128 +65,140 @@ pub(super) fn entries(connection: &Connection, from: u64, limit: u32) -> Done<Ve
 /// The hashes of a tile, from the full one in its place or from what lies below it; none where the log is not so long.
 ///
 /// What is full is kept: where it is not there it was removed, and is not made anew out of what lies below it as if nothing had happened.
-pub(super) fn hashes(connection: &Connection, tile: Tile) -> Done<Option<Vec<Hash>>> {
+pub(super) fn read_hashes(connection: &Connection, tile: Tile) -> LedgerResult<Option<Vec<LogHash>>> {
     let width = usize::from(tile.width);
-    let found = match full(connection, tile)? {
+    let found = match read_full_tile(connection, tile)? {
         Some(hashes) => hashes,
         None if tile.is_full() => {
-            is_beyond(connection, tile)?;
+            check_tile_not_removed(connection, tile)?;
             return Ok(None);
         }
-        None => below(connection, tile)?,
+        None => hash_partial_tile(connection, tile)?,
     };
     Ok((found.len() >= width).then(|| found.into_iter().take(width).collect()))
 }
 
 /// The hashes of a full tile as it is kept; none where it is not.
-pub(super) fn full(connection: &Connection, tile: Tile) -> Done<Option<Vec<Hash>>> {
-    let kept = connection.prepare_cached(FULL)?.query_row(params![tile.level, integer(tile.index)], |row| row.get::<_, Vec<u8>>(0));
-    let whole = |bytes: Vec<u8>| parts(&bytes).ok_or_else(|| rotten(&format!("tile {} of level {} is not whole", tile.index, tile.level)));
+pub(super) fn read_full_tile(connection: &Connection, tile: Tile) -> LedgerResult<Option<Vec<LogHash>>> {
+    let kept =
+        connection.prepare_cached(SELECT_TILE)?.query_row(params![tile.level, to_sql_integer(tile.index)], |row| row.get::<_, Vec<u8>>(0));
+    let whole = |bytes: Vec<u8>| {
+        split_hashes(&bytes).ok_or_else(|| damaged_ledger_error(&format!("tile {} of level {} is not whole", tile.index, tile.level)))
+    };
     kept.optional()?.map(whole).transpose()
 }
 
 /// The log is too short to have this tile full; otherwise it was removed.
-fn is_beyond(connection: &Connection, tile: Tile) -> Done<()> {
+fn check_tile_not_removed(connection: &Connection, tile: Tile) -> LedgerResult<()> {
     // So many entries lie below a full tile of its level.
-    let (size, levels) = (heads(connection)?.all.size, 8 * (u32::from(tile.level) + 1));
+    let (size, levels) = (read_heads(connection)?.all.size, 8 * (u32::from(tile.level) + 1));
     let full = size.checked_shr(levels).unwrap_or(0);
     if tile.index >= full {
         return Ok(());
     }
     let first = tile.index << levels;
-    Err(rotten(&format!("tile {} of level {}, which is over the entries from {first} on, is missing", tile.index, tile.level)))
+    Err(damaged_ledger_error(&format!(
+        "tile {} of level {}, which is over the entries from {first} on, is missing",
+        tile.index, tile.level
+    )))
 }
 
 /// The hashes of a tile that is not full: of its entries, or the roots over the full tiles below it.
-fn below(connection: &Connection, tile: Tile) -> Done<Vec<Hash>> {
+fn hash_partial_tile(connection: &Connection, tile: Tile) -> LedgerResult<Vec<LogHash>> {
     let first = tile.index.saturating_mul(TILE_WIDTH);
     let Some(level) = tile.level.checked_sub(1) else {
-        let entries = entries(connection, first, u32::from(tile.width))?;
-        return Ok(entries.iter().map(|entry| Hash::of_leaf(entry)).collect());
+        let entries = read_entries(connection, first, u32::from(tile.width))?;
+        return Ok(entries.iter().map(|entry| LogHash::of_leaf(entry)).collect());
     };
-    let mut statement = connection.prepare_cached(ROOTS)?;
+    let mut statement = connection.prepare_cached(SELECT_ROOTS)?;
     let last = first.saturating_add(tile.width.into());
-    let rows = statement.query_map(params![level, integer(first), integer(last)], |row| Ok((row.get::<_, i64>(0)?, hash(row, 1)?)))?;
+    let rows = statement
+        .query_map(params![level, to_sql_integer(first), to_sql_integer(last)], |row| Ok((row.get::<_, i64>(0)?, hash_column(row, 1)?)))?;
     let mut roots = Vec::new();
     for row in rows {
         let (place, root) = row?;
-        if place != integer(first + roots.len() as u64) {
+        if place != to_sql_integer(first + roots.len() as u64) {
             break;
         }
         roots.push(root);
     }
     // The first that is not there is the one that is missing, and not the tile above it.
     if roots.len() < usize::from(tile.width) {
-        is_beyond(connection, Tile { level, index: first + roots.len() as u64, width: TILE_WIDTH as u16 })?;
+        check_tile_not_removed(connection, Tile { level, index: first + roots.len() as u64, width: TILE_WIDTH as u16 })?;
     }
     Ok(roots)
 }
 
 /// The log as it is in the file: what no full tile has is read and hashed, and must lead to the root that the file says.
-pub(super) fn resume(connection: &Connection) -> Done<Growth> {
-    let Head { size, root } = heads(connection)?.all;
-    let last: i64 = connection.prepare_cached(LAST)?.query_row([], |row| row.get(0))?;
-    if last != integer(size) {
-        let what = if last < integer(size) { "is missing" } else { "is not of it" };
-        return Err(rotten(&format!("it has {size} entries, and entry {} {what}", last.min(integer(size)))));
+pub(super) fn resume_log(connection: &Connection) -> LedgerResult<LogBuilder> {
+    let LedgerHead { size, root } = read_heads(connection)?.all;
+    let last: i64 = connection.prepare_cached(SELECT_LAST_SEQ)?.query_row([], |row| row.get(0))?;
+    if last != to_sql_integer(size) {
+        let what = if last < to_sql_integer(size) { "is missing" } else { "is not of it" };
+        return Err(damaged_ledger_error(&format!("it has {size} entries, and entry {} {what}", last.min(to_sql_integer(size)))));
     }
     let mut open = Vec::new();
-    let growth = Growth::resume(size, |level, index| {
+    let growth = LogBuilder::resume(size, |level, index| {
         let at = index % TILE_WIDTH;
         if at == 0 {
             let width = (size >> (8 * u32::from(level))) - index;
             let tile = Tile { level, index: index / TILE_WIDTH, width: u16::try_from(width).unwrap_or(u16::MAX) };
-            open = hashes(connection, tile)?.ok_or_else(|| rotten(&format!("tile {} of level {level} is missing", tile.index)))?;
+            open = read_hashes(connection, tile)?
+                .ok_or_else(|| damaged_ledger_error(&format!("tile {} of level {level} is missing", tile.index)))?;
         }
         // As many as were asked for.
-        usize::try_from(at).ok().and_then(|at| open.get(at).copied()).ok_or_else(|| rotten("a tile is not whole"))
+        usize::try_from(at).ok().and_then(|at| open.get(at).copied()).ok_or_else(|| damaged_ledger_error("a tile is not whole"))
     })?;
-    if growth.tree().root() == root { Ok(growth) } else { Err(rotten(&format!("its last entries, up to {size}, do not lead to its root"))) }
+    if growth.tree().root() == root {
+        Ok(growth)
+    } else {
+        Err(damaged_ledger_error(&format!("its last entries, up to {size}, do not lead to its root")))
+    }
 }
 
 /// The log as another process may have left it since: read again only where it is not as it is known.
-pub(super) fn current(connection: &Connection, known: Option<Growth>) -> Done<Growth> {
-    let head = heads(connection)?.all;
+pub(super) fn refresh_log(connection: &Connection, known: Option<LogBuilder>) -> LedgerResult<LogBuilder> {
+    let head = read_heads(connection)?.all;
     match known {
-        Some(growth) if Head::of(growth.tree()) == head => Ok(growth),
-        _ => resume(connection),
+        Some(growth) if LedgerHead::from_tree(growth.tree()) == head => Ok(growth),
+        _ => resume_log(connection),
     }
 }
 
 /// The log grows by these leaves, whose entries are there already.
-pub(super) fn grow(connection: &Connection, growth: &mut Growth, leaves: &[Hash], syncs: Syncs) -> Done<()> {
+pub(super) fn append_leaves(connection: &Connection, growth: &mut LogBuilder, leaves: &[LogHash], syncs: SyncMode) -> LedgerResult<()> {
     let mut full = Vec::new();
     for leaf in leaves {
-        growth.append(*leaf, |tile, hashes, root| full.push((tile, joined(hashes), root)));
+        growth.append(*leaf, |tile, hashes, root| full.push((tile, join_hashes(hashes), root)));
     }
     for (tile, hashes, root) in full {
-        connection.prepare_cached(TILE)?.execute(params![tile.level, integer(tile.index), hashes, root.0.as_slice()])?;
+        connection.prepare_cached(INSERT_TILE)?.execute(params![tile.level, to_sql_integer(tile.index), hashes, root.0.as_slice()])?;
     }
-    let all = Head::of(growth.tree());
+    let all = LedgerHead::from_tree(growth.tree());
     // What is not synced now is with the next commit that is, and only that one says so.
-    let durable = if syncs == Syncs::Yes { all } else { heads(connection)?.durable };
-    let row = params![integer(all.size), all.root.0.as_slice(), integer(durable.size), durable.root.0.as_slice()];
-    connection.prepare_cached(PUT_HEAD)?.execute(row)?;
+    let durable = if syncs == SyncMode::Now { all } else { read_heads(connection)?.durable };
+    let row = params![to_sql_integer(all.size), all.root.0.as_slice(), to_sql_integer(durable.size), durable.root.0.as_slice()];
+    connection.prepare_cached(REPLACE_HEAD)?.execute(row)?;
     Ok(())
 }
 
-fn joined(hashes: &[Hash]) -> Vec<u8> {
+fn join_hashes(hashes: &[LogHash]) -> Vec<u8> {
     hashes.iter().flat_map(|hash| hash.0).collect()
 }
 
-fn parts(bytes: &[u8]) -> Option<Vec<Hash>> {
-    let (hashes, rest) = bytes.as_chunks::<{ Hash::BYTES }>();
-    rest.is_empty().then(|| hashes.iter().map(|hash| Hash(*hash)).collect())
+fn split_hashes(bytes: &[u8]) -> Option<Vec<LogHash>> {
+    let (hashes, rest) = bytes.as_chunks::<{ LogHash::BYTES }>();
+    rest.is_empty().then(|| hashes.iter().map(|hash| LogHash(*hash)).collect())
 }
 
-fn hash(row: &Row<'_>, column: usize) -> rusqlite::Result<Hash> {
+fn hash_column(row: &Row<'_>, column: usize) -> rusqlite::Result<LogHash> {
     let bytes: Vec<u8> = row.get(column)?;
     let length = bytes.len();
-    let found = <[u8; Hash::BYTES]>::try_from(bytes);
-    let other = |_| FromSqlError::InvalidBlobSize { expected_size: Hash::BYTES, blob_size: length };
-    Ok(Hash(found.map_err(other)?))
+    let found = <[u8; LogHash::BYTES]>::try_from(bytes);
+    let other = |_| FromSqlError::InvalidBlobSize { expected_size: LogHash::BYTES, blob_size: length };
+    Ok(LogHash(found.map_err(other)?))
 }
 
-fn rotten(cause: &str) -> Trouble {
-    Trouble::rotten("the ledger", cause)
+fn damaged_ledger_error(cause: &str) -> SqlFault {
+    SqlFault::damaged_row("the ledger", cause)
 }

@@ -8,70 +8,70 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use converger_ledger::Growth;
+use converger_ledger::LogBuilder;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension as _};
 use rustix::fs::OFlags;
 use rustix::process::geteuid;
 
 use super::holder::writer_of;
-use super::schema::{self, Found};
-use super::{Settings, ledger, sums, trouble};
-use crate::{KEY_FILE, OpenError, lock};
+use super::schema::{self, SchemaState};
+use super::{StoreSettings, checksums, ledger, sql_fault};
+use crate::{KEY_FILE, StoreOpenError, lock};
 
 /// The name of the file in the state directory.
-pub(crate) const FILE: &str = "converger.db";
+pub(crate) const STORE_FILE: &str = "converger.db";
 
 /// The log beside a file.
-pub(super) fn log(place: &Path) -> PathBuf {
+pub(super) fn wal_path(place: &Path) -> PathBuf {
     let mut log = place.as_os_str().to_os_string();
     log.push("-wal");
     log.into()
 }
 
 /// Files of the state directory are opened where they are, never where a link leads.
-pub(crate) const NO_LINK: i32 = OFlags::NOFOLLOW.bits().cast_signed();
+pub(crate) const NO_FOLLOW: i32 = OFlags::NOFOLLOW.bits().cast_signed();
 
 /// Up to this size a file is looked through at every start; of a larger one only what a recovery rests on.
 const WHOLE_CHECK_BYTES_MAX: u64 = 64 << 20;
 
 /// A store that was opened for writing.
-pub(super) struct Opened {
+pub(super) struct OpenedStore {
     pub(super) connection: Connection,
     pub(super) place: PathBuf,
-    pub(super) settled: Settled,
+    pub(super) wal_state: WalState,
     /// The ledger that is in it.
-    pub(super) growth: Growth,
+    pub(super) log: LogBuilder,
 }
 
 /// Checks and opens the store in a directory, for writing.
-pub(super) fn writer(directory: &Path, settings: &Settings) -> Result<Opened, OpenError> {
+pub(super) fn open_writer(directory: &Path, settings: &StoreSettings) -> Result<OpenedStore, StoreOpenError> {
     // SQLite takes a path that begins with `file:` for something else.
     let directory = &std::path::absolute(directory).unwrap_or_else(|_| directory.to_path_buf());
-    ready_directory(directory)?;
-    let place = directory.join(FILE);
-    let length = ready_file(&place)?;
-    let opened = open(&place, length, settings).map_err(|trouble| trouble.of(&place))?;
+    prepare_directory(directory)?;
+    let place = directory.join(STORE_FILE);
+    let length = prepare_file(&place)?;
+    let opened = open_connection(&place, length, settings).map_err(|trouble| trouble.into_open_error(&place))?;
     let (connection, settled, growth) = opened;
     // The names of new files are as durable as their content only after this.
     sync_directory(directory)?;
-    Ok(Opened { connection, place, settled, growth })
+    Ok(OpenedStore { connection, place, wal_state: settled, log: growth })
 }
 
 /// Opens a store that was opened for writing before, for reading.
-pub(super) fn reader(place: &Path, patience: Duration) -> Result<Connection, OpenError> {
+pub(super) fn open_reader(place: &Path, patience: Duration) -> Result<Connection, StoreOpenError> {
     let open = || {
         let connection = Connection::open_with_flags(place, OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
-        make_ready(&connection, patience)?;
+        configure_connection(&connection, patience)?;
         connection.pragma_update(None, "query_only", true)?;
         Ok(connection)
     };
-    open().map_err(|error: rusqlite::Error| Trouble::Sql(error).of(place))
+    open().map_err(|error: rusqlite::Error| OpenFault::Sql(error).into_open_error(place))
 }
 
 /// What a connection needs whatever it is for.
-fn make_ready(connection: &Connection, patience: Duration) -> rusqlite::Result<()> {
-    sums::teach(connection)?;
+fn configure_connection(connection: &Connection, patience: Duration) -> rusqlite::Result<()> {
+    checksums::register_row_sum(connection)?;
     connection.busy_timeout(patience)?;
     connection.set_prepared_statement_cache_capacity(64);
     // Otherwise a statement with a join is prepared anew for every id that is bound, which is a quarter of the time of a commit.
@@ -79,8 +79,8 @@ fn make_ready(connection: &Connection, patience: Duration) -> rusqlite::Result<(
     Ok(())
 }
 
-fn ready_directory(directory: &Path) -> Result<(), OpenError> {
-    let unusable = |what, help, source| OpenError::Unusable { what, place: directory.to_path_buf(), help, source };
+fn prepare_directory(directory: &Path) -> Result<(), StoreOpenError> {
+    let unusable = |what, help, source| StoreOpenError::Unusable { what, place: directory.to_path_buf(), help, source };
     let metadata = match fs::metadata(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let help = "make the directory above it, or name another state directory";
@@ -105,22 +105,22 @@ fn ready_directory(directory: &Path) -> Result<(), OpenError> {
     Ok(())
 }
 
-fn sync_directory(directory: &Path) -> Result<(), OpenError> {
+fn sync_directory(directory: &Path) -> Result<(), StoreOpenError> {
     let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
     let synced = File::open(directory).and_then(|file| file.sync_all());
-    let unusable = |source| OpenError::Unusable { what: "sync", place: directory.to_path_buf(), help: "look at the disk", source };
+    let unusable = |source| StoreOpenError::Unusable { what: "sync", place: directory.to_path_buf(), help: "look at the disk", source };
     synced.map_err(unusable)
 }
 
 /// Makes the file if it is not there, so that nobody else may read it from its first byte; gives its length.
-fn ready_file(place: &Path) -> Result<u64, OpenError> {
+fn prepare_file(place: &Path) -> Result<u64, StoreOpenError> {
     let help = "it must be a file, not a link, and writable for this user, as its directory must be";
-    let unusable = |source| OpenError::Unusable { what: "open", place: place.into(), help, source };
+    let unusable = |source| StoreOpenError::Unusable { what: "open", place: place.into(), help, source };
     if fs::symlink_metadata(place).map_or(0, |there| there.len()) == 0 {
-        lost(place)?;
+        check_not_lost(place)?;
     }
     let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(NO_LINK);
+    options.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(NO_FOLLOW);
     let metadata = options.open(place).and_then(|file| file.metadata()).map_err(unusable)?;
     if !metadata.is_file() {
         return Err(unusable(io::Error::other("it is not a regular file")));
@@ -129,7 +129,7 @@ fn ready_file(place: &Path) -> Result<u64, OpenError> {
     if metadata.nlink() > 1 {
         let help = "copy it under a new name, and move the copy to where it is";
         let source = io::Error::other(format!("it has {} names (hard links)", metadata.nlink()));
-        return Err(OpenError::Unusable { what: "open", place: place.into(), help, source });
+        return Err(StoreOpenError::Unusable { what: "open", place: place.into(), help, source });
     }
     Ok(metadata.len())
 }
@@ -138,26 +138,26 @@ fn ready_file(place: &Path) -> Result<u64, OpenError> {
 /// (S19).
 ///
 /// A new store in its place would know of no hold, no freeze and no operation that is under way.
-pub(super) fn lost(place: &Path) -> Result<(), OpenError> {
-    let Some(remains) = remains(place) else { return Ok(()) };
+pub(super) fn check_not_lost(place: &Path) -> Result<(), StoreOpenError> {
+    let Some(remains) = find_remains(place) else { return Ok(()) };
     // Another process may have begun it meanwhile; its first bytes were there before what was found.
     if fs::symlink_metadata(place).is_ok_and(|there| there.len() > 0) {
         return Ok(());
     }
-    Err(OpenError::Lost { place: place.to_path_buf(), remains })
+    Err(StoreOpenError::Lost { place: place.to_path_buf(), remains })
 }
 
 /// A file of the state directory that shows that there was a store.
-fn remains(place: &Path) -> Option<PathBuf> {
+fn find_remains(place: &Path) -> Option<PathBuf> {
     let directory = place.parent()?;
     let mut paths: Vec<_> = fs::read_dir(directory).ok()?.filter_map(|entry| Some(entry.ok()?.path())).collect();
     paths.sort();
-    let beside = [log(place), directory.join(format!("{FILE}-shm")), directory.join(KEY_FILE)];
-    paths.into_iter().find(|path| lock::is_one(path) || beside.contains(path))
+    let beside = [wal_path(place), directory.join(format!("{STORE_FILE}-shm")), directory.join(KEY_FILE)];
+    paths.into_iter().find(|path| lock::is_lock_file(path) || beside.contains(path))
 }
 
 /// Nobody else may read it, nor the log beside it, whose mode SQLite takes from it.
-fn narrow(place: &Path) -> io::Result<()> {
+fn restrict_permissions(place: &Path) -> io::Result<()> {
     for ending in ["", "-wal", "-shm"] {
         let mut name = place.as_os_str().to_os_string();
         name.push(ending);
@@ -171,88 +171,88 @@ fn narrow(place: &Path) -> io::Result<()> {
     Ok(())
 }
 
-enum Trouble {
+enum OpenFault {
     Sql(rusqlite::Error),
-    Found(Found),
+    Format(SchemaState),
     Damaged(String),
     Mode(io::Error),
 }
 
-impl From<rusqlite::Error> for Trouble {
+impl From<rusqlite::Error> for OpenFault {
     fn from(error: rusqlite::Error) -> Self {
         Self::Sql(error)
     }
 }
 
-fn open(place: &Path, length: u64, settings: &Settings) -> Result<(Connection, Settled, Growth), Trouble> {
+fn open_connection(place: &Path, length: u64, settings: &StoreSettings) -> Result<(Connection, WalState, LogBuilder), OpenFault> {
     let mut connection = Connection::open_with_flags(place, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
     // Closing brings the log into the file and syncs both, also after a sync that failed, and tells nobody how it went.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
-    make_ready(&connection, settings.patience)?;
-    schema::look_for_strangers(&connection)?.map_or(Ok(()), |found| Err(Trouble::Found(found)))?;
-    narrow(place).map_err(Trouble::Mode)?;
-    set_up(&connection, settings.bytes_max)?;
-    of_one_moment(&connection, |connection| check(connection, length))?;
+    configure_connection(&connection, settings.patience)?;
+    schema::find_format_fault(&connection)?.map_or(Ok(()), |found| Err(OpenFault::Format(found)))?;
+    restrict_permissions(place).map_err(OpenFault::Mode)?;
+    set_pragmas(&connection, settings.bytes_max)?;
+    in_read_transaction(&connection, |connection| check_for_damage(connection, length))?;
     match schema::make(&mut connection)? {
-        Found::Current => {}
-        found => return Err(Trouble::Found(found)),
+        SchemaState::Current => {}
+        found => return Err(OpenFault::Format(found)),
     }
-    let settled = settle(&connection, settings.patience)?;
-    let growth = of_one_moment(&connection, |connection| Ok(ledger::resume(connection)?))?;
+    let settled = merge_wal(&connection, settings.patience)?;
+    let growth = in_read_transaction(&connection, |connection| Ok(ledger::resume_log(connection)?))?;
     Ok((connection, settled, growth))
 }
 
 /// All statements see one state of the file: others may write to it at the same time, and a head of before with entries of after looks like
 /// damage.
-fn of_one_moment<T>(connection: &Connection, read: impl FnOnce(&Connection) -> Result<T, Trouble>) -> Result<T, Trouble> {
+fn in_read_transaction<T>(connection: &Connection, read: impl FnOnce(&Connection) -> Result<T, OpenFault>) -> Result<T, OpenFault> {
     let transaction = connection.unchecked_transaction()?;
     let value = read(&transaction)?;
     transaction.commit()?;
     Ok(value)
 }
 
-impl From<trouble::Trouble> for Trouble {
-    fn from(trouble: trouble::Trouble) -> Self {
+impl From<sql_fault::SqlFault> for OpenFault {
+    fn from(trouble: sql_fault::SqlFault) -> Self {
         match trouble {
-            trouble::Trouble::Sql(error) => Self::Sql(error),
-            trouble::Trouble::Full => {
+            sql_fault::SqlFault::Sql(error) => Self::Sql(error),
+            sql_fault::SqlFault::Full => {
                 Self::Sql(rusqlite::Error::SqliteFailure(rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_FULL), None))
             }
-            trouble::Trouble::Rotten { what, cause } => Self::Damaged(format!("{what}: {cause}")),
+            sql_fault::SqlFault::Damaged { what, cause } => Self::Damaged(format!("{what}: {cause}")),
         }
     }
 }
 
 /// Whether a file may be read: it is ours, and of a version that is known.
-pub(super) fn no_stranger(connection: &Connection, place: &Path) -> Result<(), OpenError> {
-    match schema::look_for_strangers(connection) {
+pub(super) fn check_file_format(connection: &Connection, place: &Path) -> Result<(), StoreOpenError> {
+    match schema::find_format_fault(connection) {
         Ok(None) => Ok(()),
-        Ok(Some(found)) => Err(Trouble::Found(found).of(place)),
-        Err(error) => Err(Trouble::Sql(error).of(place)),
+        Ok(Some(found)) => Err(OpenFault::Format(found).into_open_error(place)),
+        Err(error) => Err(OpenFault::Sql(error).into_open_error(place)),
     }
 }
 
 /// Whether the tables are ours: a view in the place of one may be anything, also without end.
-pub(super) fn is_as_made(connection: &Connection, place: &Path) -> Result<(), OpenError> {
-    match schema::is_as_made(connection) {
+pub(super) fn check_schema(connection: &Connection, place: &Path) -> Result<(), StoreOpenError> {
+    match schema::schema_matches_version(connection) {
         Ok(true) => Ok(()),
-        Ok(false) => Err(Trouble::Damaged(OTHER_TABLES.into()).of(place)),
-        Err(error) => Err(Trouble::Sql(error).of(place)),
+        Ok(false) => Err(OpenFault::Damaged(UNKNOWN_SCHEMA.into()).into_open_error(place)),
+        Err(error) => Err(OpenFault::Sql(error).into_open_error(place)),
     }
 }
 
-const OTHER_TABLES: &str = "its tables are not those that this program makes";
+const UNKNOWN_SCHEMA: &str = "its tables are not those that this program makes";
 
 /// Whether what decides about guests is as it was written.
-pub(super) fn undamaged(connection: &Connection, place: &Path) -> Result<(), OpenError> {
+pub(super) fn check_undamaged(connection: &Connection, place: &Path) -> Result<(), StoreOpenError> {
     // Of any file only that: a glance is short.
-    of_one_moment(connection, |connection| check(connection, u64::MAX)).map_err(|trouble| trouble.of(place))
+    in_read_transaction(connection, |connection| check_for_damage(connection, u64::MAX)).map_err(|trouble| trouble.into_open_error(place))
 }
 
-fn set_up(connection: &Connection, bytes_max: u64) -> Result<(), Trouble> {
+fn set_pragmas(connection: &Connection, bytes_max: u64) -> Result<(), OpenFault> {
     let mode: String = connection.pragma_update_and_check(None, "journal_mode", "wal", |row| row.get(0))?;
     if mode != "wal" {
-        return Err(Trouble::Damaged(format!("its journal mode is `{mode}` and cannot be changed to `wal`")));
+        return Err(OpenFault::Damaged(format!("its journal mode is `{mode}` and cannot be changed to `wal`")));
     }
     connection.pragma_update(None, "synchronous", "full")?;
     connection.pragma_update(None, "foreign_keys", true)?;
@@ -271,33 +271,35 @@ fn set_up(connection: &Connection, bytes_max: u64) -> Result<(), Trouble> {
 }
 
 /// Looks for damage: through everything, or in a large file through what decides whether a guest may be touched.
-fn check(connection: &Connection, length: u64) -> Result<(), Trouble> {
-    let found = damage(connection, length).or_else(|error| match error.sqlite_error_code() {
+fn check_for_damage(connection: &Connection, length: u64) -> Result<(), OpenFault> {
+    let found = find_damage(connection, length).or_else(|error| match error.sqlite_error_code() {
         // A schema that cannot be read any more is a damaged one.
         Some(ErrorCode::Unknown) => Ok(Some(error.to_string())),
         _ => Err(error),
     })?;
-    found.map_or(Ok(()), |found| Err(Trouble::Damaged(found)))
+    found.map_or(Ok(()), |found| Err(OpenFault::Damaged(found)))
 }
 
 /// What decides whether a guest may be touched.
-const DECIDING: [&str; 5] = ["occupants", "holds", "freezes", "bindings", "former_names"];
+const GUEST_TABLES: [&str; 5] = ["occupants", "holds", "freezes", "bindings", "former_names"];
 
 /// What is damaged in a file of this length: its tables, its order, its sums, what an index says that its table does not, and rows that belong
 /// to none.
-pub(super) fn damage(connection: &Connection, length: u64) -> rusqlite::Result<Option<String>> {
+pub(super) fn find_damage(connection: &Connection, length: u64) -> rusqlite::Result<Option<String>> {
     let known = "SELECT count(*) FROM sqlite_schema WHERE name = 'occupants'";
     let is_empty = connection.query_row(known, [], |row| row.get::<_, i64>(0))? == 0;
     if length > WHOLE_CHECK_BYTES_MAX && !is_empty {
-        let found =
-            DECIDING.iter().find_map(|table| damaged(connection, &format!("PRAGMA integrity_check('{table}')")).transpose()).transpose()?;
-        return found.map_or_else(|| misfit(connection, |table| DECIDING.contains(&table)), |found| Ok(Some(found)));
+        let found = GUEST_TABLES
+            .iter()
+            .find_map(|table| run_integrity_check(connection, &format!("PRAGMA integrity_check('{table}')")).transpose())
+            .transpose()?;
+        return found.map_or_else(|| find_bad_checksum(connection, |table| GUEST_TABLES.contains(&table)), |found| Ok(Some(found)));
     }
-    if let Some(found) = damaged(connection, "PRAGMA integrity_check(1)")? {
+    if let Some(found) = run_integrity_check(connection, "PRAGMA integrity_check(1)")? {
         return Ok(Some(found));
     }
-    if !is_empty && !schema::is_as_made(connection)? {
-        return Ok(Some(OTHER_TABLES.into()));
+    if !is_empty && !schema::schema_matches_version(connection)? {
+        return Ok(Some(UNKNOWN_SCHEMA.into()));
     }
     if let Some(table) = connection.query_row("PRAGMA foreign_key_check", [], |row| row.get::<_, String>(0)).optional()? {
         return Ok(Some(format!("a row of {table} belongs to nothing")));
@@ -305,7 +307,7 @@ pub(super) fn damage(connection: &Connection, length: u64) -> rusqlite::Result<O
     if is_empty {
         return Ok(None);
     }
-    misfit(connection, |_| true)?.map_or_else(|| misplaced(connection), |found| Ok(Some(found)))
+    find_bad_checksum(connection, |_| true)?.map_or_else(|| find_occupant_fault(connection), |found| Ok(Some(found)))
 }
 
 /// Which operations need their guest.
@@ -324,14 +326,14 @@ macro_rules! of_today {
     };
 }
 
-const LACKING: &str = concat!(
+const SELECT_MISSING_OCCUPANT: &str = concat!(
     "SELECT o.id FROM operations o WHERE ",
     unsettled!(),
     " AND NOT EXISTS (SELECT 1 FROM occupants c WHERE c.operation = o.seq AND c.environment = ",
     of_today!(),
     " AND c.vmid = o.vmid) LIMIT 1"
 );
-const SETTLED: &str = concat!(
+const SELECT_STALE_OCCUPANT: &str = concat!(
     "SELECT c.vmid FROM occupants c WHERE NOT EXISTS (SELECT 1 FROM operations o WHERE o.seq = c.operation \
      AND ",
     of_today!(),
@@ -342,39 +344,39 @@ const SETTLED: &str = concat!(
 
 /// Who has a guest is derived from the journal. A row that is not there would let another operation begin on the guest, and nobody would find
 /// out what became of the first (G12); one that is there for nothing would keep the guest for ever.
-fn misplaced(connection: &Connection) -> rusqlite::Result<Option<String>> {
-    if let Some(id) = connection.query_row(LACKING, [], |row| row.get::<_, String>(0)).optional()? {
+fn find_occupant_fault(connection: &Connection) -> rusqlite::Result<Option<String>> {
+    if let Some(id) = connection.query_row(SELECT_MISSING_OCCUPANT, [], |row| row.get::<_, String>(0)).optional()? {
         return Ok(Some(format!("operation {id} is under way or held, and its guest is not taken")));
     }
-    let taken = connection.query_row(SETTLED, [], |row| row.get::<_, i64>(0)).optional()?;
+    let taken = connection.query_row(SELECT_STALE_OCCUPANT, [], |row| row.get::<_, i64>(0)).optional()?;
     Ok(taken.map(|vmid| format!("guest {vmid} is taken, and no operation has it")))
 }
 
 /// Where a file is only read SQLite does not look at the sums; otherwise it has done so.
-fn misfit(connection: &Connection, is_meant: impl Fn(&str) -> bool) -> rusqlite::Result<Option<String>> {
+fn find_bad_checksum(connection: &Connection, is_meant: impl Fn(&str) -> bool) -> rusqlite::Result<Option<String>> {
     if !connection.is_readonly("main")? {
         return Ok(None);
     }
-    Ok(sums::misfit(connection, is_meant)?.map(|table| format!("a row of {table} has another sum")))
+    Ok(checksums::find_mismatch(connection, is_meant)?.map(|table| format!("a row of {table} has another sum")))
 }
 
-fn damaged(connection: &Connection, sql: &str) -> rusqlite::Result<Option<String>> {
+fn run_integrity_check(connection: &Connection, sql: &str) -> rusqlite::Result<Option<String>> {
     let found: String = connection.query_row(sql, [], |row| row.get(0))?;
     Ok((found != "ok").then(|| found.replace('\n', " ")))
 }
 
 /// Whether all of the log is in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Settled {
+pub(super) enum WalState {
     /// It is, or another process is at work on it and has done the same.
-    Yes,
+    Merged,
     /// There was no room. Reading may go on, but nothing may be written before it is.
-    NoRoom,
+    DiskFull,
 }
 
 /// From here on a close may bring the log into the file: no sync has failed, and all that was acknowledged is durable in the log, which
 /// stays where it is unless what was brought over is synced.
-pub(super) fn may_close(connection: &Connection) {
+pub(super) fn allow_checkpoint_on_close(connection: &Connection) {
     // Where this fails the log stays, and the next start brings it over.
     let _ = connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false);
 }
@@ -383,50 +385,50 @@ pub(super) fn may_close(connection: &Connection) {
 ///
 /// After a failed sync the log may be whole in the system's cache and not on the disk, and no later sync would tell.
 /// Writing its content elsewhere makes it durable before anything is decided upon it.
-pub(super) fn settle(connection: &Connection, patience: Duration) -> rusqlite::Result<Settled> {
+pub(super) fn merge_wal(connection: &Connection, patience: Duration) -> rusqlite::Result<WalState> {
     // Somebody who reads is not waited for: whoever opened the file first has settled it.
     connection.busy_timeout(Duration::ZERO)?;
     let settled = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
     connection.busy_timeout(patience)?;
     match settled.as_ref().map_err(rusqlite::Error::sqlite_error_code) {
-        Err(Some(ErrorCode::DatabaseBusy)) => Ok(Settled::Yes),
-        Err(Some(ErrorCode::DiskFull)) => Ok(Settled::NoRoom),
-        _ => settled.map(|()| Settled::Yes),
+        Err(Some(ErrorCode::DatabaseBusy)) => Ok(WalState::Merged),
+        Err(Some(ErrorCode::DiskFull)) => Ok(WalState::DiskFull),
+        _ => settled.map(|()| WalState::Merged),
     }
 }
 
-impl Trouble {
-    fn of(self, place: &Path) -> OpenError {
+impl OpenFault {
+    fn into_open_error(self, place: &Path) -> StoreOpenError {
         let place = place.to_path_buf();
         match self {
-            Self::Found(Found::Newer(found)) => OpenError::Newer { place, found, known: schema::VERSION },
-            Self::Found(Found::Older(found)) => OpenError::Older { place, found, known: schema::VERSION },
-            Self::Found(Found::NotOurs | Found::Current) => OpenError::NotOurs { place },
-            Self::Damaged(cause) => OpenError::Damaged { place, cause },
+            Self::Format(SchemaState::Newer(found)) => StoreOpenError::Newer { place, found, known: schema::VERSION },
+            Self::Format(SchemaState::Older(found)) => StoreOpenError::Older { place, found, known: schema::VERSION },
+            Self::Format(SchemaState::Foreign | SchemaState::Current) => StoreOpenError::NotOurs { place },
+            Self::Damaged(cause) => StoreOpenError::Damaged { place, cause },
             Self::Mode(source) => {
-                OpenError::Unusable { what: "keep others from reading", place, help: "it must belong to this user", source }
+                StoreOpenError::Unusable { what: "keep others from reading", place, help: "it must belong to this user", source }
             }
-            Self::Sql(error) => of_sql(place, error),
+            Self::Sql(error) => sql_open_error(place, error),
         }
     }
 }
 
-pub(super) fn of_sql(place: PathBuf, error: rusqlite::Error) -> OpenError {
+pub(super) fn sql_open_error(place: PathBuf, error: rusqlite::Error) -> StoreOpenError {
     match error.sqlite_error_code() {
-        Some(ErrorCode::NotADatabase) => OpenError::NotOurs { place },
-        Some(ErrorCode::DatabaseCorrupt) => OpenError::Damaged { place, cause: error.to_string() },
-        Some(ErrorCode::DiskFull) => OpenError::Full { place },
+        Some(ErrorCode::NotADatabase) => StoreOpenError::NotOurs { place },
+        Some(ErrorCode::DatabaseCorrupt) => StoreOpenError::Damaged { place, cause: error.to_string() },
+        Some(ErrorCode::DiskFull) => StoreOpenError::Full { place },
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
             let holder = writer_of(&place);
-            OpenError::Busy { place, holder }
+            StoreOpenError::Busy { place, holder }
         }
-        Some(ErrorCode::ReadOnly | ErrorCode::CannotOpen | ErrorCode::PermissionDenied) => OpenError::Unusable {
+        Some(ErrorCode::ReadOnly | ErrorCode::CannotOpen | ErrorCode::PermissionDenied) => StoreOpenError::Unusable {
             what: "write to",
             place,
             help: "the file and its `-wal` and `-shm` must be writable for this user, and the disk not read-only",
             source: io::Error::other(error),
         },
-        _ => OpenError::Failed { place, cause: error.to_string() },
+        _ => StoreOpenError::Failed { place, cause: error.to_string() },
     }
 }
 
@@ -438,19 +440,20 @@ mod tests {
 
     /// Without these nothing that is acknowledged would be on the disk.
     #[test]
-    fn every_commit_is_synced_and_checkpoints_are_ours() {
+    fn syncs_every_commit_and_disables_auto_checkpoints() {
         let above = tempfile::tempdir().expect("a directory");
-        let settings = Settings::new(|cause| panic!("{cause}"));
-        let Opened { connection, settled, .. } = writer(&above.path().join("state"), &settings).unwrap_or_else(|error| panic!("{error}"));
+        let settings = StoreSettings::new(|cause| panic!("{cause}"));
+        let OpenedStore { connection, wal_state: settled, .. } =
+            open_writer(&above.path().join("state"), &settings).unwrap_or_else(|error| panic!("{error}"));
         let pragma = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0)).expect("a number");
         let mode: String = connection.pragma_query_value(None, "journal_mode", |row| row.get(0)).expect("a word");
         assert_eq!((mode.as_str(), pragma("synchronous"), pragma("foreign_keys"), pragma("wal_autocheckpoint")), ("wal", 2, 1, 0));
-        assert_eq!(settled, Settled::Yes);
+        assert_eq!(settled, WalState::Merged);
     }
 
     #[test]
-    fn what_sqlite_says_is_told_with_what_to_do() {
-        let told = |code| of_sql("a/converger.db".into(), rusqlite::Error::SqliteFailure(ffi::Error::new(code), None)).to_string();
+    fn sqlite_errors_name_what_to_do() {
+        let told = |code| sql_open_error("a/converger.db".into(), rusqlite::Error::SqliteFailure(ffi::Error::new(code), None)).to_string();
         let cases = [
             (ffi::SQLITE_READONLY, "must be writable for this user"),
             (ffi::SQLITE_CANTOPEN, "must be writable for this user"),

@@ -15,11 +15,11 @@ const SCHEMA: &str = include_str!("v2.sql");
 
 /// What a file turns out to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Found {
+pub(super) enum SchemaState {
     /// Of this version, now.
     Current,
     /// Somebody else's.
-    NotOurs,
+    Foreign,
     /// Of a version that this program does not read any more.
     Older(i64),
     /// Of a version that this program does not know.
@@ -27,92 +27,92 @@ pub(super) enum Found {
 }
 
 /// What is against touching a file at all.
-pub(super) fn look_for_strangers(connection: &Connection) -> rusqlite::Result<Option<Found>> {
-    Ok(look(connection)?.filter(|found| *found != Found::Current))
+pub(super) fn find_format_fault(connection: &Connection) -> rusqlite::Result<Option<SchemaState>> {
+    Ok(probe_schema(connection)?.filter(|found| *found != SchemaState::Current))
 }
 
 /// Whether a file has nothing in it yet: whoever began it died, or failed, before its first transaction.
-pub(super) fn is_bare(connection: &Connection) -> rusqlite::Result<bool> {
-    Ok(look(connection)?.is_none())
+pub(super) fn check_bare(connection: &Connection) -> rusqlite::Result<bool> {
+    Ok(probe_schema(connection)?.is_none())
 }
 
 /// Makes the tables in a file that has none.
-pub(super) fn make(connection: &mut Connection) -> rusqlite::Result<Found> {
+pub(super) fn make(connection: &mut Connection) -> rusqlite::Result<SchemaState> {
     // Most starts find the tables, and then nothing is locked.
-    if let Some(found) = look(connection)? {
+    if let Some(found) = probe_schema(connection)? {
         return Ok(found);
     }
     // Another process may have been faster, so that the look before the transaction counts for nothing.
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    if let Some(found) = look(&transaction)? {
+    if let Some(found) = probe_schema(&transaction)? {
         return Ok(found);
     }
     transaction.execute_batch(SCHEMA)?;
     transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
     transaction.pragma_update(None, "user_version", VERSION)?;
     transaction.commit()?;
-    Ok(Found::Current)
+    Ok(SchemaState::Current)
 }
 
 /// Whether the tables and indexes of a file are those that this version has: what a table says about itself is part of what is kept.
-pub(super) fn is_as_made(connection: &Connection) -> rusqlite::Result<bool> {
+pub(super) fn schema_matches_version(connection: &Connection) -> rusqlite::Result<bool> {
     let made = Connection::open_in_memory()?;
-    super::sums::teach(&made)?;
+    super::checksums::register_row_sum(&made)?;
     made.execute_batch(SCHEMA)?;
-    Ok(made_of(connection)? == made_of(&made)?)
+    Ok(schema_items(connection)? == schema_items(&made)?)
 }
 
 /// Kind, name, table and text of one thing in a schema.
-type Item = (String, String, String, Option<String>);
+type SchemaItem = (String, String, String, Option<String>);
 
 /// All that a schema has, by name.
-fn made_of(connection: &Connection) -> rusqlite::Result<Vec<Item>> {
+fn schema_items(connection: &Connection) -> rusqlite::Result<Vec<SchemaItem>> {
     let mut statement = connection.prepare("SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY name")?;
     let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))?;
     rows.collect()
 }
 
 /// What a file is; none where it is new, or was left by a process that died before its first transaction.
-fn look(connection: &Connection) -> rusqlite::Result<Option<Found>> {
+fn probe_schema(connection: &Connection) -> rusqlite::Result<Option<SchemaState>> {
     let pragma = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
     let (application, version) = (pragma("application_id")?, pragma("user_version")?);
     let tables: i64 = connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
     Ok(match (application, version, tables) {
         (0, 0, 0) => None,
-        (APPLICATION_ID, VERSION, _) => Some(Found::Current),
-        (APPLICATION_ID, version, _) if version > VERSION => Some(Found::Newer(version)),
-        (APPLICATION_ID, version @ 1.., _) => Some(Found::Older(version)),
-        _ => Some(Found::NotOurs),
+        (APPLICATION_ID, VERSION, _) => Some(SchemaState::Current),
+        (APPLICATION_ID, version, _) if version > VERSION => Some(SchemaState::Newer(version)),
+        (APPLICATION_ID, version @ 1.., _) => Some(SchemaState::Older(version)),
+        _ => Some(SchemaState::Foreign),
     })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sqlite::sums;
+    use crate::sqlite::checksums;
 
     /// A store as version 1 wrote it, with rows in every table.
     const V1: &str = include_str!("../../tests/data/store-v1.sql");
     /// The same of this version.
     const V2: &str = include_str!("../../tests/data/store-v2.sql");
 
-    fn in_memory() -> Connection {
+    fn memory_connection() -> Connection {
         let connection = Connection::open_in_memory().expect("opens");
-        sums::teach(&connection).expect("taught");
+        checksums::register_row_sum(&connection).expect("taught");
         connection
     }
 
     fn filled(fixture: &str) -> Connection {
-        let connection = in_memory();
+        let connection = memory_connection();
         connection.execute_batch(fixture).expect("the fixture is SQL");
         connection
     }
 
-    fn version(connection: &Connection) -> i64 {
+    fn user_version(connection: &Connection) -> i64 {
         connection.pragma_query_value(None, "user_version", |row| row.get(0)).expect("a version")
     }
 
-    fn dump(connection: &Connection) -> Vec<String> {
+    fn dump_schema(connection: &Connection) -> Vec<String> {
         let mut statement = connection.prepare("SELECT coalesce(sql, name) FROM sqlite_schema ORDER BY name").expect("SQL");
         let rows = statement.query_map([], |row| row.get(0)).expect("rows");
         rows.map(|row| row.expect("a row")).collect()
@@ -121,33 +121,33 @@ mod tests {
     #[test]
     fn refuses_a_store_of_an_older_version_and_changes_nothing_in_it() {
         let mut older = filled(V1);
-        let before = dump(&older);
-        assert_eq!(look_for_strangers(&older), Ok(Some(Found::Older(1))));
-        assert_eq!(make(&mut older), Ok(Found::Older(1)));
-        assert_eq!((version(&older), dump(&older)), (1, before));
+        let before = dump_schema(&older);
+        assert_eq!(find_format_fault(&older), Ok(Some(SchemaState::Older(1))));
+        assert_eq!(make(&mut older), Ok(SchemaState::Older(1)));
+        assert_eq!((user_version(&older), dump_schema(&older)), (1, before));
     }
 
     #[test]
-    fn a_newer_store_and_a_stranger_are_left_alone() {
+    fn does_not_migrate_newer_or_foreign_stores() {
         let mut newer = filled(V2);
         newer.pragma_update(None, "user_version", 7).expect("set");
-        assert_eq!(make(&mut newer), Ok(Found::Newer(7)));
+        assert_eq!(make(&mut newer), Ok(SchemaState::Newer(7)));
         for (application, version, table) in [(1, 1, ""), (0, 1, ""), (APPLICATION_ID, 0, ""), (0, 0, "CREATE TABLE theirs (x)")] {
-            let mut stranger = in_memory();
+            let mut stranger = memory_connection();
             stranger.execute_batch(table).expect("SQL");
             stranger.pragma_update(None, "application_id", application).expect("set");
             stranger.pragma_update(None, "user_version", version).expect("set");
-            let before = dump(&stranger);
-            assert_eq!(make(&mut stranger), Ok(Found::NotOurs), "{application} {version} {table}");
-            assert_eq!(dump(&stranger), before);
+            let before = dump_schema(&stranger);
+            assert_eq!(make(&mut stranger), Ok(SchemaState::Foreign), "{application} {version} {table}");
+            assert_eq!(dump_schema(&stranger), before);
         }
     }
 
     #[test]
-    fn what_is_new_has_the_tables_of_the_fixture() {
-        let mut new = in_memory();
-        assert_eq!(make(&mut new), Ok(Found::Current));
-        assert_eq!(make(&mut new), Ok(Found::Current), "a second time changes nothing");
-        assert_eq!((version(&new), dump(&new)), (VERSION, dump(&filled(V2))));
+    fn new_store_has_the_schema_of_the_fixture() {
+        let mut new = memory_connection();
+        assert_eq!(make(&mut new), Ok(SchemaState::Current));
+        assert_eq!(make(&mut new), Ok(SchemaState::Current), "a second time changes nothing");
+        assert_eq!((user_version(&new), dump_schema(&new)), (VERSION, dump_schema(&filled(V2))));
     }
 }

@@ -10,166 +10,166 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use converger_ledger::Growth;
+use converger_ledger::LogBuilder;
 use rusqlite::{Connection, ErrorCode, TransactionBehavior};
 use tokio::sync::{mpsc, oneshot};
 
 use super::ledger;
-use super::open::{Settled, may_close, settle};
-use super::tables::Tables;
-use super::trouble::{Failure, Trouble};
-use super::{Fatal, OnFatal};
-use crate::standing::Standing;
-use crate::tables::{Stop, take};
-use crate::{Batch, Receipt, Refused, StoreError};
+use super::open::{WalState, allow_checkpoint_on_close, merge_wal};
+use super::sql_fault::{SqlFault, WriteFailure};
+use super::tables::SqlTables;
+use super::{FatalCause, OnFatal};
+use crate::file_identity::FileIdentity;
+use crate::tables::{ApplyBatchError, apply_batch};
+use crate::{Batch, CommitAck, StoreError, StoreRefusal};
 
 /// The most batches of one transaction: more would only make the first of them wait.
-const GROUP_MAX: usize = 256;
+const GROUP_BATCHES_MAX: usize = 256;
 
 /// The pages of the log (of 4 KiB) after which it is brought into the file.
 const LOG_PAGES_MAX: i64 = 2048;
 
-pub(super) type Answer = Result<Receipt, StoreError>;
+pub(super) type CommitResult = Result<CommitAck, StoreError>;
 
 /// A batch and who waits for it.
-pub(super) struct Job {
+pub(super) struct WriteJob {
     pub(super) batch: Batch,
-    pub(super) caller: oneshot::Sender<Answer>,
+    pub(super) caller: oneshot::Sender<CommitResult>,
 }
 
-pub(super) struct Writer {
+pub(super) struct StoreWriter {
     pub(super) connection: Connection,
     pub(super) place: PathBuf,
-    pub(super) settled: Settled,
+    pub(super) wal_state: WalState,
     /// The ledger as this writer left it; none after a transaction that failed.
-    pub(super) growth: Option<Growth>,
+    pub(super) log: Option<LogBuilder>,
     pub(super) patience: Duration,
     pub(super) on_fatal: OnFatal,
     pub(super) transactions: Arc<AtomicU64>,
-    pub(super) stopped: Option<String>,
-    pub(super) syncs: Syncs,
+    pub(super) stop_cause: Option<String>,
+    pub(super) sync_mode: SyncMode,
     /// What must be where it was for anything to be acknowledged.
-    pub(super) standing: Arc<Mutex<Vec<Standing>>>,
+    pub(super) watched_files: Arc<Mutex<Vec<FileIdentity>>>,
 }
 
 /// Whether a commit waits for the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Syncs {
+pub(super) enum SyncMode {
     /// It does, before anybody is told. How a store is opened.
-    Yes,
+    Now,
     /// The next one does, and this one with it.
     Later,
 }
 
 /// What became of one batch of a transaction, if the transaction is committed.
-enum Verdict {
+enum BatchVerdict {
     Written,
-    Refused(Refused),
+    Refused(StoreRefusal),
     Repeated(converger_core::apply::OperationId),
 }
 
-impl Writer {
+impl StoreWriter {
     /// Works until nobody is left who could ask.
-    pub(super) fn run(mut self, mut jobs: mpsc::Receiver<Job>) {
+    pub(super) fn run(mut self, mut jobs: mpsc::Receiver<WriteJob>) {
         while let Some(first) = jobs.blocking_recv() {
-            let (batches, callers) = gather(first, &mut jobs);
-            let answers = self.answers(batches, callers.len());
+            let (batches, callers) = gather_batches(first, &mut jobs);
+            let answers = self.commit_batches(batches, callers.len());
             for (caller, answer) in callers.into_iter().zip(answers) {
                 // A caller that is gone gets no answer; its batch is written all the same.
                 let _ = caller.send(answer);
             }
-            self.checkpoint();
+            self.checkpoint_wal();
         }
-        if self.stopped.is_none() {
-            may_close(&self.connection);
+        if self.stop_cause.is_none() {
+            allow_checkpoint_on_close(&self.connection);
         }
     }
 
-    fn answers(&mut self, batches: Vec<Batch>, count: usize) -> Vec<Answer> {
-        if let Some(cause) = &self.stopped {
+    fn commit_batches(&mut self, batches: Vec<Batch>, count: usize) -> Vec<CommitResult> {
+        if let Some(cause) = &self.stop_cause {
             return vec![Err(StoreError::Stopped { cause: cause.clone() }); count];
         }
-        let syncs = if batches.iter().any(Batch::must_be_durable) { Syncs::Yes } else { Syncs::Later };
-        let written = self.settle().and_then(|()| self.set(syncs)).and_then(|()| self.write(batches));
-        let fatal = match written.map_err(|trouble| trouble.of_writing(&self.place)) {
-            Ok(verdicts) => match self.lost() {
-                None => return self.committed(verdicts, syncs),
-                Some(cause) => Fatal::Gone(cause),
+        let syncs = if batches.iter().any(Batch::must_be_durable) { SyncMode::Now } else { SyncMode::Later };
+        let written = self.merge_pending_wal().and_then(|()| self.set_sync_mode(syncs)).and_then(|()| self.write_batches(batches));
+        let fatal = match written.map_err(|trouble| trouble.into_write_failure(&self.place)) {
+            Ok(verdicts) => match self.find_replaced_file() {
+                None => return self.commit_results(verdicts, syncs),
+                Some(cause) => FatalCause::FileReplaced(cause),
             },
-            Err(Failure::Survived(error)) => return vec![Err(error); count],
-            Err(Failure::Fatal(cause)) => Fatal::Doubt(cause),
+            Err(WriteFailure::Recoverable(error)) => return vec![Err(error); count],
+            Err(WriteFailure::Fatal(cause)) => FatalCause::DurabilityUnknown(cause),
         };
         let cause = fatal.to_string();
-        self.stop(&fatal);
+        self.stop_fatally(&fatal);
         vec![Err(StoreError::Stopped { cause }); count]
     }
 
-    fn write(&mut self, batches: Vec<Batch>) -> Result<Vec<Verdict>, Trouble> {
+    fn write_batches(&mut self, batches: Vec<Batch>) -> Result<Vec<BatchVerdict>, SqlFault> {
         let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         // Taken out: what a transaction that fails has left of it is not known.
-        let mut growth = ledger::current(&transaction, self.growth.take())?;
-        let mut tables = Tables::writing(&transaction, growth.tree().size());
-        let verdicts = batches.into_iter().map(|batch| write_one(&mut tables, batch)).collect::<Result<Vec<_>, _>>()?;
+        let mut growth = ledger::refresh_log(&transaction, self.log.take())?;
+        let mut tables = SqlTables::for_writing(&transaction, growth.tree().size());
+        let verdicts = batches.into_iter().map(|batch| write_batch(&mut tables, batch)).collect::<Result<Vec<_>, _>>()?;
         // Nothing was written by batches that were all refused, and a commit would sync for nothing.
-        if verdicts.iter().any(|verdict| matches!(verdict, Verdict::Written)) {
-            ledger::grow(&transaction, &mut growth, tables.leaves(), self.syncs)?;
+        if verdicts.iter().any(|verdict| matches!(verdict, BatchVerdict::Written)) {
+            ledger::append_leaves(&transaction, &mut growth, tables.leaves(), self.sync_mode)?;
             transaction.commit()?;
         } else {
             transaction.rollback()?;
         }
-        self.growth = Some(growth);
+        self.log = Some(growth);
         Ok(verdicts)
     }
 
     /// Looked at once it is written and before anybody is told: who is told of it sends something.
-    fn lost(&self) -> Option<String> {
-        self.standing.lock().unwrap_or_else(PoisonError::into_inner).iter().find_map(Standing::lost)
+    fn find_replaced_file(&self) -> Option<String> {
+        self.watched_files.lock().unwrap_or_else(PoisonError::into_inner).iter().find_map(FileIdentity::replacement_cause)
     }
 
     /// What there was no room for at the start comes before anything new.
-    fn settle(&mut self) -> Result<(), Trouble> {
-        if self.settled == Settled::NoRoom {
-            self.settled = settle(&self.connection, self.patience)?;
+    fn merge_pending_wal(&mut self) -> Result<(), SqlFault> {
+        if self.wal_state == WalState::DiskFull {
+            self.wal_state = merge_wal(&self.connection, self.patience)?;
         }
-        match self.settled {
-            Settled::Yes => Ok(()),
-            Settled::NoRoom => Err(Trouble::Full),
+        match self.wal_state {
+            WalState::Merged => Ok(()),
+            WalState::DiskFull => Err(SqlFault::Full),
         }
     }
 
     /// In a log that is written ahead a commit at the level `normal` is not synced, and the sync of the next one at `full` takes all of the
     /// log along.
-    fn set(&mut self, syncs: Syncs) -> Result<(), Trouble> {
-        if self.syncs != syncs {
-            let level = if syncs == Syncs::Yes { "full" } else { "normal" };
+    fn set_sync_mode(&mut self, syncs: SyncMode) -> Result<(), SqlFault> {
+        if self.sync_mode != syncs {
+            let level = if syncs == SyncMode::Now { "full" } else { "normal" };
             self.connection.pragma_update(None, "synchronous", level)?;
-            self.syncs = syncs;
+            self.sync_mode = syncs;
         }
         Ok(())
     }
 
-    fn committed(&self, verdicts: Vec<Verdict>, syncs: Syncs) -> Vec<Answer> {
-        let wrote = verdicts.iter().any(|verdict| matches!(verdict, Verdict::Written));
-        let durable = u64::from(wrote && syncs == Syncs::Yes);
+    fn commit_results(&self, verdicts: Vec<BatchVerdict>, syncs: SyncMode) -> Vec<CommitResult> {
+        let wrote = verdicts.iter().any(|verdict| matches!(verdict, BatchVerdict::Written));
+        let durable = u64::from(wrote && syncs == SyncMode::Now);
         let transaction = self.transactions.fetch_add(durable, Ordering::Relaxed) + u64::from(wrote);
         let answer = |verdict| match verdict {
-            Verdict::Written => Ok(Receipt::Written { transaction }),
-            Verdict::Repeated(first) => Ok(Receipt::Repeated { first }),
-            Verdict::Refused(refused) => Err(refused.into()),
+            BatchVerdict::Written => Ok(CommitAck::Written { transaction }),
+            BatchVerdict::Repeated(first) => Ok(CommitAck::Repeated { first }),
+            BatchVerdict::Refused(refused) => Err(refused.into()),
         };
         verdicts.into_iter().map(answer).collect()
     }
 
     /// In the program this does not return.
-    fn stop(&mut self, fatal: &Fatal) {
+    fn stop_fatally(&mut self, fatal: &FatalCause) {
         (self.on_fatal)(fatal);
-        self.stopped = Some(fatal.to_string());
+        self.stop_cause = Some(fatal.to_string());
     }
 
     /// Keeps the log short. What cannot be brought into the file for want of room, or because somebody reads, stays in
     /// the log; a sync that fails here is a sync that failed.
-    fn checkpoint(&mut self) {
-        if self.stopped.is_some() {
+    fn checkpoint_wal(&mut self) {
+        if self.stop_cause.is_some() {
             return;
         }
         let pages = |sql| self.connection.prepare_cached(sql)?.query_row([], |row| row.get::<_, i64>(1));
@@ -181,18 +181,18 @@ impl Writer {
         if let Err(error) = done
             && !matches!(error.sqlite_error_code(), Some(ErrorCode::DiskFull | ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
         {
-            self.stop(&Fatal::Doubt(format!("{}: {error}", self.place.display())));
+            self.stop_fatally(&FatalCause::DurabilityUnknown(format!("{}: {error}", self.place.display())));
         }
     }
 }
 
 /// Everything that waits, up to the bounds of one transaction.
-fn gather(first: Job, jobs: &mut mpsc::Receiver<Job>) -> (Vec<Batch>, Vec<oneshot::Sender<Answer>>) {
-    let mut weight = first.batch.weight();
+fn gather_batches(first: WriteJob, jobs: &mut mpsc::Receiver<WriteJob>) -> (Vec<Batch>, Vec<oneshot::Sender<CommitResult>>) {
+    let mut weight = first.batch.total_body_bytes();
     let (mut batches, mut callers) = (vec![first.batch], vec![first.caller]);
-    while batches.len() < GROUP_MAX && weight < Batch::BYTES_MAX {
+    while batches.len() < GROUP_BATCHES_MAX && weight < Batch::BYTES_MAX {
         let Ok(next) = jobs.try_recv() else { break };
-        weight += next.batch.weight();
+        weight += next.batch.total_body_bytes();
         batches.push(next.batch);
         callers.push(next.caller);
     }
@@ -200,27 +200,27 @@ fn gather(first: Job, jobs: &mut mpsc::Receiver<Job>) -> (Vec<Batch>, Vec<onesho
 }
 
 /// One batch inside of the transaction; what it wrote is taken back if it may not be written.
-fn write_one(tables: &mut Tables<'_>, batch: Batch) -> Result<Verdict, Trouble> {
+fn write_batch(tables: &mut SqlTables<'_>, batch: Batch) -> Result<BatchVerdict, SqlFault> {
     // INVARIANT: the judge asks all before it writes, so that of one write that may not be nothing was written.
     if batch.writes().len() == 1 {
-        return taken(tables, batch);
+        return judge_batch(tables, batch);
     }
     tables.execute("SAVEPOINT batch")?;
-    let before = tables.written();
-    let verdict = taken(tables, batch)?;
-    if !matches!(verdict, Verdict::Written) {
+    let before = tables.written_count();
+    let verdict = judge_batch(tables, batch)?;
+    if !matches!(verdict, BatchVerdict::Written) {
         tables.execute("ROLLBACK TO batch")?;
-        tables.forget_after(before);
+        tables.truncate_leaves(before);
     }
     tables.execute("RELEASE batch")?;
     Ok(verdict)
 }
 
-fn taken(tables: &mut Tables<'_>, batch: Batch) -> Result<Verdict, Trouble> {
-    match take(tables, batch) {
-        Ok(()) => Ok(Verdict::Written),
-        Err(Stop::Refused(refused)) => Ok(Verdict::Refused(refused)),
-        Err(Stop::Repeated(first)) => Ok(Verdict::Repeated(first)),
-        Err(Stop::Failed(trouble)) => Err(trouble),
+fn judge_batch(tables: &mut SqlTables<'_>, batch: Batch) -> Result<BatchVerdict, SqlFault> {
+    match apply_batch(tables, batch) {
+        Ok(()) => Ok(BatchVerdict::Written),
+        Err(ApplyBatchError::Refused(refused)) => Ok(BatchVerdict::Refused(refused)),
+        Err(ApplyBatchError::Repeated(first)) => Ok(BatchVerdict::Repeated(first)),
+        Err(ApplyBatchError::Failed(trouble)) => Err(trouble),
     }
 }

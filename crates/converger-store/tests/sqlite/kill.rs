@@ -9,13 +9,13 @@ use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use converger_core::apply::Record;
-use converger_core::evidence::Entry;
+use converger_core::apply::JournalRecord;
+use converger_core::evidence::LedgerEntry;
 use converger_core::testing::Rng;
-use converger_store::conformance::{Sample, now};
-use converger_store::{Batch, Filter, LIST_MAX, SqliteStore, Store};
+use converger_store::conformance::{OperationSample, block_on};
+use converger_store::{Batch, LIST_MAX, OperationFilter, SqliteStore, Store};
 
-use super::{open, place, settings, write};
+use super::{commit_written, open_store, panicking_settings, state_directory_path};
 
 const DIRECTORY: &str = "CONVERGER_TEST_KILLED_IN";
 const FIRST: &str = "CONVERGER_TEST_KILLED_FIRST";
@@ -23,45 +23,45 @@ const ROUNDS: u64 = 30;
 const WRITES_EACH: u64 = 3;
 
 #[test]
-fn killed_at_any_moment_nothing_acknowledged_is_lost_and_nothing_is_found_in_part() {
+fn kill_at_any_moment_loses_no_acknowledged_batch_and_leaves_none_in_part() {
     if let Some(directory) = env::var_os(DIRECTORY) {
         let first = env::var(FIRST).ok().and_then(|first| first.parse().ok()).expect("a number");
-        return victim(Path::new(&directory), first);
+        return run_victim(Path::new(&directory), first);
     }
-    let (_above, directory) = place();
-    write(&open(&directory), Sample::new(1).start());
+    let (_above, directory) = state_directory_path();
+    commit_written(&open_store(&directory), OperationSample::new(1).start_write());
     let mut rng = Rng::new(20_261_115);
     let (mut acknowledged, mut first) = (Vec::new(), 0);
     for round in 0..ROUNDS {
         let after = usize::try_from(rng.below(40)).expect("small");
         acknowledged.extend(kill_after(&directory, first, after));
-        first = check(&directory, &acknowledged, &format!("round {round}"));
+        first = check_after_kill(&directory, &acknowledged, &format!("round {round}"));
     }
     assert!(acknowledged.len() > 300, "{} acknowledged batches are too few", acknowledged.len());
 }
 
 /// Commits until it is killed: always eight batches at once, each of three operations.
-fn victim(directory: &Path, first: u64) {
-    let store = SqliteStore::open(directory, settings()).expect("opens");
-    let sample = Sample::new(1);
+fn run_victim(directory: &Path, first: u64) {
+    let store = SqliteStore::open(directory, panicking_settings()).expect("opens");
+    let sample = OperationSample::new(1);
     for group in (first..).step_by(8) {
-        let waiting: Vec<_> = (group..group + 8).map(|number| (number, store.commit(batch(&sample, number)))).collect();
+        let waiting: Vec<_> = (group..group + 8).map(|number| (number, store.commit(three_intents(&sample, number)))).collect();
         for (number, answer) in waiting {
-            let _ = now(answer).expect("written");
+            let _ = block_on(answer).expect("written");
             println!("\nacknowledged {number}");
         }
     }
 }
 
-pub(super) fn batch(sample: &Sample, number: u64) -> Batch {
+pub(super) fn three_intents(sample: &OperationSample, number: u64) -> Batch {
     let numbers = number * WRITES_EACH..(number + 1) * WRITES_EACH;
-    numbers.fold(Batch::default(), |batch, number| batch.with(sample.intent(&sample.operation(number, number))))
+    numbers.fold(Batch::default(), |batch, number| batch.with(sample.intent_record(&sample.operation(number, number))))
 }
 
 /// What a victim acknowledged before it was killed: all that it said, also after the kill was sent.
 fn kill_after(directory: &Path, first: u64, count: usize) -> Vec<u64> {
     let mut child = Command::new(env::current_exe().expect("this test"))
-        .args(["--exact", "kill::killed_at_any_moment_nothing_acknowledged_is_lost_and_nothing_is_found_in_part", "--nocapture"])
+        .args(["--exact", "kill::kill_at_any_moment_loses_no_acknowledged_batch_and_leaves_none_in_part", "--nocapture"])
         .env(DIRECTORY, directory)
         .env(FIRST, first.to_string())
         .stdout(Stdio::piped())
@@ -77,10 +77,10 @@ fn kill_after(directory: &Path, first: u64, count: usize) -> Vec<u64> {
 }
 
 /// Looks at the file as the next process finds it; gives the first number that no batch has.
-pub(super) fn check(directory: &Path, acknowledged: &[u64], what: &str) -> u64 {
-    let store = open(directory);
-    let found = found(&store);
-    evidenced(&store, &found, what);
+pub(super) fn check_after_kill(directory: &Path, acknowledged: &[u64], what: &str) -> u64 {
+    let store = open_store(directory);
+    let found = count_found(&store);
+    check_ledger_matches(&store, &found, what);
     for (number, count) in &found {
         assert_eq!(*count, WRITES_EACH, "{what}: batch {number} is there in part");
     }
@@ -91,11 +91,11 @@ pub(super) fn check(directory: &Path, acknowledged: &[u64], what: &str) -> u64 {
 }
 
 /// Each operation has one entry in the ledger, and each entry its operation; and the ledger is whole, whatever happened to whoever wrote it.
-fn evidenced(store: &SqliteStore, found: &BTreeMap<u64, u64>, what: &str) {
-    let entries = super::ledger::check_whole(store, what);
+fn check_ledger_matches(store: &SqliteStore, found: &BTreeMap<u64, u64>, what: &str) {
+    let entries = super::ledger::check_ledger_intact(store, what);
     let mut intents = BTreeMap::new();
     for entry in entries {
-        let Entry::Record(Record::Intent { operation, .. }) = entry else { continue };
+        let LedgerEntry::Record(JournalRecord::Intent { operation, .. }) = entry else { continue };
         let number: u64 = operation.id.as_str().trim_start_matches("op-").parse().expect("a number");
         *intents.entry(number / WRITES_EACH).or_default() += 1;
     }
@@ -103,11 +103,11 @@ fn evidenced(store: &SqliteStore, found: &BTreeMap<u64, u64>, what: &str) {
 }
 
 /// How many operations of each batch are there.
-fn found(store: &SqliteStore) -> BTreeMap<u64, u64> {
+fn count_found(store: &SqliteStore) -> BTreeMap<u64, u64> {
     let mut found = BTreeMap::new();
-    let mut filter = Filter::default();
+    let mut filter = OperationFilter::default();
     loop {
-        let page = now(store.operations(filter.clone(), LIST_MAX)).expect("read");
+        let page = block_on(store.operations(filter.clone(), LIST_MAX)).expect("read");
         for history in &page {
             let number: u64 = history.id().as_str().trim_start_matches("op-").parse().expect("a number");
             *found.entry(number / WRITES_EACH).or_default() += 1;

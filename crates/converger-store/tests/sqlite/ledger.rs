@@ -1,74 +1,74 @@
 //! The ledger in the file: one log for all who write, damage told with its place, and never more said to be durable than is.
 
-use converger_core::evidence::{Entry, Replay, parse_entry};
-use converger_ledger::{Growth, Hash};
-use converger_store::conformance::{Sample, now};
-use converger_store::{Batch, Head, LIST_MAX, Looked, MemoryStore, SqliteStore, Store, Tile, Write};
+use converger_core::evidence::{LedgerEntry, LedgerReplay, parse_entry};
+use converger_ledger::{LogBuilder, LogHash};
+use converger_store::conformance::{OperationSample, block_on};
+use converger_store::{Batch, LIST_MAX, LedgerHead, MemoryStore, SqliteStore, Store, StoreView, StoreWrite, Tile};
 
-use super::{open, other, place, settings, write};
+use super::{commit_written, open_store, open_unchecked_connection, panicking_settings, state_directory_path};
 
 /// So many entries of which there may be many.
-pub(super) fn words(numbers: std::ops::Range<u64>) -> Batch {
+pub(super) fn resync_batch(numbers: std::ops::Range<u64>) -> Batch {
     let word =
-        |number| Entry::Resync { by: "ann".into(), reason: format!("word {number}").into(), size: number, root: None, at_ms: number };
-    Batch::new(numbers.map(|number| Write::decision(word(number))).collect())
+        |number| LedgerEntry::Resync { by: "ann".into(), reason: format!("word {number}").into(), size: number, root: None, at_ms: number };
+    Batch::new(numbers.map(|number| StoreWrite::decision(word(number))).collect())
 }
 
 /// The head of the log that these entries make.
-fn head_of(entries: &[Vec<u8>]) -> Head {
-    let mut growth = Growth::default();
-    entries.iter().for_each(|entry| growth.append(Hash::of_leaf(entry), |_, _, _| ()));
-    Head::of(growth.tree())
+fn compute_head(entries: &[Vec<u8>]) -> LedgerHead {
+    let mut growth = LogBuilder::default();
+    entries.iter().for_each(|entry| growth.append(LogHash::of_leaf(entry), |_, _, _| ()));
+    LedgerHead::from_tree(growth.tree())
 }
 
 /// The ledger as whoever verifies it finds it: the entries lead to the root that is recorded, the tiles that are kept are theirs, what was
 /// durable is their beginning, and played again they are the journal. The entries.
-pub(super) fn check_whole(store: &SqliteStore, what: &str) -> Vec<Entry> {
-    let heads = now(store.heads()).expect("read");
-    let (mut growth, mut full, mut all, mut replay) = (Growth::default(), Vec::new(), Vec::new(), Replay::default());
-    let mut durable = Head::default();
+pub(super) fn check_ledger_intact(store: &SqliteStore, what: &str) -> Vec<LedgerEntry> {
+    let heads = block_on(store.heads()).expect("read");
+    let (mut growth, mut full, mut all, mut replay) = (LogBuilder::default(), Vec::new(), Vec::new(), LedgerReplay::default());
+    let mut durable = LedgerHead::default();
     while growth.tree().size() < heads.all.size {
-        let page = now(store.entries(growth.tree().size(), LIST_MAX)).expect("read");
+        let page = block_on(store.entries(growth.tree().size(), LIST_MAX)).expect("read");
         assert!(!page.is_empty(), "{what}: entry {} is missing", growth.tree().size());
         for bytes in page {
-            growth.append(Hash::of_leaf(&bytes), |tile, hashes, _| full.push((tile, hashes.to_vec())));
-            durable = if growth.tree().size() == heads.durable.size { Head::of(growth.tree()) } else { durable };
+            growth.append(LogHash::of_leaf(&bytes), |tile, hashes, _| full.push((tile, hashes.to_vec())));
+            durable = if growth.tree().size() == heads.durable.size { LedgerHead::from_tree(growth.tree()) } else { durable };
             let entry = parse_entry(&bytes).expect("an entry");
-            replay.take(entry.clone()).unwrap_or_else(|misplaced| panic!("{what}: {misplaced}"));
+            replay.apply_entry(entry.clone()).unwrap_or_else(|misplaced| panic!("{what}: {misplaced}"));
             all.push(entry);
         }
     }
-    assert_eq!((Head::of(growth.tree()), durable), (heads.all, heads.durable), "{what}: another root");
-    let partial = growth.partial().map(|(tile, hashes)| (tile, hashes.to_vec()));
+    assert_eq!((LedgerHead::from_tree(growth.tree()), durable), (heads.all, heads.durable), "{what}: another root");
+    let partial = growth.partial_tiles().map(|(tile, hashes)| (tile, hashes.to_vec()));
     for (tile, hashes) in full.into_iter().chain(partial) {
-        assert_eq!(now(store.hashes(tile)).expect("read"), Some(hashes), "{what}: {}", tile.path());
+        assert_eq!(block_on(store.hashes(tile)).expect("read"), Some(hashes), "{what}: {}", tile.path());
     }
-    // On purpose by other means than `Agreement`: a fault of that would be found here.
+    // On purpose by other means than `JournalCheck`: a fault of that would be found here.
     for (id, history) in replay.operations() {
-        assert_eq!(now(store.operation(id.clone())).expect("read").as_ref(), Some(history), "{what}: the journal tells another story");
+        assert_eq!(block_on(store.operation(id.clone())).expect("read").as_ref(), Some(history), "{what}: the journal tells another story");
     }
     all
 }
 
 #[test]
-fn two_processes_write_one_log() {
-    let (_above, directory) = place();
-    let (one, two) = (open(&directory), open(&directory));
+fn two_processes_share_one_ledger() {
+    let (_above, directory) = state_directory_path();
+    let (one, two) = (open_store(&directory), open_store(&directory));
     for round in 0..40 {
-        write(&one, words(round * 20..round * 20 + 7));
+        commit_written(&one, resync_batch(round * 20..round * 20 + 7));
         // A batch that is refused leaves the log as it was, whoever asked.
-        assert!(now(one.commit(Write::decision(Entry::Key { verifier: "x".into(), at_ms: u64::MAX }).into())).is_err());
-        write(&two, words(round * 20 + 7..round * 20 + 20));
+        assert!(block_on(one.commit(StoreWrite::decision(LedgerEntry::Key { verifier: "x".into(), at_ms: u64::MAX }).into())).is_err());
+        commit_written(&two, resync_batch(round * 20 + 7..round * 20 + 20));
     }
-    let entries = now(one.entries(0, 1000)).expect("read");
+    let entries = block_on(one.entries(0, 1000)).expect("read");
     let times: Vec<u64> = entries.iter().map(|entry| parse_entry(entry).expect("an entry").at_ms()).collect();
     assert_eq!(times, (0..800).collect::<Vec<_>>());
-    let heads = now(two.heads()).expect("read");
-    assert_eq!((heads.all, heads.durable), (head_of(&entries), head_of(&entries)));
+    let heads = block_on(two.heads()).expect("read");
+    assert_eq!((heads.all, heads.durable), (compute_head(&entries), compute_head(&entries)));
 }
 
 #[test]
-fn what_is_lost_or_added_at_the_end_is_told_with_its_place() {
+fn reports_entries_lost_or_added_at_the_end() {
     let broken = [
         ("DELETE FROM ledger_entries WHERE seq = 600", "it has 600 entries, and entry 599 is missing"),
         ("DELETE FROM ledger_entries WHERE seq = 513", "entry 512 is missing"),
@@ -84,62 +84,62 @@ fn what_is_lost_or_added_at_the_end_is_told_with_its_place() {
         ("UPDATE ledger_head SET size = -1", ""),
     ];
     for (sql, part) in broken {
-        let (_above, directory) = place();
-        let store = open(&directory);
-        write(&store, words(0..600));
+        let (_above, directory) = state_directory_path();
+        let store = open_store(&directory);
+        commit_written(&store, resync_batch(0..600));
         drop(store);
-        other(&directory.join("converger.db")).execute_batch(sql).expect("SQL");
-        let error = SqliteStore::open(&directory, settings()).map(drop).expect_err(sql).to_string();
+        open_unchecked_connection(&directory.join("converger.db")).execute_batch(sql).expect("SQL");
+        let error = SqliteStore::open(&directory, panicking_settings()).map(drop).expect_err(sql).to_string();
         assert!(error.contains(part) && error.contains("damaged"), "{sql}: {error}");
     }
 }
 
 /// What is missing in the middle is found by whoever reads it, also in a file too large to be looked through at its start.
 #[test]
-fn a_gap_is_told_to_whoever_reads() {
-    let (_above, directory) = place();
-    let store = open(&directory);
-    write(&store, words(0..600));
-    other(store.place()).execute_batch("DELETE FROM ledger_entries WHERE seq = 42").expect("SQL");
-    let error = now(store.entries(0, 100)).expect_err("a gap").to_string();
+fn reading_reports_a_gap() {
+    let (_above, directory) = state_directory_path();
+    let store = open_store(&directory);
+    commit_written(&store, resync_batch(0..600));
+    open_unchecked_connection(store.path()).execute_batch("DELETE FROM ledger_entries WHERE seq = 42").expect("SQL");
+    let error = block_on(store.entries(0, 100)).expect_err("a gap").to_string();
     assert!(error.contains("entry 41 is missing"), "{error}");
-    assert_eq!(now(store.entries(42, 100)).expect("behind it").len(), 100);
+    assert_eq!(block_on(store.entries(42, 100)).expect("behind it").len(), 100);
 }
 
 /// A checkpoint over an entry that a power failure takes back would be a lie: a mark is in the log at once and durable with the next batch.
 #[test]
-fn a_mark_is_in_the_log_and_not_said_to_be_durable() {
-    let (_above, directory) = place();
-    let (file, twin, sample) = (open(&directory), MemoryStore::new(), Sample::new(1));
+fn mark_is_in_the_ledger_but_not_durable() {
+    let (_above, directory) = state_directory_path();
+    let (file, twin, sample) = (open_store(&directory), MemoryStore::new(), OperationSample::new(1));
     let [first, second] = [1, 2].map(|number| sample.operation(number, number));
     let sizes = || {
-        let heads = now(file.heads()).expect("read");
-        assert_eq!(now(twin.heads()), Ok(heads), "the twin says the same");
+        let heads = block_on(file.heads()).expect("read");
+        assert_eq!(block_on(twin.heads()), Ok(heads), "the twin says the same");
         (heads.all.size, heads.durable.size)
     };
     let both = |batch: Batch| {
-        write(&file, batch.clone());
-        write(&twin, batch);
+        commit_written(&file, batch.clone());
+        commit_written(&twin, batch);
     };
-    both(Batch::from(sample.start()).with(sample.intent(&first)));
+    both(Batch::from(sample.start_write()).with(sample.intent_record(&first)));
     assert_eq!(sizes(), (3, 3));
-    both(sample.sending(&first).into());
+    both(sample.sending_record(&first).into());
     assert_eq!(sizes(), (4, 3));
-    let durable = now(file.heads()).expect("read").durable;
-    assert_eq!(durable, head_of(&now(file.entries(0, 3)).expect("read")), "the root is that of the durable ones");
+    let durable = block_on(file.heads()).expect("read").durable;
+    assert_eq!(durable, compute_head(&block_on(file.entries(0, 3)).expect("read")), "the root is that of the durable ones");
     let dark = twin.crash().lose_power();
-    assert_eq!(now(dark.heads()).expect("read").all, durable, "the mark is gone, and its entry with it");
+    assert_eq!(block_on(dark.heads()).expect("read").all, durable, "the mark is gone, and its entry with it");
     let twin = twin.crash();
-    for batch in [Batch::from(sample.intent(&second)), words(0..1)] {
-        write(&file, batch.clone());
-        write(&twin, batch);
+    for batch in [Batch::from(sample.intent_record(&second)), resync_batch(0..1)] {
+        commit_written(&file, batch.clone());
+        commit_written(&twin, batch);
     }
-    let heads = now(file.heads()).expect("read");
-    assert_eq!((heads.all.size, heads.durable.size, now(twin.heads())), (6, 6, Ok(heads)));
+    let heads = block_on(file.heads()).expect("read");
+    assert_eq!((heads.all.size, heads.durable.size, block_on(twin.heads())), (6, 6, Ok(heads)));
 }
 
 /// Names and lengths of what is in a directory.
-fn listed(directory: &std::path::Path) -> Vec<(std::ffi::OsString, u64, Vec<u8>)> {
+fn list_directory(directory: &std::path::Path) -> Vec<(std::ffi::OsString, u64, Vec<u8>)> {
     let entries = std::fs::read_dir(directory).expect("a directory").map(|entry| entry.expect("an entry"));
     let mut listed: Vec<_> = entries
         .map(|entry| {
@@ -153,27 +153,34 @@ fn listed(directory: &std::path::Path) -> Vec<(std::ffi::OsString, u64, Vec<u8>)
 
 /// A store that somebody has open, and a copy of it, are read whole without a byte or a file more.
 #[test]
-fn whoever_looks_reads_all_of_it_and_changes_nothing() {
-    let (above, directory) = place();
-    assert!(Looked::open(&directory).expect("nothing there").is_none() && !directory.exists());
-    let (store, sample) = (open(&directory), Sample::new(1));
+fn store_view_reads_everything_and_changes_nothing() {
+    let (above, directory) = state_directory_path();
+    assert!(StoreView::open(&directory).expect("nothing there").is_none() && !directory.exists());
+    let (store, sample) = (open_store(&directory), OperationSample::new(1));
     let body = b"{\"planner\":1}".to_vec();
     let digest = converger_core::artifact::Digest::of_bytes(&body);
-    write(&store, words(0..300));
-    write(&store, Batch::from(sample.start()).with(Write::blob(body.clone())).with(sample.intent(&sample.operation(1, 1))));
+    commit_written(&store, resync_batch(0..300));
+    commit_written(
+        &store,
+        Batch::from(sample.start_write()).with(StoreWrite::blob(body.clone())).with(sample.intent_record(&sample.operation(1, 1))),
+    );
     let tile = Tile { level: 0, index: 0, width: 256 };
-    let wanted = (now(store.heads()).expect("read"), now(store.entries(0, 999)).expect("read"), now(store.hashes(tile)).expect("read"));
-    let before = listed(&directory);
+    let wanted = (
+        block_on(store.heads()).expect("read"),
+        block_on(store.entries(0, 999)).expect("read"),
+        block_on(store.hashes(tile)).expect("read"),
+    );
+    let before = list_directory(&directory);
     assert!(before.iter().any(|(name, length, _)| name == "converger.db-wal" && *length > 0), "somebody has it open");
     let look = |place: &std::path::Path| {
-        let looked = Looked::open(place).expect("opens").expect("there");
+        let looked = StoreView::open(place).expect("opens").expect("there");
         assert_eq!((looked.heads().expect("read"), looked.entries(0, 999).expect("read"), looked.hashes(tile).expect("read")), wanted);
-        assert_eq!((looked.blob(&digest).expect("read"), looked.damage().expect("read")), (Some(body.clone()), None));
+        assert_eq!((looked.blob(&digest).expect("read"), looked.find_damage().expect("read")), (Some(body.clone()), None));
         assert!(looked.operation(&sample.operation(1, 1).id).expect("read").is_some());
     };
     look(&directory);
     look(&directory.join("converger.db"));
-    assert_eq!(listed(&directory), before, "nothing was changed");
+    assert_eq!(list_directory(&directory), before, "nothing was changed");
     drop(store);
     let copy = above.path().join("copy.db");
     std::fs::copy(directory.join("converger.db"), &copy).expect("copied");
@@ -181,5 +188,5 @@ fn whoever_looks_reads_all_of_it_and_changes_nothing() {
     let _ = std::fs::copy(directory.join("converger.db-wal"), above.path().join("copy.db-wal"));
     look(&copy);
     std::fs::write(&copy, b"not ours").expect("written");
-    assert!(Looked::open(&copy).is_err());
+    assert!(StoreView::open(&copy).is_err());
 }

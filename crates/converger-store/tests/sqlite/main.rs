@@ -1,52 +1,52 @@
 //! The store in a file: what it refuses to open, what it survives, and that it says the same as its twin.
 
-mod flips;
-mod glance;
-mod gone;
-mod groups;
-mod inject;
+mod bit_flips;
+mod differential;
+mod disk_faults;
+mod fault_injection;
+mod group_commit;
 mod kill;
 mod ledger;
 mod marks;
 mod names;
 mod opening;
-mod trouble;
-mod twin;
+mod peek;
+mod replaced_files;
 
 use std::path::{Path, PathBuf};
 
-use converger_store::{Receipt, Settings, SqliteStore, Store, StoreError};
+use converger_store::{CommitAck, SqliteStore, Store, StoreError, StoreSettings};
 use tempfile::TempDir;
 
 /// A place for a state directory that is not there yet.
-fn place() -> (TempDir, PathBuf) {
+fn state_directory_path() -> (TempDir, PathBuf) {
     let above = tempfile::tempdir().expect("a directory");
     let directory = above.path().join("state");
     (above, directory)
 }
 
-fn settings() -> Settings {
-    Settings::new(|cause| panic!("the disk is in doubt: {cause}"))
+fn panicking_settings() -> StoreSettings {
+    StoreSettings::new(|cause| panic!("the disk is in doubt: {cause}"))
 }
 
-fn open(directory: &Path) -> SqliteStore {
-    SqliteStore::open(directory, settings()).expect("opens")
+fn open_store(directory: &Path) -> SqliteStore {
+    SqliteStore::open(directory, panicking_settings()).expect("opens")
 }
 
 /// Somebody who writes into the file as they like.
-fn other(path: &Path) -> rusqlite::Connection {
+fn open_unchecked_connection(path: &Path) -> rusqlite::Connection {
     let connection = rusqlite::Connection::open(path).expect("opens");
-    converger_store::conformance::teach(&connection).expect("taught");
+    converger_store::conformance::register_row_sum(&connection).expect("taught");
     connection.pragma_update(None, "ignore_check_constraints", true).expect("set");
     connection
 }
 
-fn commit(store: &impl Store, batch: impl Into<converger_store::Batch>) -> Result<Receipt, StoreError> {
-    converger_store::conformance::now(store.commit(batch.into()))
+fn commit_batch(store: &impl Store, batch: impl Into<converger_store::Batch>) -> Result<CommitAck, StoreError> {
+    converger_store::conformance::block_on(store.commit(batch.into()))
 }
 
 /// Commits what must be taken.
-fn write(store: &impl Store, batch: impl Into<converger_store::Batch>) {
-    let answer = commit(store, batch);
-    assert!(matches!(answer, Ok(Receipt::Written { .. })), "{answer:?}");
+fn commit_written(store: &impl Store, batch: impl Into<converger_store::Batch>) {
+    let answer = commit_batch(store, batch);
+    assert!(matches!(answer, Ok(CommitAck::Written { .. })), "{answer:?}");
 }

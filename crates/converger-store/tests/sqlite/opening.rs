@@ -4,114 +4,114 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
-use converger_core::apply::{End, History, Resolution};
+use converger_core::apply::{OperationEnd, OperationHistory, Resolution};
 use converger_core::guest::EnvironmentName;
-use converger_store::conformance::{Sample, now};
-use converger_store::{Filter, OpenError, SqliteStore, Store, glance};
+use converger_store::conformance::{OperationSample, block_on};
+use converger_store::{OperationFilter, SqliteStore, Store, StoreOpenError, peek_conditions};
 use rusqlite::Connection;
 
-use super::ledger::words;
-use super::{open, other, place, settings, write};
+use super::ledger::resync_batch;
+use super::{commit_written, open_store, open_unchecked_connection, panicking_settings, state_directory_path};
 
-fn refusal(directory: &Path) -> OpenError {
-    SqliteStore::open(directory, settings()).map(|_| ()).expect_err("refused")
+fn open_error(directory: &Path) -> StoreOpenError {
+    SqliteStore::open(directory, panicking_settings()).map(|_| ()).expect_err("refused")
 }
 
-fn mode(path: &Path) -> u32 {
+fn permission_bits(path: &Path) -> u32 {
     fs::metadata(path).expect("there").permissions().mode() & 0o777
 }
 
-pub(super) fn private(directory: &Path) {
+pub(super) fn make_private_directory(directory: &Path) {
     fs::create_dir(directory).expect("made");
     fs::set_permissions(directory, Permissions::from_mode(0o700)).expect("set");
 }
 
 #[test]
-fn a_new_store_is_private() {
-    let (_above, directory) = place();
-    let store = open(&directory);
-    write(&store, Sample::new(1).start());
-    assert_eq!(mode(&directory), 0o700);
+fn new_store_is_private() {
+    let (_above, directory) = state_directory_path();
+    let store = open_store(&directory);
+    commit_written(&store, OperationSample::new(1).start_write());
+    assert_eq!(permission_bits(&directory), 0o700);
     for name in ["converger.db", "converger.db-wal", "converger.db-shm"] {
-        assert_eq!(mode(&directory.join(name)), 0o600, "{name}");
+        assert_eq!(permission_bits(&directory.join(name)), 0o600, "{name}");
     }
     drop(store);
     fs::set_permissions(directory.join("converger.db"), Permissions::from_mode(0o644)).expect("set");
-    let _store = open(&directory);
-    assert_eq!(mode(&directory.join("converger.db")), 0o600);
+    let _store = open_store(&directory);
+    assert_eq!(permission_bits(&directory.join("converger.db")), 0o600);
 }
 
 #[test]
-fn a_directory_that_is_missing_open_or_none_is_refused() {
-    let (above, directory) = place();
-    let missing = refusal(&directory.join("below"));
+fn refuses_a_missing_public_or_invalid_directory() {
+    let (above, directory) = state_directory_path();
+    let missing = open_error(&directory.join("below"));
     assert!(missing.to_string().contains("cannot make the state directory") && missing.to_string().contains("below"), "{missing}");
     fs::write(&directory, "a file").expect("written");
-    let file = refusal(&directory);
-    assert!(matches!(&file, OpenError::Unusable { .. }) && file.to_string().contains("it is a file"), "{file}");
+    let file = open_error(&directory);
+    assert!(matches!(&file, StoreOpenError::Unusable { .. }) && file.to_string().contains("it is a file"), "{file}");
     let open = above.path().join("open");
-    private(&open);
+    make_private_directory(&open);
     fs::set_permissions(&open, Permissions::from_mode(0o750)).expect("set");
-    let shared = refusal(&open);
+    let shared = open_error(&open);
     assert!(shared.to_string().contains("chmod 700"), "{shared}");
-    assert_eq!(mode(&open), 0o750, "it is not ours to narrow");
+    assert_eq!(permission_bits(&open), 0o750, "it is not ours to narrow");
     // Nobody, not even root, makes directories here.
-    assert!(matches!(refusal(Path::new("/proc/converger-state")), OpenError::Unusable { .. }));
+    assert!(matches!(open_error(Path::new("/proc/converger-state")), StoreOpenError::Unusable { .. }));
 }
 
 /// Whoever owns it can put anything into it, also under root.
 #[test]
-fn a_directory_of_somebody_else_is_refused() {
-    let (_above, directory) = place();
-    private(&directory);
+fn refuses_a_directory_of_another_user() {
+    let (_above, directory) = state_directory_path();
+    make_private_directory(&directory);
     // Only root may give one away; for everybody else the root directory is somebody else's.
     let is_given = std::os::unix::fs::chown(&directory, Some(65_534), None).is_ok();
     let theirs = if is_given { directory.as_path() } else { Path::new("/") };
-    let error = refusal(theirs);
+    let error = open_error(theirs);
     assert!(error.to_string().contains("name one of your own"), "{error}");
 }
 
 #[test]
-fn a_link_is_not_followed() {
-    let (above, directory) = place();
-    private(&directory);
+fn does_not_follow_links() {
+    let (above, directory) = state_directory_path();
+    make_private_directory(&directory);
     let (victim, path) = (above.path().join("precious"), directory.join("converger.db"));
     std::os::unix::fs::symlink(&victim, &path).expect("linked");
-    assert!(refusal(&directory).to_string().contains("not a link"));
+    assert!(open_error(&directory).to_string().contains("not a link"));
     assert!(!victim.exists(), "it is not made either");
     fs::write(&victim, "precious").expect("written");
     fs::set_permissions(&victim, Permissions::from_mode(0o644)).expect("set");
-    assert!(refusal(&directory).to_string().contains("not a link"));
-    assert_eq!((fs::read_to_string(&victim).expect("there").as_str(), mode(&victim)), ("precious", 0o644));
+    assert!(open_error(&directory).to_string().contains("not a link"));
+    assert_eq!((fs::read_to_string(&victim).expect("there").as_str(), permission_bits(&victim)), ("precious", 0o644));
 }
 
 /// What cannot be looked at may be a store, with a freeze in it.
 /// Under its other name it has another log and another lock.
 #[test]
-fn a_file_with_two_names_is_refused() {
-    let (above, directory) = place();
-    drop(open(&directory));
+fn refuses_a_hard_linked_store() {
+    let (above, directory) = state_directory_path();
+    drop(open_store(&directory));
     let other = above.path().join("other");
-    private(&other);
+    make_private_directory(&other);
     fs::hard_link(directory.join("converger.db"), other.join("converger.db")).expect("linked");
     for room in [&directory, &other] {
-        let told = refusal(room);
-        assert!(matches!(&told, OpenError::Unusable { help, .. } if help.contains("copy it under a new name")), "{told}");
+        let told = open_error(room);
+        assert!(matches!(&told, StoreOpenError::Unusable { help, .. } if help.contains("copy it under a new name")), "{told}");
     }
     fs::remove_file(other.join("converger.db")).expect("removed");
-    drop(open(&directory));
+    drop(open_store(&directory));
 }
 
 #[test]
-fn a_glance_at_what_is_no_store_or_out_of_reach_is_told() {
-    let (above, directory) = place();
+fn peek_reports_an_unreadable_or_invalid_store() {
+    let (above, directory) = state_directory_path();
     let lab = converger_core::guest::EnvironmentName::new("lab").expect("a name");
-    let told = |directory: &Path| match converger_store::glance(directory, &lab) {
-        Err(OpenError::Unusable { what: "look at", source, .. }) => source.to_string(),
+    let told = |directory: &Path| match converger_store::peek_conditions(directory, &lab) {
+        Err(StoreOpenError::Unusable { what: "look at", source, .. }) => source.to_string(),
         other => panic!("{other:?}"),
     };
-    assert!(converger_store::glance(&directory, &lab).is_ok(), "there is none");
-    private(&directory);
+    assert!(converger_store::peek_conditions(&directory, &lab).is_ok(), "there is none");
+    make_private_directory(&directory);
     rustix::fs::mknodat(rustix::fs::CWD, directory.join("converger.db"), rustix::fs::FileType::Fifo, 0o600.into(), 0).expect("a pipe");
     assert!(told(&directory).contains("not a regular file"));
     let file = above.path().join("file");
@@ -120,57 +120,57 @@ fn a_glance_at_what_is_no_store_or_out_of_reach_is_told() {
 }
 
 #[test]
-fn a_file_that_cannot_be_opened_is_refused() {
-    let (_above, directory) = place();
-    private(&directory);
+fn refuses_a_file_that_cannot_be_opened() {
+    let (_above, directory) = state_directory_path();
+    make_private_directory(&directory);
     fs::create_dir(directory.join("converger.db")).expect("made");
-    let error = refusal(&directory);
-    assert!(matches!(&error, OpenError::Unusable { .. }) && error.to_string().contains("converger.db"), "{error}");
+    let error = open_error(&directory);
+    assert!(matches!(&error, StoreOpenError::Unusable { .. }) && error.to_string().contains("converger.db"), "{error}");
 }
 
 #[test]
-fn a_stranger_is_refused_and_not_touched() {
+fn refuses_a_foreign_file_and_leaves_it_unchanged() {
     let garbage = |path: &Path| fs::write(path, "not a database, and longer than the header of one: ".repeat(40)).expect("written");
     let theirs = |path: &Path| {
         let connection = Connection::open(path).expect("opens");
         connection.execute_batch("CREATE TABLE theirs (x); INSERT INTO theirs VALUES (1);").expect("SQL");
     };
     for make in [&garbage as &dyn Fn(&Path), &theirs] {
-        let (_above, directory) = place();
-        private(&directory);
+        let (_above, directory) = state_directory_path();
+        make_private_directory(&directory);
         let path = directory.join("converger.db");
         make(&path);
         fs::set_permissions(&path, Permissions::from_mode(0o644)).expect("set");
         let before = fs::read(&path).expect("there");
-        let error = refusal(&directory);
-        assert!(matches!(error, OpenError::NotOurs { .. }), "{error}");
-        assert_eq!((fs::read(&path).expect("there"), mode(&path)), (before, 0o644));
+        let error = open_error(&directory);
+        assert!(matches!(error, StoreOpenError::NotOurs { .. }), "{error}");
+        assert_eq!((fs::read(&path).expect("there"), permission_bits(&path)), (before, 0o644));
     }
 }
 
 #[test]
-fn a_newer_store_is_refused_with_both_versions_and_not_touched() {
-    let (_above, directory) = place();
-    let path = open(&directory).place().to_path_buf();
+fn refuses_a_newer_store_naming_both_versions() {
+    let (_above, directory) = state_directory_path();
+    let path = open_store(&directory).path().to_path_buf();
     Connection::open(&path).expect("opens").pragma_update(None, "user_version", 9).expect("set");
     let before = fs::read(&path).expect("there");
-    let error = refusal(&directory);
-    assert!(matches!(error, OpenError::Newer { found: 9, known: 2, .. }), "{error}");
+    let error = open_error(&directory);
+    assert!(matches!(error, StoreOpenError::Newer { found: 9, known: 2, .. }), "{error}");
     assert!(error.to_string().contains("version 9") && error.to_string().contains("up to 2"), "{error}");
     assert_eq!(fs::read(&path).expect("there"), before);
 }
 
 /// Every page of a store, filled with nonsense, is found at the start or belongs to nothing.
 #[test]
-fn a_damaged_store_is_refused() {
-    let (_above, directory) = place();
-    let store = open(&directory);
-    let sample = Sample::new(2);
-    write(&store, sample.start());
+fn refuses_a_damaged_store() {
+    let (_above, directory) = state_directory_path();
+    let store = open_store(&directory);
+    let sample = OperationSample::new(2);
+    commit_written(&store, sample.start_write());
     for number in 0..200 {
-        write(&store, sample.intent(&sample.operation(number, number)));
+        commit_written(&store, sample.intent_record(&sample.operation(number, number)));
     }
-    let path = store.place().to_path_buf();
+    let path = store.path().to_path_buf();
     drop(store);
     let whole = fs::read(&path).expect("there");
     let mut found = 0;
@@ -179,32 +179,32 @@ fn a_damaged_store_is_refused() {
         let mut damaged = whole.clone();
         damaged[page * 4096..(page + 1) * 4096].fill(0x5a);
         fs::write(&path, damaged).expect("written");
-        match SqliteStore::open(&directory, settings()) {
-            Err(OpenError::Damaged { .. } | OpenError::NotOurs { .. }) => found += 1,
+        match SqliteStore::open(&directory, panicking_settings()) {
+            Err(StoreOpenError::Damaged { .. } | StoreOpenError::NotOurs { .. }) => found += 1,
             other => panic!("page {page} of {pages}: {other:?}"),
         }
     }
     assert!(found > 20, "{found} pages are too few");
     fs::write(&path, &whole[..whole.len() / 2]).expect("written");
-    assert!(matches!(refusal(&directory), OpenError::Damaged { .. }));
+    assert!(matches!(open_error(&directory), StoreOpenError::Damaged { .. }));
 }
 
 /// A new store in the place of one that was lost would know of no hold and of nothing that is under way.
 #[test]
-fn a_store_that_was_lost_is_not_begun_anew() {
+fn does_not_recreate_a_lost_store() {
     for remains in ["converger.db-wal", "converger.db-shm", "lab.lock", "ledger.key"] {
         for is_emptied in [false, true] {
-            let (_above, directory) = place();
-            private(&directory);
+            let (_above, directory) = state_directory_path();
+            make_private_directory(&directory);
             let file = directory.join("converger.db");
             if is_emptied {
                 fs::write(&file, "").expect("written");
             }
             fs::write(directory.join(remains), "").expect("written");
-            let error = refusal(&directory);
-            assert!(matches!(&error, OpenError::Lost { remains: found, .. } if found.ends_with(remains)), "{remains}: {error}");
+            let error = open_error(&directory);
+            assert!(matches!(&error, StoreOpenError::Lost { remains: found, .. } if found.ends_with(remains)), "{remains}: {error}");
             let lab = EnvironmentName::new("lab").expect("a name");
-            assert!(matches!(glance(&directory, &lab), Err(OpenError::Lost { .. })), "{remains}");
+            assert!(matches!(peek_conditions(&directory, &lab), Err(StoreOpenError::Lost { .. })), "{remains}");
             assert!(error.to_string().contains("restore it from a backup"), "{error}");
             assert_eq!(file.exists(), is_emptied, "nothing is made in its place");
         }
@@ -213,90 +213,90 @@ fn a_store_that_was_lost_is_not_begun_anew() {
 
 /// Other programs have files that end in `.lock` too.
 #[test]
-fn the_locks_of_others_show_nothing() {
-    let (_above, directory) = place();
-    private(&directory);
+fn foreign_lock_files_are_no_trace_of_a_store() {
+    let (_above, directory) = state_directory_path();
+    make_private_directory(&directory);
     for (name, text) in [("Cargo.lock", ""), ("Cargo.lock", "version = 4\n"), ("yarn.lock", "# yarn lockfile v1\n"), ("a b.lock", "")] {
         fs::write(directory.join(name), text).expect("written");
     }
-    write(&open(&directory), Sample::new(1).start());
-    let (_above, directory) = place();
-    private(&directory);
+    commit_written(&open_store(&directory), OperationSample::new(1).start_write());
+    let (_above, directory) = state_directory_path();
+    make_private_directory(&directory);
     fs::write(directory.join("lab.lock"), "4711\n1794700800000\nann\n").expect("written");
-    assert!(matches!(refusal(&directory), OpenError::Lost { .. }), "the lock of one who has it, or died with it");
+    assert!(matches!(open_error(&directory), StoreOpenError::Lost { .. }), "the lock of one who has it, or died with it");
 }
 
 #[test]
-fn what_a_process_left_that_died_at_its_first_start_is_opened() {
-    let (_above, directory) = place();
-    private(&directory);
+fn opens_a_store_left_by_a_crash_at_first_start() {
+    let (_above, directory) = state_directory_path();
+    make_private_directory(&directory);
     fs::write(directory.join("converger.db"), "").expect("written");
-    write(&open(&directory), Sample::new(1).start());
-    let (_above, directory) = place();
-    private(&directory);
+    commit_written(&open_store(&directory), OperationSample::new(1).start_write());
+    let (_above, directory) = state_directory_path();
+    make_private_directory(&directory);
     let connection = Connection::open(directory.join("converger.db")).expect("opens");
     connection.pragma_update(None, "journal_mode", "wal").expect("set");
     drop(connection);
     let lab = EnvironmentName::new("lab").expect("a name");
-    assert_eq!(glance(&directory, &lab).expect("read"), converger_store::Remembered::default(), "nothing is remembered yet");
-    write(&open(&directory), Sample::new(1).start());
+    assert_eq!(peek_conditions(&directory, &lab).expect("read"), converger_store::StoreConditions::default(), "nothing is remembered yet");
+    commit_written(&open_store(&directory), OperationSample::new(1).start_write());
 }
 
 #[test]
 fn refuses_a_store_of_version_1_and_names_both_versions() {
-    let (_above, directory) = place();
-    private(&directory);
-    let connection = other(&directory.join("converger.db"));
+    let (_above, directory) = state_directory_path();
+    make_private_directory(&directory);
+    let connection = open_unchecked_connection(&directory.join("converger.db"));
     connection.execute_batch(include_str!("../data/store-v1.sql")).expect("SQL");
     drop(connection);
     let before = std::fs::read(directory.join("converger.db")).expect("read");
-    let error = SqliteStore::open(&directory, settings()).expect_err("an older format");
-    assert!(matches!(error, OpenError::Older { found: 1, known: 2, .. }), "{error}");
+    let error = SqliteStore::open(&directory, panicking_settings()).expect_err("an older format");
+    assert!(matches!(error, StoreOpenError::Older { found: 1, known: 2, .. }), "{error}");
     for part in ["schema version 1", "reads version 2 only", env!("CARGO_PKG_VERSION"), "name another state directory"] {
         assert!(error.to_string().contains(part), "{error}");
     }
     let lab = EnvironmentName::new("lab").expect("a name");
-    assert!(matches!(glance(&directory, &lab), Err(OpenError::Older { found: 1, .. })));
+    assert!(matches!(peek_conditions(&directory, &lab), Err(StoreOpenError::Older { found: 1, .. })));
     assert_eq!(std::fs::read(directory.join("converger.db")).expect("read"), before, "nothing was changed in it");
 }
 
 #[test]
 fn a_store_of_this_version_is_read() {
-    let (_above, directory) = place();
-    private(&directory);
-    let connection = other(&directory.join("converger.db"));
+    let (_above, directory) = state_directory_path();
+    make_private_directory(&directory);
+    let connection = open_unchecked_connection(&directory.join("converger.db"));
     connection.execute_batch(include_str!("../data/store-v2.sql")).expect("SQL");
     drop(connection);
-    let (store, sample) = (open(&directory), Sample::new(100));
-    let histories = now(store.operations(Filter::default(), 9)).expect("read");
+    let (store, sample) = (open_store(&directory), OperationSample::new(100));
+    let histories = block_on(store.operations(OperationFilter::default(), 9)).expect("read");
     let ids: Vec<&str> = histories.iter().map(|history| history.id().as_str()).collect();
     assert_eq!(ids, ["op-3", "op-2", "op-1"]);
     assert_eq!(*histories[2].operation, sample.one_shot(1, 1, "key-1", "it"));
     assert_eq!(histories[2].task.as_ref().map(|(_, at_ms)| *at_ms), Some(11));
-    assert_eq!(histories[1].progress().end, Some(End::Done));
+    assert_eq!(histories[1].progress().end, Some(OperationEnd::Done));
     assert_eq!(histories[0].progress().resolution, Some(Resolution::NotRun));
-    let open: Vec<History> = now(store.open_operations(sample.environment())).expect("read");
+    let open: Vec<OperationHistory> = block_on(store.open_operations(sample.environment())).expect("read");
     assert_eq!(open, histories[2..]);
-    assert_eq!(now(store.holds(sample.environment())).expect("read").len(), 1);
-    assert!(now(store.freeze(sample.environment())).expect("read").is_some());
-    assert_eq!(now(store.run(sample.run().id)).expect("read").and_then(|run| run.ended), Some((End::Held, 7)));
+    assert_eq!(block_on(store.holds(sample.environment())).expect("read").len(), 1);
+    assert!(block_on(store.freeze(sample.environment())).expect("read").is_some());
+    assert_eq!(block_on(store.run(sample.run().id)).expect("read").and_then(|run| run.ended), Some((OperationEnd::Held, 7)));
 }
 
 /// Every command opens the store, also while an apply writes to it: a head of before with entries of after is no damage.
 #[test]
-fn whoever_opens_while_another_writes_finds_no_damage() {
-    let (_above, directory) = place();
-    drop(open(&directory));
+fn opening_during_writes_finds_no_damage() {
+    let (_above, directory) = state_directory_path();
+    drop(open_store(&directory));
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let store = open(&directory);
+            let store = open_store(&directory);
             for number in 0..600 {
-                write(&store, words(number..number + 1));
+                commit_written(&store, resync_batch(number..number + 1));
             }
         });
         for _ in 0..60 {
-            drop(open(&directory));
+            drop(open_store(&directory));
         }
     });
-    assert_eq!(now(open(&directory).heads()).expect("read").all.size, 600);
+    assert_eq!(block_on(open_store(&directory).heads()).expect("read").all.size, 600);
 }

@@ -4,14 +4,14 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use converger_core::apply::{OperationId, RunId};
-use converger_core::evidence::KINDS;
+use converger_core::evidence::ENTRY_KINDS;
 use converger_core::guest::Vmid;
 
 use super::Overwrite;
 
 /// Which ledger.
 #[derive(Args, Debug)]
-pub(crate) struct LedgerPlace {
+pub(crate) struct LedgerArgs {
     /// Where the state directory is written [default: converger.toml where it exists]
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
@@ -19,9 +19,9 @@ pub(crate) struct LedgerPlace {
 
 /// Which ledger, where it is only read: that of a state directory, or an export of one.
 #[derive(Args, Debug)]
-pub(crate) struct LedgerSource {
+pub(crate) struct LedgerSourceArgs {
     #[command(flatten)]
-    pub(crate) from: FromExport,
+    pub(crate) copy: LedgerCopyArgs,
     /// Where the state directory is written [default: converger.toml where it exists]
     #[arg(long, value_name = "FILE", conflicts_with_all = ["from", "db"])]
     pub(crate) config: Option<PathBuf>,
@@ -29,7 +29,7 @@ pub(crate) struct LedgerSource {
 
 /// What is asked of the ledger.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Ledger {
+pub(crate) enum LedgerCommand {
     /// Show the last entries
     #[command(after_help = "\
 Examples:
@@ -39,15 +39,15 @@ Examples:
   converger ledger tail --kind refusal --from DIR  refusals of an export
 
 Each filter leaves entries out; what passes all of them is shown.")]
-    Tail(Tailing),
+    Tail(TailArgs),
     /// Show one entry whole
-    Show(ShowingEntry),
+    Show(ShowEntryArgs),
     /// Print a checkpoint of what is durable, signed
-    Checkpoint(LedgerPlace),
+    Checkpoint(LedgerArgs),
     /// Print the key that others check the ledger with
-    Key(LedgerPlace),
+    Key(LedgerArgs),
     /// Write the ledger as files that any web server can serve, and anybody can check
-    Export(Exporting),
+    Export(ExportArgs),
     /// Write a receipt of an operation or of one entry, which is checked alone
     #[command(after_help = "\
 Examples:
@@ -57,7 +57,7 @@ Examples:
 
 The receipt of an operation has every entry about it and those that its run was admitted by, with the evidence of that \
 admission, under one signed checkpoint. That there is nothing else about it in the ledger no receipt can prove: an export can.")]
-    Prove(Proving),
+    Prove(ProveArgs),
     /// Take a state directory back into service that is shorter than its witness has seen, or another one
     #[command(after_help = "\
 Examples:
@@ -65,7 +65,7 @@ Examples:
 
 What happened between that copy and the restore is lost here and not in the environment: look there first. The \
 reason is recorded.")]
-    Resync(Resyncing),
+    Resync(ResyncArgs),
     /// Replace the key that signs checkpoints, because it was lost or must not be used any more
     #[command(after_help = "\
 Examples:
@@ -85,14 +85,14 @@ Examples:
 
 A reading is the largest part of what a decision rests on. Without it the decision is shown and proven as before, and \
 cannot be made again. Who let it go, and when, is an entry. The room is used again; the file does not become smaller.")]
-    Prune(Pruning),
+    Prune(PruneArgs),
 }
 
 /// Which readings are let go.
 #[derive(Args, Debug)]
-pub(crate) struct Pruning {
+pub(crate) struct PruneArgs {
     #[command(flatten)]
-    pub(crate) place: LedgerPlace,
+    pub(crate) ledger: LedgerArgs,
     /// Only decisions of before this: a day (2026-06-30), a time (2026-06-30T12:00:00Z), or an age (90d)
     #[arg(long, value_name = "TIME")]
     pub(crate) before: String,
@@ -108,7 +108,7 @@ pub(crate) struct Pruning {
 #[derive(Args, Debug)]
 pub(crate) struct Rekeying {
     #[command(flatten)]
-    pub(crate) place: LedgerPlace,
+    pub(crate) place: LedgerArgs,
     /// Why, for those who ask
     #[arg(long)]
     pub(crate) reason: String,
@@ -122,9 +122,9 @@ pub(crate) struct Rekeying {
 
 /// Why a state directory is taken back into service.
 #[derive(Args, Debug)]
-pub(crate) struct Resyncing {
+pub(crate) struct ResyncArgs {
     #[command(flatten)]
-    pub(crate) place: LedgerPlace,
+    pub(crate) ledger: LedgerArgs,
     /// Why, for those who ask
     #[arg(long)]
     pub(crate) reason: String,
@@ -132,17 +132,17 @@ pub(crate) struct Resyncing {
 
 /// Which entries are shown.
 #[derive(Args, Debug)]
-pub(crate) struct Tailing {
+pub(crate) struct TailArgs {
     #[command(flatten)]
-    pub(crate) source: LedgerSource,
+    pub(crate) source: LedgerSourceArgs,
     /// Only those of this run, and of what it did
-    #[arg(long, value_name = "ID", value_parser = run_id)]
+    #[arg(long, value_name = "ID", value_parser = parse_run_id)]
     pub(crate) run: Option<RunId>,
     /// Only those about this guest
-    #[arg(long, value_name = "VMID", value_parser = super::vmid)]
+    #[arg(long, value_name = "VMID", value_parser = super::parse_vmid)]
     pub(crate) guest: Option<Vmid>,
     /// Only those of this kind, such as intent, outcome or refusal
-    #[arg(long, value_parser = KINDS, hide_possible_values = true)]
+    #[arg(long, value_parser = ENTRY_KINDS, hide_possible_values = true)]
     pub(crate) kind: Option<String>,
     /// Only those of this time or later: a day (2026-06-30), a time (2026-06-30T12:00:00Z), or an age (90d)
     #[arg(long, value_name = "TIME")]
@@ -157,9 +157,9 @@ pub(crate) struct Tailing {
 
 /// Which entry is shown.
 #[derive(Args, Debug)]
-pub(crate) struct ShowingEntry {
+pub(crate) struct ShowEntryArgs {
     #[command(flatten)]
-    pub(crate) source: LedgerSource,
+    pub(crate) source: LedgerSourceArgs,
     /// Its place, counted from 0
     pub(crate) index: u64,
     /// Print it as JSON
@@ -169,9 +169,9 @@ pub(crate) struct ShowingEntry {
 
 /// Where the ledger is written to.
 #[derive(Args, Debug)]
-pub(crate) struct Exporting {
+pub(crate) struct ExportArgs {
     #[command(flatten)]
-    pub(crate) place: LedgerPlace,
+    pub(crate) ledger: LedgerArgs,
     /// The directory; an earlier export of the same ledger is extended
     pub(crate) directory: PathBuf,
     #[command(flatten)]
@@ -180,9 +180,9 @@ pub(crate) struct Exporting {
 
 /// What is proven.
 #[derive(Args, Debug)]
-pub(crate) struct Proving {
+pub(crate) struct ProveArgs {
     #[command(flatten)]
-    pub(crate) place: LedgerPlace,
+    pub(crate) ledger: LedgerArgs,
     /// An operation that has ended, or the place of an entry
     pub(crate) what: String,
     /// The file to write [default: standard output]
@@ -194,7 +194,7 @@ pub(crate) struct Proving {
 
 /// What is checked, and with what.
 #[derive(Args, Debug)]
-pub(crate) struct Verifying {
+pub(crate) struct VerifyArgs {
     /// An export or a receipt, or with --db a state directory [default: the state directory of converger.toml]
     pub(crate) path: Option<PathBuf>,
     /// The path is a state directory
@@ -219,7 +219,7 @@ pub(crate) struct Verifying {
 
 /// What is read in place of the state directory that converger.toml leads to: another one, or an export.
 #[derive(Args, Debug)]
-pub(crate) struct FromExport {
+pub(crate) struct LedgerCopyArgs {
     /// Read this state directory, which may be a copy on a disk that cannot be written to
     #[arg(long, value_name = "DIR", conflicts_with = "from")]
     pub(crate) db: Option<PathBuf>,
@@ -233,7 +233,7 @@ pub(crate) struct FromExport {
 
 /// Which decision is made again.
 #[derive(Args, Debug)]
-pub(crate) struct Reproducing {
+pub(crate) struct ReproduceArgs {
     /// The full digest of a plan, or the id of a run
     pub(crate) what: String,
     /// Write the plan that came out to this file
@@ -242,7 +242,7 @@ pub(crate) struct Reproducing {
     #[command(flatten)]
     pub(crate) overwrite: Overwrite,
     #[command(flatten)]
-    pub(crate) source: LedgerSource,
+    pub(crate) source: LedgerSourceArgs,
     /// Print it as JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -250,13 +250,13 @@ pub(crate) struct Reproducing {
 
 /// Which plans are compared.
 #[derive(Args, Debug)]
-pub(crate) struct Diff {
+pub(crate) struct DiffArgs {
     /// The full digest of a plan, or the id of a run
     pub(crate) one: String,
     /// Another
     pub(crate) other: String,
     #[command(flatten)]
-    pub(crate) source: LedgerSource,
+    pub(crate) source: LedgerSourceArgs,
     /// Print it as JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -264,12 +264,12 @@ pub(crate) struct Diff {
 
 /// Under what recorded decisions are weighed.
 #[derive(Args, Debug)]
-pub(crate) struct Backtesting {
+pub(crate) struct BacktestArgs {
     /// The candidate: a converger.toml with other protection or limits
     #[arg(long, value_name = "FILE")]
     pub(crate) config: PathBuf,
     #[command(flatten)]
-    pub(crate) from: FromExport,
+    pub(crate) copy: LedgerCopyArgs,
     /// The converger.toml whose state directory is meant [default: converger.toml where it exists]
     #[arg(long, value_name = "FILE", conflicts_with_all = ["from", "db"])]
     pub(crate) state: Option<PathBuf>,
@@ -282,6 +282,6 @@ fn operation_id(text: &str) -> Result<OperationId, String> {
     OperationId::new(text).ok_or_else(|| "this is not the id of an operation; `ops list` shows them".to_owned())
 }
 
-fn run_id(text: &str) -> Result<RunId, String> {
+fn parse_run_id(text: &str) -> Result<RunId, String> {
     RunId::new(text).ok_or_else(|| "this is not the id of a run; `ledger tail` and `ops list` show them".to_owned())
 }

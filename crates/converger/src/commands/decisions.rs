@@ -4,103 +4,106 @@
 
 mod admission;
 mod backtest;
-mod fate;
-mod kept;
-mod record;
+mod outcome;
 mod refusal;
+mod source;
+mod stored_plan;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
 
-use converger_core::apply::{History, OperationId, Run, RunId};
+use converger_core::apply::{OperationHistory, OperationId, RunId, RunStart};
 use converger_core::artifact::{Digest, Provenance, write_plan};
-use converger_core::evidence::{Admissions, Answer, Decision, Entry, Inputs, Irreproducible, Piece, Recalled, Weighed, reproduce};
-use converger_core::failure::Code;
-use converger_core::moment;
-use converger_core::plan::PLANNER;
+use converger_core::evidence::{
+    Admissibility, AdmissionTracker, Decision, DecisionInputs, DecisionPart, LedgerEntry, RecordedAdmission, ReplayableDecision,
+    ReproduceError, reproduce,
+};
+use converger_core::failure::FailureCode;
+use converger_core::plan::PLANNER_VERSION;
+use converger_core::timestamp;
 use converger_runtime::LedgerReader;
 use serde_json::{Value as Json, json};
 
 use super::ledger::broken;
-use super::{Stop, shown};
-use crate::cli::{Diff, Reproducing};
-use crate::exit::End;
+use super::{CommandError, finish_output};
+use crate::cli::{DiffArgs, ReproduceArgs};
+use crate::exit_status::ExitStatus;
 use crate::files::{OwnFile, Replaces};
-use crate::render::{self, styled, theirs};
-use crate::{config, files, output, screen};
-use fate::Fate;
-use kept::Kept;
-use record::Keeper;
-use refusal::Refusal;
+use crate::render::{self, apply_style, quote_untrusted};
+use crate::{config, files, line_wrap, output};
+use outcome::PlanOutcome;
+use refusal::RecordedRefusal;
+use source::BlobReader;
+use stored_plan::StoredPlan;
 
-pub(super) use admission::as_json as admission_json;
-pub(super) use backtest::backtest;
-pub(super) use record::{Place, Record};
+pub(super) use admission::admission_json;
+pub(super) use backtest::run_backtest;
+pub(super) use source::{DecisionLocation, DecisionSource};
 
 /// A run that decided something.
 #[derive(Clone)]
-pub(super) struct Made {
-    pub(super) run: Run,
+pub(super) struct RunDecision {
+    pub(super) run: RunStart,
     pub(super) decision: Decision,
     /// The entry of its plan.
     pub(super) index: u64,
     /// Whether it may be carried out, each time that was weighed.
-    admitted: Vec<Weighed>,
+    admissions: Vec<RecordedAdmission>,
 }
 
 /// Everything that was decided.
 #[derive(Default)]
-pub(super) struct Decided {
+pub(super) struct DecisionIndex {
     /// In order.
-    pub(super) made: Vec<Made>,
+    pub(super) decisions: Vec<RunDecision>,
     /// What a person let go: who, and when.
     pruned: BTreeMap<Digest, (Box<str>, u64)>,
     /// Runs that have not ended, with their places among the decisions once they made one.
-    started: BTreeMap<RunId, (Run, Inputs, Option<usize>)>,
-    admissions: Admissions,
+    started: BTreeMap<RunId, (RunStart, DecisionInputs, Option<usize>)>,
+    admissions: AdmissionTracker,
     /// An entry that is looked for by its index.
-    sought: Option<(u64, Option<Entry>)>,
+    sought_entry: Option<(u64, Option<LedgerEntry>)>,
 }
 
-impl Decided {
+impl DecisionIndex {
     /// Nothing yet, and an entry that is looked for by its index.
-    fn seeking(index: Option<u64>) -> Self {
-        Self { sought: index.map(|index| (index, None)), ..Self::default() }
+    fn for_entry(index: Option<u64>) -> Self {
+        Self { sought_entry: index.map(|index| (index, None)), ..Self::default() }
     }
 
     /// With all that a ledger has.
-    fn with(mut self, book: &LedgerReader) -> Result<Self, Stop> {
-        book.each::<Stop>(0, book.heads()?.all.size, |index, bytes| {
-            self.take(index, book.entry(index, bytes)?);
+    fn read_ledger(mut self, book: &LedgerReader) -> Result<Self, CommandError> {
+        book.for_each_entry::<CommandError>(0, book.heads()?.all.size, |index, bytes| {
+            self.add_entry(index, book.parse_entry(index, bytes)?);
             Ok(())
         })?;
         Ok(self)
     }
 
     /// One entry more.
-    fn take(&mut self, index: u64, entry: Entry) {
-        if let Some((sought, found)) = &mut self.sought
+    fn add_entry(&mut self, index: u64, entry: LedgerEntry) {
+        if let Some((sought, found)) = &mut self.sought_entry
             && *sought == index
         {
             *found = Some(entry.clone());
         }
-        if let Some(weighed) = self.admissions.hear(index, &entry)
-            && let Some(made) = self.under_way(&weighed.run)
+        if let Some(weighed) = self.admissions.apply_entry(index, &entry)
+            && let Some(made) = self.open_decision(&weighed.run)
         {
-            made.admitted.push(weighed);
+            made.admissions.push(weighed);
         }
         match entry {
-            Entry::RunStarted { run, inputs } => drop(self.started.insert(run.id.clone(), (run, inputs, None))),
-            Entry::PlanMade { run, plan, judgement, .. } => {
+            LedgerEntry::RunStarted { run, inputs } => drop(self.started.insert(run.id.clone(), (run, inputs, None))),
+            LedgerEntry::PlanMade { run, plan, judgement, .. } => {
                 if let Some((run, inputs, place)) = self.started.get_mut(&run) {
-                    *place = Some(self.made.len());
+                    *place = Some(self.decisions.len());
                     let decision = Decision { inputs: inputs.clone(), plan, judgement };
-                    self.made.push(Made { run: run.clone(), decision, index, admitted: Vec::new() });
+                    self.decisions.push(RunDecision { run: run.clone(), decision, index, admissions: Vec::new() });
                 }
             }
-            Entry::RunEnded { run, .. } => drop(self.started.remove(&run)),
-            Entry::Pruned { by, digests, at_ms, .. } => {
+            LedgerEntry::RunEnded { run, .. } => drop(self.started.remove(&run)),
+            LedgerEntry::Pruned { by, digests, at_ms, .. } => {
                 self.pruned.extend(digests.iter().map(|digest| (*digest, (by.clone(), at_ms))));
             }
             _ => {}
@@ -108,136 +111,156 @@ impl Decided {
     }
 
     /// What a run decided that has not ended.
-    fn under_way(&mut self, run: &RunId) -> Option<&mut Made> {
+    fn open_decision(&mut self, run: &RunId) -> Option<&mut RunDecision> {
         let (_, _, place) = self.started.get(run)?;
-        self.made.get_mut((*place)?)
+        self.decisions.get_mut((*place)?)
     }
 
     /// The last decision with this plan, or that of this run.
-    fn find(&self, name: &str) -> Option<&Made> {
+    fn find_decision(&self, name: &str) -> Option<&RunDecision> {
         let (plan, run) = (Digest::parse(name), RunId::new(name));
-        let is_meant = |made: &&Made| plan.is_some_and(|plan| made.decision.plan == plan) || run.as_ref() == Some(&made.run.id);
-        self.made.iter().rfind(is_meant)
+        let is_meant = |made: &&RunDecision| plan.is_some_and(|plan| made.decision.plan == plan) || run.as_ref() == Some(&made.run.id);
+        self.decisions.iter().rfind(is_meant)
     }
 
     /// The other runs whose decision has the same name: they made the same plan.
-    fn others(&self, name: &str, taken: &Made) -> Vec<RunId> {
+    fn other_runs(&self, name: &str, taken: &RunDecision) -> Vec<RunId> {
         let plan = Digest::parse(name);
-        let is_other = |made: &&Made| plan == Some(made.decision.plan) && made.run.id != taken.run.id;
-        self.made.iter().filter(is_other).map(|made| made.run.id.clone()).collect()
+        let is_other = |made: &&RunDecision| plan == Some(made.decision.plan) && made.run.id != taken.run.id;
+        self.decisions.iter().filter(is_other).map(|made| made.run.id.clone()).collect()
     }
 
-    fn named(&self, name: &str) -> Result<&Made, Stop> {
-        self.find(name).ok_or_else(|| {
-            Stop::input(format!("the ledger has no plan and no run `{}`", name.escape_debug())).help(
+    fn require_decision(&self, name: &str) -> Result<&RunDecision, CommandError> {
+        self.find_decision(name).ok_or_else(|| {
+            CommandError::input_error(format!("the ledger has no plan and no run `{}`", name.escape_debug())).with_help(
                 "a plan is named by its full digest, a run by its id; `converger ledger tail` shows both, with --from those of an export",
             )
         })
     }
 
     /// What a decision was made of, with the decision made again.
-    pub(super) fn again(&self, record: &Record<'_>, made: &Made) -> Result<Recalled, Stop> {
-        self.recalled(record, made)?.map_err(|found| self.told(made, found))
+    pub(super) fn reproduce_decision(&self, record: &DecisionSource<'_>, made: &RunDecision) -> Result<ReplayableDecision, CommandError> {
+        self.try_reproduce(record, made)?.map_err(|found| self.reproduce_error(made, found))
     }
 
     /// The same, with what stands in the way as it was found.
-    fn recalled(&self, record: &Record<'_>, made: &Made) -> Result<Result<Recalled, Irreproducible>, Stop> {
-        let keeper = Keeper::of(record);
-        let recalled = reproduce(&made.decision, |digest| keeper.blob(digest), config::understood);
-        keeper.read()?;
+    fn try_reproduce(
+        &self,
+        record: &DecisionSource<'_>,
+        made: &RunDecision,
+    ) -> Result<Result<ReplayableDecision, ReproduceError>, CommandError> {
+        let keeper = BlobReader::new(record);
+        let recalled = reproduce(&made.decision, |digest| keeper.blob(digest), config::parse_config_snapshot);
+        keeper.check_reads()?;
         Ok(recalled)
     }
 
     /// A piece of a decision as it was written, whoever wrote it.
-    fn written(&self, record: &Record<'_>, made: &Made, piece: Piece) -> Result<Json, Stop> {
+    fn read_part_json(&self, record: &DecisionSource<'_>, made: &RunDecision, piece: DecisionPart) -> Result<Json, CommandError> {
         let digest = made.decision.digest(piece);
-        let bytes = record.blob(digest)?.ok_or_else(|| self.told(made, Irreproducible::Missing { piece, digest }))?;
+        let bytes = record.blob(digest)?.ok_or_else(|| self.reproduce_error(made, ReproduceError::Missing { part: piece, digest }))?;
         serde_json::from_slice(&bytes).map_err(|error| broken(format!("the {piece} {digest} is no JSON: {error}")))
     }
 
-    fn told(&self, made: &Made, found: Irreproducible) -> Stop {
+    fn reproduce_error(&self, made: &RunDecision, found: ReproduceError) -> CommandError {
         let run = made.run.id.as_str();
-        if let Irreproducible::Missing { piece, digest } = &found
+        if let ReproduceError::Missing { part: piece, digest } = &found
             && let Some((by, at_ms)) = self.pruned.get(digest)
         {
-            let when = moment::written(at_ms / 1000);
-            return Stop::failed(format!("the {piece} of the run {run} was let go by {} at {when}", theirs(by)))
-                .code(Code::EvidencePruned)
-                .help(Code::EvidencePruned.entry().remedy);
+            let when = timestamp::format_timestamp(at_ms / 1000);
+            return CommandError::failure(format!("the {piece} of the run {run} was let go by {} at {when}", quote_untrusted(by)))
+                .with_code(FailureCode::EvidencePruned)
+                .with_help(FailureCode::EvidencePruned.entry().remedy);
         }
-        match Answer::from(found) {
-            Answer::Broken(broken) => Stop::broken(broken.code, format!("the decision of the run {run}: {}", broken.what)),
-            Answer::Untold(Irreproducible::OtherPlanner { then, now }) => {
-                let program = theirs(&made.decision.inputs.program);
-                Stop::failed(format!("the run {run} was decided by planner {then} of converger {program}, and this is planner {now}"))
-                    .code(Code::OtherPlanner)
-                    .help(format!("it would only be pretended here: take converger {program}, with a copy of the state directory"))
+        match Admissibility::from(found) {
+            Admissibility::Broken(broken) => {
+                CommandError::evidence_error(broken.code, format!("the decision of the run {run}: {}", broken.what))
             }
-            _ => Stop::failed(format!("the run {run} was decided with other tables of fields or actions than this program has"))
-                .code(Code::OtherPlanner)
-                .help(format!("take converger {}, with a copy of the state directory", theirs(&made.decision.inputs.program))),
+            Admissibility::Undecidable(ReproduceError::OtherPlanner { then, now }) => {
+                let program = quote_untrusted(&made.decision.inputs.program);
+                CommandError::failure(format!(
+                    "the run {run} was decided by planner {then} of converger {program}, and this is planner {now}"
+                ))
+                .with_code(FailureCode::OtherPlanner)
+                .with_help(format!("it would only be pretended here: take converger {program}, with a copy of the state directory"))
+            }
+            _ => CommandError::failure(format!("the run {run} was decided with other tables of fields or actions than this program has"))
+                .with_code(FailureCode::OtherPlanner)
+                .with_help(format!(
+                    "take converger {}, with a copy of the state directory",
+                    quote_untrusted(&made.decision.inputs.program)
+                )),
         }
     }
 }
 
-pub(super) fn reproduce_command(arguments: &Reproducing) -> Result<End, Stop> {
-    let place = Place::of(&arguments.source);
+pub(super) fn run_reproduce(arguments: &ReproduceArgs) -> Result<ExitStatus, CommandError> {
+    let place = DecisionLocation::from_source(&arguments.source);
     let replaces = Replaces::own(OwnFile::PLAN, arguments.overwrite.overwrite);
     if let Some(out) = &arguments.out {
-        place.keeps_clear(out)?;
+        place.check_output_path(out)?;
         super::may_replace(out, replaces)?;
     }
     let (made, recalled, others) = place.read(|record, decided| {
-        let made = decided.named(&arguments.what)?;
-        let recalled = decided.again(record, made)?;
-        made.admitted.iter().try_for_each(|weighed| admission::again(record, weighed))?;
-        Ok((made.clone(), recalled, decided.others(&arguments.what, made)))
+        let made = decided.require_decision(&arguments.what)?;
+        let recalled = decided.reproduce_decision(record, made)?;
+        made.admissions.iter().try_for_each(|weighed| admission::check_admission(record, weighed))?;
+        Ok((made.clone(), recalled, decided.other_runs(&arguments.what, made)))
     })?;
     if let Some(out) = &arguments.out {
         let judged = recalled.decide();
         files::replace(out, replaces, |file| write_plan(file, &judged, Provenance::Replay))
-            .map_err(|error| super::unwritten(out, &error))?;
+            .map_err(|error| super::write_error(out, &error))?;
     }
     let written = if arguments.json {
-        output::json(|out| writeln!(out, "{}", as_json(&made, &others)))
+        output::print_json(|out| writeln!(out, "{}", decision_json(&made, &others)))
     } else {
-        write!(anstream::stdout(), "{}", screen::out(&text(&made, &others)))
+        write!(anstream::stdout(), "{}", line_wrap::wrap_for_stdout(&render_reproduced(&made, &others)))
     };
-    shown(written, End::Done)
+    finish_output(written, ExitStatus::Done)
 }
 
-fn text(made: &Made, others: &[RunId]) -> String {
-    let Made { run, decision, index, admitted, .. } = made;
-    let mut text = format!("{} the same inputs give the same decision, byte for byte\n", styled(render::GREEN.bold(), "reproduced:"));
+fn render_reproduced(made: &RunDecision, others: &[RunId]) -> String {
+    let RunDecision { run, decision, index, admissions: admitted, .. } = made;
+    let mut text = format!("{} the same inputs give the same decision, byte for byte\n", apply_style(render::GREEN.bold(), "reproduced:"));
     let mut row = |name: &str, value: String| {
-        let _ = writeln!(text, "  {} {value}", styled(render::CYAN, format!("{name:<12}")));
+        let _ = writeln!(text, "  {} {value}", apply_style(render::CYAN, format!("{name:<12}")));
     };
     row("plan", decision.plan.to_string());
     row("judgement", decision.judgement.to_string());
-    row("run", format!("{} in {} at {} by {}", run.id.as_str(), run.environment, moment::written(run.at_ms / 1000), theirs(&run.by)));
-    row("made by", format!("converger {}, planner {}", theirs(&decision.inputs.program), decision.inputs.planner));
-    row("made again", format!("converger {}, planner {PLANNER}", env!("CARGO_PKG_VERSION")));
+    row(
+        "run",
+        format!(
+            "{} in {} at {} by {}",
+            run.id.as_str(),
+            run.environment,
+            timestamp::format_timestamp(run.at_ms / 1000),
+            quote_untrusted(&run.by)
+        ),
+    );
+    row("made by", format!("converger {}, planner {}", quote_untrusted(&decision.inputs.program), decision.inputs.planner));
+    row("made again", format!("converger {}, planner {PLANNER_VERSION}", env!("CARGO_PKG_VERSION")));
     row("entry", index.to_string());
     if admitted.is_empty() {
         row("admission", "none: the run ended before it was weighed".to_owned());
     }
-    admitted.iter().for_each(|weighed| row("admission", admission::again_now(weighed)));
-    if let Some(told) = also(others) {
+    admitted.iter().for_each(|weighed| row("admission", admission::describe_rechecked_admission(weighed)));
+    if let Some(told) = describe_other_runs(others) {
         row("also", told);
     }
     text
 }
 
 /// The other runs that made the same plan: each has its own reading, and its own name to be asked for.
-fn also(others: &[RunId]) -> Option<String> {
+fn describe_other_runs(others: &[RunId]) -> Option<String> {
     let last = others.last()?.as_str();
-    let count = render::counted(others.len() as u64, "earlier run");
+    let count = render::count_with_noun(others.len() as u64, "earlier run");
     Some(format!("{count} made the same plan, the last of them {last}; this is the newest: name a run to take another"))
 }
 
-fn as_json(made: &Made, others: &[RunId]) -> Json {
-    let Made { run, decision, index, admitted, .. } = made;
-    let admissions: Vec<Json> = admitted.iter().map(admission::as_json).collect();
+fn decision_json(made: &RunDecision, others: &[RunId]) -> Json {
+    let RunDecision { run, decision, index, admissions: admitted, .. } = made;
+    let admissions: Vec<Json> = admitted.iter().map(admission::admission_json).collect();
     json!({
         "schema": "converger.reproduced/1", "same": true, "run": run.id.as_str(), "environment": run.environment, "entry": index,
         "plan": decision.plan, "judgement": decision.judgement, "program": decision.inputs.program, "planner": decision.inputs.planner,
@@ -248,104 +271,108 @@ fn as_json(made: &Made, others: &[RunId]) -> Json {
 /// Why something that was recorded is what it is: a plan, by its digest or its run, made again and shown as it was then; an operation; or a
 /// refusal, by its entry.
 /// Nothing, where nothing has that name, or nothing was recorded.
-pub(super) fn explain_recorded(place: &Place<'_>, name: &str, as_json: bool) -> Result<Option<End>, Stop> {
-    let told = place.read_if_there(name.parse().ok(), |record, decided| {
-        if let Some((index, Some(entry))) = &decided.sought {
-            return Refusal::of(*index, entry, decided).map(Told::Refusal);
+pub(super) fn explain_recorded(place: &DecisionLocation<'_>, name: &str, as_json: bool) -> Result<Option<ExitStatus>, CommandError> {
+    let told = place.read_if_present(name.parse().ok(), |record, decided| {
+        if let Some((index, Some(entry))) = &decided.sought_entry {
+            return RecordedRefusal::from_entry(*index, entry, decided).map(ExplainedItem::Refusal);
         }
         let operation = OperationId::new(name).map(|id| record.operation(&id)).transpose()?.flatten();
-        match (operation, decided.find(name)) {
+        match (operation, decided.find_decision(name)) {
             (Some(history), _) => {
-                let made = decided.find(history.operation.run.as_str()).cloned();
-                Ok(Told::Operation(Box::new(history), made))
+                let made = decided.find_decision(history.operation.run.as_str()).cloned();
+                Ok(ExplainedItem::Operation(Box::new(history), made))
             }
             (None, Some(made)) => {
-                let plan = match decided.recalled(record, made)?.map_err(|found| decided.told(made, found)) {
-                    Ok(recalled) => Shown::Again(recalled),
+                let plan = match decided.try_reproduce(record, made)?.map_err(|found| decided.reproduce_error(made, found)) {
+                    Ok(recalled) => ShownPlan::Reproduced(recalled),
                     Err(told) if told.is_broken() => return Err(told),
-                    Err(told) => Shown::Kept(Kept::of(record, decided, made, &told)?),
+                    Err(told) => ShownPlan::Stored(StoredPlan::load(record, decided, made, &told)?),
                 };
-                Ok(Told::Plan(plan, made.clone(), Fate::of(record, made, decided.others(name, made))?))
+                Ok(ExplainedItem::Plan(plan, made.clone(), PlanOutcome::load(record, made, decided.other_runs(name, made))?))
             }
-            (None, None) => Ok(Told::Nothing),
+            (None, None) => Ok(ExplainedItem::Nothing),
         }
     })?;
     let written = match told {
-        None | Some(Told::Nothing) => return Ok(None),
-        Some(Told::Refusal(refusal)) if as_json => output::json(|out| writeln!(out, "{}", refusal.as_json)),
-        Some(Told::Refusal(refusal)) => write!(anstream::stdout(), "{}", screen::out(&refusal.text())),
-        Some(Told::Operation(history, _)) if as_json => output::json(|out| writeln!(out, "{}", super::ops::as_json(&history))),
-        Some(Told::Operation(history, made)) => {
-            let text = super::ops::explained(&history, made.as_ref().map(origin).as_deref());
-            write!(anstream::stdout(), "{}", screen::out(&text))
+        None | Some(ExplainedItem::Nothing) => return Ok(None),
+        Some(ExplainedItem::Refusal(refusal)) if as_json => output::print_json(|out| writeln!(out, "{}", refusal.json)),
+        Some(ExplainedItem::Refusal(refusal)) => write!(anstream::stdout(), "{}", line_wrap::wrap_for_stdout(&refusal.render())),
+        Some(ExplainedItem::Operation(history, _)) if as_json => {
+            output::print_json(|out| writeln!(out, "{}", super::ops::history_json(&history)))
         }
-        Some(Told::Plan(plan, made, fate)) if as_json => {
-            plan.as_json(&made).and_then(|plan| output::json(|out| writeln!(out, "{}", fate.as_json(&made, plan))))
+        Some(ExplainedItem::Operation(history, made)) => {
+            let text = super::ops::render_with_reason(&history, made.as_ref().map(describe_origin).as_deref());
+            write!(anstream::stdout(), "{}", line_wrap::wrap_for_stdout(&text))
         }
-        Some(Told::Plan(plan, made, fate)) => {
+        Some(ExplainedItem::Plan(plan, made, fate)) if as_json => {
+            plan.to_json(&made).and_then(|plan| output::print_json(|out| writeln!(out, "{}", fate.to_json(&made, plan))))
+        }
+        Some(ExplainedItem::Plan(plan, made, fate)) => {
             let told = match plan {
-                Shown::Again(recalled) => super::report(&recalled.decide(), &origin(&made), true),
-                Shown::Kept(kept) => write!(anstream::stdout(), "{}", screen::out(&kept.text(&origin(&made)))),
+                ShownPlan::Reproduced(recalled) => super::print_report(&recalled.decide(), &describe_origin(&made), true),
+                ShownPlan::Stored(kept) => {
+                    write!(anstream::stdout(), "{}", line_wrap::wrap_for_stdout(&kept.render(&describe_origin(&made))))
+                }
             };
-            told.and_then(|()| write!(anstream::stdout(), "{}", screen::out(&fate.text(&made))))
+            told.and_then(|()| write!(anstream::stdout(), "{}", line_wrap::wrap_for_stdout(&fate.render(&made))))
         }
     };
-    shown(written, End::Done).map(Some)
+    finish_output(written, ExitStatus::Done).map(Some)
 }
 
 /// What is told about a name.
-enum Told {
+enum ExplainedItem {
     Nothing,
-    Refusal(Refusal),
-    Operation(Box<History>, Option<Made>),
-    Plan(Shown, Made, Fate),
+    Refusal(RecordedRefusal),
+    Operation(Box<OperationHistory>, Option<RunDecision>),
+    Plan(ShownPlan, RunDecision, PlanOutcome),
 }
 
 /// A plan that was recorded.
-enum Shown {
+enum ShownPlan {
     /// Made again.
-    Again(Recalled),
+    Reproduced(ReplayableDecision),
     /// It can no longer be made again: as far as it is kept.
-    Kept(Kept),
+    Stored(StoredPlan),
 }
 
-impl Shown {
-    fn as_json(&self, made: &Made) -> io::Result<Json> {
+impl ShownPlan {
+    fn to_json(&self, made: &RunDecision) -> io::Result<Json> {
         match self {
-            Self::Again(recalled) => {
+            Self::Reproduced(recalled) => {
                 let mut bytes = Vec::new();
                 write_plan(&mut bytes, &recalled.decide(), Provenance::Replay)?;
                 serde_json::from_slice(&bytes).map_err(io::Error::from)
             }
-            Self::Kept(kept) => Ok(kept.as_json(made)),
+            Self::Stored(kept) => Ok(kept.to_json(made)),
         }
     }
 }
 
-fn origin(made: &Made) -> String {
-    format!("decided {} by {}", moment::written(made.run.at_ms / 1000), theirs(&made.run.by))
+fn describe_origin(made: &RunDecision) -> String {
+    format!("decided {} by {}", timestamp::format_timestamp(made.run.at_ms / 1000), quote_untrusted(&made.run.by))
 }
 
 /// What two plans do differently, guest by guest.
-pub(super) fn diff(arguments: &Diff) -> Result<End, Stop> {
-    let (one, other) = Place::of(&arguments.source).read(|record, decided| {
+pub(super) fn run_diff(arguments: &DiffArgs) -> Result<ExitStatus, CommandError> {
+    let (one, other) = DecisionLocation::from_source(&arguments.source).read(|record, decided| {
         let found = |name: &str| {
-            let made = decided.named(name)?;
-            Ok::<_, Stop>((made.clone(), decided.written(record, made, Piece::Plan)?))
+            let made = decided.require_decision(name)?;
+            Ok::<_, CommandError>((made.clone(), decided.read_part_json(record, made, DecisionPart::Plan)?))
         };
         Ok((found(&arguments.one)?, found(&arguments.other)?))
     })?;
     let differences = super::apply::differences(&one.1, &other.1);
-    let end = if differences.is_empty() { End::Done } else { End::ChangesPending };
+    let end = if differences.is_empty() { ExitStatus::Done } else { ExitStatus::ChangesPending };
     if arguments.json {
-        let named = |Made { run, decision, index, .. }: &Made| json!({ "entry": index, "plan": decision.plan, "run": run.id.as_str() });
+        let named = |RunDecision { run, decision, index, .. }: &RunDecision| json!({ "entry": index, "plan": decision.plan, "run": run.id.as_str() });
         let row = json!({
             "schema": "converger.diff/1", "one": named(&one.0), "other": named(&other.0), "differences": differences,
             "same": differences.is_empty(),
         });
-        return shown(output::json(|out| writeln!(out, "{row}")), end);
+        return finish_output(output::print_json(|out| writeln!(out, "{row}")), end);
     }
-    let lines: String = differences.iter().map(|line| format!("{}\n", files::plain(line))).collect();
+    let lines: String = differences.iter().map(|line| format!("{}\n", files::escape_hidden(line))).collect();
     let text = if lines.is_empty() { "the same steps on the same guests\n".to_owned() } else { lines };
-    shown(write!(anstream::stdout(), "{text}"), end)
+    finish_output(write!(anstream::stdout(), "{text}"), end)
 }

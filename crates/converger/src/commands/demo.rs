@@ -4,55 +4,56 @@
 //! the lab's own record. What never enters: a second way to do anything.
 
 mod proof;
-mod stage;
+mod sandbox;
 
 use std::io::Write as _;
 
-use super::Stop;
-use crate::cli::Demo;
-use crate::exit::End;
-use crate::render::{self, styled};
-use stage::{Ended, Stage};
+use super::CommandError;
+use crate::cli::DemoArgs;
+use crate::exit_status::ExitStatus;
+use crate::render::{self, apply_style};
+use sandbox::{ChildEnd, DemoSandbox};
 
 /// The declared state as somebody wrote it: with a line that would shut a protected guest down.
-const MISTAKEN: &str = include_str!("demo/mistaken.yaml");
+const DESIRED_WITH_MISTAKE: &str = include_str!("demo/mistaken.yaml");
 /// The same without that line.
 const DESIRED: &str = include_str!("demo/desired.yaml");
 
-pub(super) async fn demo(_: &Demo) -> Result<End, Stop> {
-    let stage = Stage::set().await?;
+pub(super) async fn run_demo(_: &DemoArgs) -> Result<ExitStatus, CommandError> {
+    let stage = DemoSandbox::start().await?;
     // The acts wait for child processes, so they run on a thread of their own while the runtime serves the lab.
     let played = tokio::task::spawn_blocking(move || play(stage)).await;
     played.unwrap_or_else(|panicked| std::panic::resume_unwind(panicked.into_panic()))
 }
 
-fn play(mut stage: Stage) -> Result<End, Stop> {
-    say("A lab was started: a Proxmox VE cluster of three nodes that exists on this machine only, for as long as this takes.")?;
-    refusal(&mut stage)?;
-    let (digest, steps) = killed(&mut stage)?;
-    recovery(&mut stage)?;
-    evidence(&mut stage, &digest)?;
-    let proven = proof::of(&stage.changes(), steps);
-    title("What the lab saw", "Its own record of everything that it was asked to change, from the first command to the last:")?;
+fn play(mut stage: DemoSandbox) -> Result<ExitStatus, CommandError> {
+    print_line("A lab was started: a Proxmox VE cluster of three nodes that exists on this machine only, for as long as this takes.")?;
+    show_refusal(&mut stage)?;
+    let (digest, steps) = show_kill(&mut stage)?;
+    show_recovery(&mut stage)?;
+    show_evidence(&mut stage, &digest)?;
+    let proven = proof::check_changes(&stage.changes(), steps);
+    print_title("What the lab saw", "Its own record of everything that it was asked to change, from the first command to the last:")?;
     let text = proven.as_ref().map_or_else(Clone::clone, Clone::clone);
-    say(text.trim_end())?;
+    print_line(text.trim_end())?;
     match proven {
-        Ok(_) => {
-            say(&styled(render::GREEN.bold(), format!("Nothing ran twice, and nothing was lost ({} requests in all).", stage.requests())))
-                .map(|()| End::Done)
-        }
-        Err(_) => Err(Stop::failed("the record of the lab does not show that everything ran exactly once")
-            .help("this is a defect: please report it with the output above")),
+        Ok(_) => print_line(&apply_style(
+            render::GREEN.bold(),
+            format!("Nothing ran twice, and nothing was lost ({} requests in all).", stage.requests()),
+        ))
+        .map(|()| ExitStatus::Done),
+        Err(_) => Err(CommandError::failure("the record of the lab does not show that everything ran exactly once")
+            .with_help("this is a defect: please report it with the output above")),
     }
 }
 
 /// What is refused, and why.
-fn refusal(stage: &mut Stage) -> Result<(), Stop> {
-    title("Look first", "desired.yaml says what four guests should be. An audit compares it with the cluster and changes nothing:")?;
-    stage.write("desired.yaml", MISTAKEN)?;
-    stage.run(&["audit", "desired.yaml"])?.with(3)?;
-    title("A refusal, explained", "prod-mail is declared stopped, and its name protects it. No option lifts that:")?;
-    stage.run(&["explain", "protected-guest"])?.with(0)
+fn show_refusal(stage: &mut DemoSandbox) -> Result<(), CommandError> {
+    print_title("Look first", "desired.yaml says what four guests should be. An audit compares it with the cluster and changes nothing:")?;
+    stage.write_file("desired.yaml", DESIRED_WITH_MISTAKE)?;
+    stage.run(&["audit", "desired.yaml"])?.expect_code(3)?;
+    print_title("A refusal, explained", "prod-mail is declared stopped, and its name protects it. No option lifts that:")?;
+    stage.run(&["explain", "protected-guest"])?.expect_code(0)
 }
 
 /// So many changes of the plan wait for nothing. When the lab has all of them, whatever is under way has arrived there: what was only about to be sent would be
@@ -60,56 +61,59 @@ fn refusal(stage: &mut Stage) -> Result<(), Stop> {
 const CHANGES_AT_ONCE: usize = 3;
 
 /// A plan that is carried out, and the program that is killed in the middle of it. Gives its digest and the number of its steps.
-fn killed(stage: &mut Stage) -> Result<(String, u64), Stop> {
-    title("A plan", "The line was a mistake and is taken out. What would be done now is written down, with a digest over all of it:")?;
-    stage.write("desired.yaml", DESIRED)?;
-    stage.run(&["plan", "desired.yaml"])?.with(4)?;
-    let (digest, steps) = stage.planned()?;
-    title(
+fn show_kill(stage: &mut DemoSandbox) -> Result<(String, u64), CommandError> {
+    print_title(
+        "A plan",
+        "The line was a mistake and is taken out. What would be done now is written down, with a digest over all of it:",
+    )?;
+    stage.write_file("desired.yaml", DESIRED)?;
+    stage.run(&["plan", "desired.yaml"])?.expect_code(4)?;
+    let (digest, steps) = stage.read_plan()?;
+    print_title(
         "Carried out, and killed",
         "The digest is the confirmation. As its third change goes out the program is killed, for real (SIGKILL):",
     )?;
     match stage.run_until_changes(&["apply", "desired.yaml", "--confirm", &digest], CHANGES_AT_ONCE)? {
-        Ended::Killed => say(&styled(render::RED.bold(), "killed")).map(|()| (digest, steps)),
-        Ended::With(code) => Err(Stop::failed(format!("the apply ended by itself, with {code}, before it could be killed"))),
+        ChildEnd::Killed => print_line(&apply_style(render::RED.bold(), "killed")).map(|()| (digest, steps)),
+        ChildEnd::With(code) => Err(CommandError::failure(format!("the apply ended by itself, with {code}, before it could be killed"))),
     }
 }
 
 /// What was under way is found out, and the rest is carried out.
-fn recovery(stage: &mut Stage) -> Result<(), Stop> {
-    title("What it left", "Every change was written down before it was sent, so that the journal knows what was under way:")?;
-    stage.run(&["ops", "list", "lab"])?.with(0)?;
-    title(
+fn show_recovery(stage: &mut DemoSandbox) -> Result<(), CommandError> {
+    print_title("What it left", "Every change was written down before it was sent, so that the journal knows what was under way:")?;
+    stage.run(&["ops", "list", "lab"])?.expect_code(0)?;
+    print_title(
         "Recovery",
         "The next apply first finds out what became of each, by reading. Then it plans the rest, and begins nothing unconfirmed:",
     )?;
-    stage.run(&["apply", "desired.yaml"])?.with(3)?;
-    title("Convergence", "So the rest is confirmed like the first plan:")?;
-    stage.run(&["plan", "desired.yaml"])?.with(4)?;
-    let (digest, _) = stage.planned()?;
-    stage.run(&["apply", "desired.yaml", "--confirm", &digest])?.with(0)?;
-    stage.run(&["audit", "desired.yaml"])?.with(0)
+    stage.run(&["apply", "desired.yaml"])?.expect_code(3)?;
+    print_title("Convergence", "So the rest is confirmed like the first plan:")?;
+    stage.run(&["plan", "desired.yaml"])?.expect_code(4)?;
+    let (digest, _) = stage.read_plan()?;
+    stage.run(&["apply", "desired.yaml", "--confirm", &digest])?.expect_code(0)?;
+    stage.run(&["audit", "desired.yaml"])?.expect_code(0)
 }
 
 /// Whoever doubts can check: all of it as plain files, and the decision that was cut off, made again.
-fn evidence(stage: &mut Stage, digest: &str) -> Result<(), Stop> {
-    title(
+fn show_evidence(stage: &mut DemoSandbox, digest: &str) -> Result<(), CommandError> {
+    print_title(
         "Evidence",
         "Every decision of an apply, refusals too, is an entry of a signed ledger. Exported, any stranger can check it, without this machine:",
     )?;
-    stage.run(&["ledger", "export", "evidence"])?.with(0)?;
-    stage.run(&["verify", "evidence"])?.with(0)?;
-    title("Made again", "What the killed run decided, from what was recorded for it: the same inputs give the same bytes:")?;
-    stage.run(&["reproduce", digest])?.with(0)
+    stage.run(&["ledger", "export", "evidence"])?.expect_code(0)?;
+    stage.run(&["verify", "evidence"])?.expect_code(0)?;
+    print_title("Made again", "What the killed run decided, from what was recorded for it: the same inputs give the same bytes:")?;
+    stage.run(&["reproduce", digest])?.expect_code(0)
 }
 
-fn title(title: &str, words: &str) -> Result<(), Stop> {
-    say(&format!("\n{}\n{words}", styled(render::BOLD.underline(), title)))
+fn print_title(title: &str, words: &str) -> Result<(), CommandError> {
+    print_line(&format!("\n{}\n{words}", apply_style(render::BOLD.underline(), title)))
 }
 
 /// A reader that went away ends the demo: there is nobody left to show anything to.
-fn say(text: &str) -> Result<(), Stop> {
+fn print_line(text: &str) -> Result<(), CommandError> {
     let mut out = anstream::stdout();
     let said = writeln!(out, "{text}").and_then(|()| out.flush());
-    said.map_err(|error| Stop::failed(format!("cannot write to standard output: {error}")))
+    said.map_err(|error| CommandError::failure(format!("cannot write to standard output: {error}")))
 }

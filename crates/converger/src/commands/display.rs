@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use converger_runtime::{EventSink, RunEvent};
 
-use super::apply::{Board, Subject, mention, recovered_text};
+use super::apply::{BoardSubject, ProgressBoard, mention, recovered_text};
 use crate::progress::{self, Spinner};
-use crate::{render, screen};
+use crate::{line_wrap, render};
 
 /// Said once while a response is late.
 const SLOW_RESPONSE: &str = "no answer for 2 s: it is waited for, and nothing is sent twice";
@@ -23,7 +23,7 @@ pub(super) struct Display {
 #[derive(Default)]
 struct Shown {
     spinner: Option<Spinner>,
-    board: Option<Board>,
+    board: Option<ProgressBoard>,
     /// Called once, when the first observation is there: from then on signals ask for an orderly end.
     on_observed: Option<Box<dyn FnOnce() + Send>>,
     /// Whether recovered operations are printed on standard output.
@@ -64,16 +64,16 @@ impl EventSink for Display {
         let mut shown = self.lock();
         match event {
             RunEvent::OperationsOpen(histories) | RunEvent::OperationsHeld(histories) => {
-                let text: String = histories.iter().map(render::unsettled).collect();
-                let _ = write!(anstream::stderr(), "{}", screen::err(&text));
+                let text: String = histories.iter().map(render::render_unsettled_operation).collect();
+                let _ = write!(anstream::stderr(), "{}", line_wrap::wrap_for_stderr(&text));
             }
             RunEvent::ObservationStarted { environment, endpoints } => {
                 let waited_for = format!(": answers of {} are waited for", endpoints.join(", "));
-                shown.spinner = Some(progress::patient_spinner(&format!("reading {environment}"), waited_for));
+                shown.spinner = Some(progress::start_spinner_with_hint(&format!("reading {environment}"), waited_for));
             }
             RunEvent::ObservationTaken(report) => {
                 shown.spinner = None;
-                let _ = write!(anstream::stderr(), "{}", screen::err(&render::reading(&report)));
+                let _ = write!(anstream::stderr(), "{}", line_wrap::wrap_for_stderr(&render::render_reading_source(&report)));
                 let call = shown.on_observed.take();
                 drop(shown);
                 if let Some(call) = call {
@@ -81,25 +81,25 @@ impl EventSink for Display {
                 }
             }
             RunEvent::Note(note) => {
-                let _ = writeln!(anstream::stderr(), "{}", screen::err(&format!("note: {note}")));
+                let _ = writeln!(anstream::stderr(), "{}", line_wrap::wrap_for_stderr(&format!("note: {note}")));
             }
             RunEvent::ObservationFailed => shown.spinner = None,
             RunEvent::RecoveryStarted { operations } => {
-                let count = render::counted(u64::try_from(operations).unwrap_or(u64::MAX), "operation");
+                let count = render::count_with_noun(u64::try_from(operations).unwrap_or(u64::MAX), "operation");
                 let _ = writeln!(anstream::stderr(), "finding out what became of {count} of an earlier run");
-                let subject = Subject::Past { is_reported_later: shown.prints_recovered };
-                shown.board = Some(Board::new(subject, operations));
+                let subject = BoardSubject::Recovery { is_reported_later: shown.prints_recovered };
+                shown.board = Some(ProgressBoard::new(subject, operations));
             }
             RunEvent::RecoveryEnded(report) => {
                 shown.board = None;
                 if shown.prints_recovered {
                     let text = recovered_text(&report);
-                    let _ = write!(anstream::stdout(), "{}", screen::out(&text));
+                    let _ = write!(anstream::stdout(), "{}", line_wrap::wrap_for_stdout(&text));
                 }
             }
             RunEvent::ApplyStarted { steps } => {
                 shown.is_applying = true;
-                shown.board = Some(Board::new(Subject::Steps, steps));
+                shown.board = Some(ProgressBoard::new(BoardSubject::Steps, steps));
             }
             RunEvent::OperationAdvanced(progress) => {
                 if let Some(board) = &shown.board {

@@ -4,103 +4,108 @@ use std::fmt::Write as _;
 use std::io::Write;
 
 use converger_core::action::CATALOGUE;
-use converger_core::contract::{self, Report};
-use converger_core::document::nearest;
+use converger_core::contract::{self, ContractReport};
+use converger_core::document::nearest_word;
 use converger_core::failure::{self, TABLE as FAILURES};
-use converger_core::normalize::{Absent, Live, Role, Rule, TABLE as FIELDS, Value};
-use converger_core::refusal::{Code, Entry, Reach, TABLE as CODES};
-use converger_core::status::{self, Status};
+use converger_core::normalize::{AbsentMeaning, FieldRole, FieldRule, FieldValue, LiveEffect, TABLE as FIELDS};
+use converger_core::refusal::{RefusalCode, RefusalEntry, RefusalReach, TABLE as CODES};
+use converger_core::status::{self, EndStatus};
 use serde_json::{Value as Json, json};
 
-use super::decisions::{Place, explain_recorded};
-use super::{Stop, shown};
-use crate::exit::End;
+use super::decisions::{DecisionLocation, explain_recorded};
+use super::{CommandError, finish_output};
+use crate::exit_status::ExitStatus;
+use crate::line_wrap;
 use crate::output;
-use crate::render::{self, styled};
-use crate::screen;
+use crate::render::{self, apply_style};
 
-pub(super) fn explain(topic: Option<&str>, place: &Place<'_>, as_json: bool) -> Result<End, Stop> {
+pub(super) fn explain(topic: Option<&str>, place: &DecisionLocation<'_>, as_json: bool) -> Result<ExitStatus, CommandError> {
     let (text, data) = match topic {
-        None => (codes_text(), json!(CODES.iter().map(code_json).chain(FAILURES.iter().map(failure_json)).collect::<Vec<_>>())),
-        Some("fields") => (fields_text(), json!(FIELDS.iter().map(field_json).collect::<Vec<_>>())),
-        Some("steps") => (steps_text(), json!({ "actions": CATALOGUE, "words": WORDS.map(word_json) })),
+        None => (render_codes(), json!(CODES.iter().map(code_json).chain(FAILURES.iter().map(failure_json)).collect::<Vec<_>>())),
+        Some("fields") => (render_fields(), json!(FIELDS.iter().map(field_json).collect::<Vec<_>>())),
+        Some("steps") => (render_steps(), json!({ "actions": CATALOGUE, "words": STEP_TERMS.map(term_json) })),
         Some(word) => {
-            let refusal = Code::find(word).map(|code| (code_text(code.entry()), code_json(code.entry())));
-            let failure = || failure::Code::find(word).map(|code| (failure_text(code.entry()), failure_json(code.entry())));
+            let refusal = RefusalCode::from_word(word).map(|code| (render_code(code.entry()), code_json(code.entry())));
+            let failure = || failure::FailureCode::from_word(word).map(|code| (render_failure(code.entry()), failure_json(code.entry())));
             match refusal.or_else(failure) {
                 Some(known) => known,
-                None => return explain_recorded(place, word, as_json)?.ok_or_else(|| unknown(word, place)),
+                None => return explain_recorded(place, word, as_json)?.ok_or_else(|| unknown_topic_error(word, place)),
             }
         }
     };
-    print(&text, &data, as_json, End::Done)
+    print_topic(&text, &data, as_json, ExitStatus::Done)
 }
 
-fn print(text: &str, data: &Json, as_json: bool, end: End) -> Result<End, Stop> {
-    let written = if as_json { output::json(|out| writeln!(out, "{data}")) } else { write!(anstream::stdout(), "{}", screen::out(text)) };
-    shown(written, end)
+fn print_topic(text: &str, data: &Json, as_json: bool, end: ExitStatus) -> Result<ExitStatus, CommandError> {
+    let written = if as_json {
+        output::print_json(|out| writeln!(out, "{data}"))
+    } else {
+        write!(anstream::stdout(), "{}", line_wrap::wrap_for_stdout(text))
+    };
+    finish_output(written, end)
 }
 
-fn unknown(word: &str, place: &Place<'_>) -> Stop {
+fn unknown_topic_error(word: &str, place: &DecisionLocation<'_>) -> CommandError {
     let words: Vec<&str> = CODES.iter().map(|entry| entry.word).chain(FAILURES.iter().map(|entry| entry.word)).collect();
-    let near = words.iter().copied().find(|own| own.contains(word) || word.contains(own)).or_else(|| nearest(word, &words));
-    let stop = Stop::input(format!("there is no code, plan, run, operation or entry `{}`", word.escape_debug()));
+    let near = words.iter().copied().find(|own| own.contains(word) || word.contains(own)).or_else(|| nearest_word(word, &words));
+    let stop = CommandError::input_error(format!("there is no code, plan, run, operation or entry `{}`", word.escape_debug()));
     match near {
-        Some(near) => stop.help(format!("did you mean `{near}`? `converger explain` lists them all")),
-        None => stop.help(format!("`converger explain` lists the codes; plans, runs and operations were looked for in {}", place.shown())),
+        Some(near) => stop.with_help(format!("did you mean `{near}`? `converger explain` lists them all")),
+        None => stop
+            .with_help(format!("`converger explain` lists the codes; plans, runs and operations were looked for in {}", place.describe())),
     }
 }
 
-fn codes_text() -> String {
-    let line = |word: &str, title: &str| format!("{} {title}\n", styled(render::BOLD, format!("{word:<24}")));
-    let head = |text: &str| format!("{}\n", styled(render::DIM, text));
+fn render_codes() -> String {
+    let line = |word: &str, title: &str| format!("{} {title}\n", apply_style(render::BOLD, format!("{word:<24}")));
+    let head = |text: &str| format!("{}\n", apply_style(render::DIM, text));
     let refusals: String = CODES.iter().map(|entry| line(entry.word, entry.title)).collect();
     let failures: String = FAILURES.iter().map(|entry| line(entry.word, entry.title)).collect();
     format!("{}{refusals}{}{failures}", head("refusals: decisions not to act"), head("failures: what could not be done"))
 }
 
-fn code_text(entry: &Entry) -> String {
+fn render_code(entry: &RefusalEntry) -> String {
     let reach = match entry.reach {
-        Reach::Guest => "one guest; others go on",
-        Reach::Run => "the whole run",
+        RefusalReach::Guest => "one guest; others go on",
+        RefusalReach::Run => "the whole run",
     };
-    let mut text = format!("{}: {}\n\n{}\n\n", styled(render::RED.bold(), entry.word), entry.title, entry.meaning);
+    let mut text = format!("{}: {}\n\n{}\n\n", apply_style(render::RED.bold(), entry.word), entry.title, entry.meaning);
     for remedy in entry.code.remedies() {
-        let _ = writeln!(text, "{} {remedy}", styled(render::CYAN, "remedy:"));
+        let _ = writeln!(text, "{} {remedy}", apply_style(render::CYAN, "remedy:"));
     }
-    let _ = writeln!(text, "{}  {}", styled(render::CYAN, "stage:"), entry.stage.word());
-    let _ = writeln!(text, "{}  {reach}", styled(render::CYAN, "reach:"));
-    text + &ends_text(status::of_refusal(entry.code))
+    let _ = writeln!(text, "{}  {}", apply_style(render::CYAN, "stage:"), entry.stage.word());
+    let _ = writeln!(text, "{}  {reach}", apply_style(render::CYAN, "reach:"));
+    text + &render_end_status(status::refusal_status(entry.code))
 }
 
 /// How a process ends by a code, and what a client is told.
-fn ends_text(Status { exit, http }: Status) -> String {
-    format!("{}   exit status {exit}, HTTP {http}\n", styled(render::CYAN, "ends:"))
+fn render_end_status(EndStatus { exit, http }: EndStatus) -> String {
+    format!("{}   exit status {exit}, HTTP {http}\n", apply_style(render::CYAN, "ends:"))
 }
 
-fn failure_text(entry: &failure::Entry) -> String {
-    let title = format!("{}: {}", styled(render::RED.bold(), entry.word), entry.title);
+fn render_failure(entry: &failure::FailureEntry) -> String {
+    let title = format!("{}: {}", apply_style(render::RED.bold(), entry.word), entry.title);
     format!(
         "{title}\n\n{}\n\n{} {}\n{}   failure\n{}",
         entry.meaning,
-        styled(render::CYAN, "remedy:"),
+        apply_style(render::CYAN, "remedy:"),
         entry.remedy,
-        styled(render::CYAN, "kind:"),
-        ends_text(status::of_failure(entry.code))
+        apply_style(render::CYAN, "kind:"),
+        render_end_status(status::failure_status(entry.code))
     )
 }
 
-fn failure_json(entry: &failure::Entry) -> Json {
-    let Status { exit, http } = status::of_failure(entry.code);
+fn failure_json(entry: &failure::FailureEntry) -> Json {
+    let EndStatus { exit, http } = status::failure_status(entry.code);
     json!({
         "code": entry.word, "title": entry.title, "meaning": entry.meaning, "remedy": entry.remedy, "kind": "failure",
         "exit": exit, "http": http,
     })
 }
 
-fn code_json(entry: &Entry) -> Json {
-    let reach = if entry.reach == Reach::Guest { "guest" } else { "run" };
-    let Status { exit, http } = status::of_refusal(entry.code);
+fn code_json(entry: &RefusalEntry) -> Json {
+    let reach = if entry.reach == RefusalReach::Guest { "guest" } else { "run" };
+    let EndStatus { exit, http } = status::refusal_status(entry.code);
     json!({
         "code": entry.word, "title": entry.title, "meaning": entry.meaning,
         "remedy": entry.code.remedies().join(" "), "stage": entry.stage.word(), "reach": reach, "kind": "refusal",
@@ -108,24 +113,24 @@ fn code_json(entry: &Entry) -> Json {
     })
 }
 
-fn fields_text() -> String {
+fn render_fields() -> String {
     let mut text = String::from("kind  field        value                                 when absent        while it runs\n");
-    for rule in FIELDS.iter().filter(|rule| rule.role == Role::Managed) {
-        let (kind, field, unit) = (rule.kind, rule.field.word(), bounds(rule));
-        let _ = writeln!(text, "{:<5} {field:<12} {unit:<37} {:<18} {}", kind.word(), absent(rule), live(rule));
+    for rule in FIELDS.iter().filter(|rule| rule.role == FieldRole::Managed) {
+        let (kind, field, unit) = (rule.kind, rule.field.word(), describe_bounds(rule));
+        let _ = writeln!(text, "{:<5} {field:<12} {unit:<37} {:<18} {}", kind.word(), describe_absent(rule), describe_live_effect(rule));
     }
     text
 }
 
-fn field_json(rule: &Rule) -> Json {
+fn field_json(rule: &FieldRule) -> Json {
     json!({
-        "kind": rule.kind.word(), "field": rule.field.word(), "declarable": rule.role == Role::Managed, "value": bounds(rule),
-        "absent": absent(rule), "running": live(rule), "null_removes": rule.can_unset,
+        "kind": rule.kind.word(), "field": rule.field.word(), "declarable": rule.role == FieldRole::Managed, "value": describe_bounds(rule),
+        "absent": describe_absent(rule), "running": describe_live_effect(rule), "null_removes": rule.can_unset,
     })
 }
 
 /// The words behind a step, with what each means: impact, risk, class.
-const WORDS: [(&str, &str, &str); 11] = [
+const STEP_TERMS: [(&str, &str, &str); 11] = [
     ("impact", "none", "nothing that runs is touched"),
     ("impact", "reload", "something changes inside the running guest, without interrupting it"),
     ("impact", "reboot", "it goes down and comes up again"),
@@ -139,106 +144,106 @@ const WORDS: [(&str, &str, &str); 11] = [
     ("class", "destructive", "something may be lost for good"),
 ];
 
-fn steps_text() -> String {
+fn render_steps() -> String {
     let mut text = String::from("Behind each step stands what it amounts to: (impact none, risk medium, benign).\n");
     let mut last = "";
-    for (kind, word, meaning) in WORDS {
+    for (kind, word, meaning) in STEP_TERMS {
         if kind != last {
-            let _ = writeln!(text, "\n{}", styled(render::DIM, kind));
+            let _ = writeln!(text, "\n{}", apply_style(render::DIM, kind));
             last = kind;
         }
-        let _ = writeln!(text, "{} {meaning}", styled(render::BOLD, format!("{word:<12}")));
+        let _ = writeln!(text, "{} {meaning}", apply_style(render::BOLD, format!("{word:<12}")));
     }
-    let _ = writeln!(text, "\n{}", styled(render::DIM, "at least, by change; what is known of a guest can only raise it"));
+    let _ = writeln!(text, "\n{}", apply_style(render::DIM, "at least, by change; what is known of a guest can only raise it"));
     for action in &CATALOGUE {
-        let weight = render::weight(action.impact, action.risk, action.class);
-        let _ = writeln!(text, "{} {weight}", styled(render::BOLD, format!("{:<12}", action.change)));
+        let weight = render::describe_classification(action.impact, action.risk, action.class);
+        let _ = writeln!(text, "{} {weight}", apply_style(render::BOLD, format!("{:<12}", action.change)));
     }
     text
 }
 
-fn word_json((kind, word, meaning): (&str, &str, &str)) -> Json {
+fn term_json((kind, word, meaning): (&str, &str, &str)) -> Json {
     json!({ "kind": kind, "word": word, "meaning": meaning })
 }
 
 /// The value in words, with its bounds where it is a number.
-fn bounds(rule: &Rule) -> String {
-    use converger_core::normalize::Shape;
-    let range = |make: fn(u32) -> Value| format!("{} to {}", make(rule.min), make(rule.max));
+fn describe_bounds(rule: &FieldRule) -> String {
+    use converger_core::normalize::ValueShape;
+    let range = |make: fn(u32) -> FieldValue| format!("{} to {}", make(rule.min), make(rule.max));
     match rule.field.shape() {
-        Shape::Count => range(Value::Count),
-        Shape::Mib => range(Value::Mib),
-        Shape::Thousandths => range(Value::Thousandths),
+        ValueShape::Count => range(FieldValue::Count),
+        ValueShape::Mib => range(FieldValue::Mib),
+        ValueShape::Thousandths => range(FieldValue::Thousandths),
         shape => shape.unit().to_owned(),
     }
 }
 
-fn absent(rule: &Rule) -> String {
-    use converger_core::normalize::Shape;
+fn describe_absent(rule: &FieldRule) -> String {
+    use converger_core::normalize::ValueShape;
     match (rule.absent, rule.field.shape()) {
-        (Absent::Flag(flag), _) => flag.to_string(),
-        (Absent::Number(number), Shape::Mib) => Value::Mib(number).to_string(),
-        (Absent::Number(number), Shape::Thousandths) => Value::Thousandths(number).to_string(),
-        (Absent::Number(number), _) => number.to_string(),
-        (Absent::Empty, _) => "empty".into(),
-        (Absent::Undefined, _) => "no value equals it".into(),
+        (AbsentMeaning::Flag(flag), _) => flag.to_string(),
+        (AbsentMeaning::Number(number), ValueShape::Mib) => FieldValue::Mib(number).to_string(),
+        (AbsentMeaning::Number(number), ValueShape::Thousandths) => FieldValue::Thousandths(number).to_string(),
+        (AbsentMeaning::Number(number), _) => number.to_string(),
+        (AbsentMeaning::Empty, _) => "empty".into(),
+        (AbsentMeaning::Undefined, _) => "no value equals it".into(),
     }
 }
 
-fn live(rule: &Rule) -> &'static str {
+fn describe_live_effect(rule: &FieldRule) -> &'static str {
     match rule.live {
-        Live::Record => "at once",
-        Live::Always => "at once, in the running guest",
-        Live::MemoryHotplug => "at once with memory hotplug and numa, else at the next start",
-        Live::BalloonResize => "at once; switched on or off at the next start",
-        Live::Restart => "at the next start",
+        LiveEffect::Record => "at once",
+        LiveEffect::Always => "at once, in the running guest",
+        LiveEffect::MemoryHotplug => "at once with memory hotplug and numa, else at the next start",
+        LiveEffect::BalloonResize => "at once; switched on or off at the next start",
+        LiveEffect::Restart => "at the next start",
     }
 }
 
-pub(super) fn contract(as_json: bool, verbose: bool) -> Result<End, Stop> {
+pub(super) fn check_contract(as_json: bool, verbose: bool) -> Result<ExitStatus, CommandError> {
     let report = contract::check();
-    let end = if report.holds() { End::Done } else { End::Broken };
-    print(&contract_text(&report, verbose), &contract_json(&report), as_json, end)
+    let end = if report.holds() { ExitStatus::Done } else { ExitStatus::Broken };
+    print_topic(&render_contract(&report, verbose), &contract_json(&report), as_json, end)
 }
 
-fn contract_text(report: &Report, verbose: bool) -> String {
+fn render_contract(report: &ContractReport, verbose: bool) -> String {
     let mut text = String::new();
     for guarantee in &report.guarantees {
-        let tests = render::counted(u64::try_from(guarantee.tests.len()).unwrap_or(u64::MAX), "test");
-        let id = styled(render::BOLD, format!("{:<4}", guarantee.id));
-        let _ = writeln!(text, "{id} {} {}", guarantee.title, styled(render::DIM, format!("({tests})")));
+        let tests = render::count_with_noun(u64::try_from(guarantee.tests.len()).unwrap_or(u64::MAX), "test");
+        let id = apply_style(render::BOLD, format!("{:<4}", guarantee.id));
+        let _ = writeln!(text, "{id} {} {}", guarantee.title, apply_style(render::DIM, format!("({tests})")));
         for test in guarantee.tests.iter().filter(|_| verbose) {
-            let _ = writeln!(text, "       {}", styled(render::DIM, test));
+            let _ = writeln!(text, "       {}", apply_style(render::DIM, test));
         }
     }
     if !verbose {
-        let _ = writeln!(text, "{}", styled(render::DIM, "--verbose names the tests"));
+        let _ = writeln!(text, "{}", apply_style(render::DIM, "--verbose names the tests"));
     }
-    let _ = writeln!(text, "\ntext of the guarantees   {} {}", mark(report.design.holds()), report.design.found);
-    let _ = writeln!(text, "golden plan vectors      {} {}", mark(report.vectors.holds()), report.vectors.found);
+    let _ = writeln!(text, "\ntext of the guarantees   {} {}", render_mark(report.design.holds()), report.design.found);
+    let _ = writeln!(text, "golden plan vectors      {} {}", render_mark(report.vectors.holds()), report.vectors.found);
     let differing = if report.differing.is_empty() { String::new() } else { format!(", differing: {}", report.differing.join(", ")) };
-    let _ = writeln!(text, "planned again just now   {} {} vectors{differing}", mark(report.differing.is_empty()), report.planned);
+    let _ = writeln!(text, "planned again just now   {} {} vectors{differing}", render_mark(report.differing.is_empty()), report.planned);
     if !report.holds() {
         let _ = writeln!(
             text,
             "\n{} this program does not keep its contract: reading goes on, acting does not",
-            styled(render::RED.bold(), "broken:")
+            apply_style(render::RED.bold(), "broken:")
         );
     }
     text
 }
 
-fn mark(holds: bool) -> String {
-    if holds { styled(render::GREEN, "holds ") } else { styled(render::RED, "BROKEN") }
+fn render_mark(holds: bool) -> String {
+    if holds { apply_style(render::GREEN, "holds ") } else { apply_style(render::RED, "BROKEN") }
 }
 
-fn contract_json(report: &Report) -> Json {
+fn contract_json(report: &ContractReport) -> Json {
     let guarantees: Vec<Json> = report
         .guarantees
         .iter()
         .map(|guarantee| json!({ "id": guarantee.id, "title": guarantee.title, "tests": guarantee.tests }))
         .collect();
-    let pin = |pin: &contract::Pin| json!({ "pinned": pin.pinned, "found": pin.found.to_string() });
+    let pin = |pin: &contract::PinnedDigest| json!({ "pinned": pin.pinned, "found": pin.found.to_string() });
     json!({
         "schema": "converger.contract/1", "holds": report.holds(), "design": pin(&report.design), "vectors": pin(&report.vectors),
         "planned": report.planned, "differing": report.differing, "guarantees": guarantees,

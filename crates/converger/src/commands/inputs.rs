@@ -6,20 +6,20 @@ use std::sync::Arc;
 
 use converger_adapters::ObserveError;
 use converger_adapters::proxmox::ProxmoxError;
-use converger_adapters::proxmox::observe::Needs;
-use converger_adapters::replay::Replay;
-use converger_core::desired::{self, Desired, NotNarrowed, Scope};
+use converger_adapters::proxmox::observe::ReadSet;
+use converger_adapters::replay::RecordingObserver;
+use converger_core::desired::{self, Desired, NarrowError, Scope};
 use converger_core::document::TEXT_BYTES_MAX;
-use converger_core::failure::Code;
+use converger_core::failure::FailureCode;
 use converger_core::guest::{EnvironmentName, Vmid};
 use converger_runtime::reader::{configuration_example, unconfigured_error};
 use converger_runtime::{Config, EnvironmentReader, ObservationSource, Observed, Planned, RuntimeError, StateDirectory, StateLocation};
 
-use super::Stop;
+use super::CommandError;
 use super::display::Display;
-use crate::cli::{Choice, Look, Source};
-use crate::files::Text;
-use crate::{config, diagnose, fatal, files, progress};
+use crate::cli::{DesiredArgs, GuestFilterArgs, ObservationArgs};
+use crate::files::InputText;
+use crate::{config, diagnostics, fatal, files, progress};
 
 /// What is declared, and the configuration that a run is held to.
 pub(super) struct RunInputs {
@@ -29,9 +29,9 @@ pub(super) struct RunInputs {
 
 impl RunInputs {
     /// Reads both, and narrows the declared state to `--only`.
-    pub(super) fn read(source: &Source, choice: &Choice) -> Result<Self, Stop> {
+    pub(super) fn read(source: &DesiredArgs, choice: &GuestFilterArgs) -> Result<Self, CommandError> {
         let desired = read_desired(&source.desired)?;
-        let config = load_config(source.look.config.as_deref(), desired.environment())?;
+        let config = load_config(source.observation.config.as_deref(), desired.environment())?;
         let desired = if choice.only.is_empty() { desired } else { narrow(&desired, &choice.only)? };
         Ok(Self { desired, config })
     }
@@ -48,170 +48,180 @@ pub(super) fn open_reader(environment: EnvironmentName, config: Config, display:
     EnvironmentReader::new(environment, Arc::new(config), Arc::clone(display) as _)
 }
 
-fn narrow(desired: &Desired, only: &[Vmid]) -> Result<Desired, Stop> {
-    desired.narrowed(&Scope::new(only.to_vec())).map_err(|error| match error {
-        NotNarrowed::Undeclared(vmid) => Stop::input(format!("guest {vmid} is not declared")).help("declare it, or correct --only"),
-        NotNarrowed::Splits { vmid, named } => {
-            Stop::input(format!("guest {vmid} comes after {named}, and --only names one of them")).help("name both, or neither")
+fn narrow(desired: &Desired, only: &[Vmid]) -> Result<Desired, CommandError> {
+    desired.narrow_to(&Scope::new(only.to_vec())).map_err(|error| match error {
+        NarrowError::Undeclared(vmid) => {
+            CommandError::input_error(format!("guest {vmid} is not declared")).with_help("declare it, or correct --only")
+        }
+        NarrowError::Splits { vmid, named } => {
+            CommandError::input_error(format!("guest {vmid} comes after {named}, and --only names one of them"))
+                .with_help("name both, or neither")
         }
     })
 }
 
 /// Observes and plans as `audit`, `plan` and `apply --replay` do.
-pub(super) async fn plan(source: &Source, choice: &Choice) -> Result<Planned, Stop> {
+pub(super) async fn plan(source: &DesiredArgs, choice: &GuestFilterArgs) -> Result<Planned, CommandError> {
     let (desired, reader) = RunInputs::read(source, choice)?.into_reader(&Display::new());
-    let from = observation_source(&source.look)?;
+    let from = observation_source(&source.observation)?;
     require_source(&reader, &from)?;
-    let waiting = replay_spinner(&source.look);
+    let waiting = replay_spinner(&source.observation);
     let planned = reader.plan(desired, &from).await;
     drop(waiting);
     Ok(planned?)
 }
 
 /// Observes these guests: in a recording where one is named, otherwise in the environment itself.
-pub(super) async fn observe(look: &Look, config: Config, environment: &EnvironmentName, scope: &Scope) -> Result<Observed, Stop> {
+pub(super) async fn observe(
+    look: &ObservationArgs,
+    config: Config,
+    environment: &EnvironmentName,
+    scope: &Scope,
+) -> Result<Observed, CommandError> {
     let reader = open_reader(environment.clone(), config, &Display::new());
     let from = observation_source(look)?;
     require_source(&reader, &from)?;
     let waiting = replay_spinner(look);
-    let observed = reader.observe(scope, Needs::Everything, &from).await;
+    let observed = reader.observe(scope, ReadSet::Everything, &from).await;
     drop(waiting);
     Ok(observed?)
 }
 
 /// A command that only reads can use a recording instead, so the help says that too.
-fn require_source(reader: &EnvironmentReader, source: &ObservationSource) -> Result<(), Stop> {
+fn require_source(reader: &EnvironmentReader, source: &ObservationSource) -> Result<(), CommandError> {
     if *source == ObservationSource::Live && reader.config().connection.is_none() {
         let help = format!("{}\nor name a recorded observation with --replay", configuration_example(reader.name().as_str()));
-        return Err(Stop::from(unconfigured_error(reader.name())).help(help));
+        return Err(CommandError::from(unconfigured_error(reader.name())).with_help(help));
     }
     Ok(())
 }
 
 /// Standard input may be a person typing: nothing is drawn over that.
-fn replay_spinner(look: &Look) -> Option<progress::Spinner> {
+fn replay_spinner(look: &ObservationArgs) -> Option<progress::Spinner> {
     let recording = look.replay.as_ref().filter(|recording| recording.as_path() != Path::new("-"))?;
-    Some(progress::spinner(&format!("reading {}", files::shown(recording))))
+    Some(progress::start_spinner(&format!("reading {}", files::display_path(recording))))
 }
 
-fn observation_source(look: &Look) -> Result<ObservationSource, Stop> {
+fn observation_source(look: &ObservationArgs) -> Result<ObservationSource, CommandError> {
     let Some(recording) = &look.replay else { return Ok(ObservationSource::Live) };
     if recording == Path::new("-") {
-        return Ok(ObservationSource::Recording(Replay::Stdin));
+        return Ok(ObservationSource::Recording(RecordingObserver::Stdin));
     }
     // A pipe would be waited for without a word, and a device has no end.
-    files::answers(recording).map_err(|error| unreadable(&files::shown(recording), &error))?;
-    Ok(ObservationSource::Recording(Replay::File(recording.clone())))
+    files::check_readable(recording).map_err(|error| unreadable(&files::display_path(recording), &error))?;
+    Ok(ObservationSource::Recording(RecordingObserver::File(recording.clone())))
 }
 
-pub(super) fn load_config(named: Option<&Path>, environment: &EnvironmentName) -> Result<Config, Stop> {
+pub(super) fn load_config(named: Option<&Path>, environment: &EnvironmentName) -> Result<Config, CommandError> {
     config::load(named, environment).map_err(|unusable| match unusable.code {
-        Code::EnvironmentUnconfigured => {
+        FailureCode::EnvironmentUnconfigured => {
             let help = format!("correct the name of the environment, or {}", configuration_example(environment.as_str()));
-            Stop::input(unusable.text).code(unusable.code).help(help)
+            CommandError::input_error(unusable.text).with_code(unusable.code).with_help(help)
         }
         _ => RuntimeError::from(unusable).into(),
     })
 }
 
 /// Opens the state directory that converger.toml names, for writing.
-pub(super) async fn open_state(config: Option<&Path>, environment: &EnvironmentName) -> Result<StateDirectory, Stop> {
+pub(super) async fn open_state(config: Option<&Path>, environment: &EnvironmentName) -> Result<StateDirectory, CommandError> {
     open_state_of(&load_config(config, environment)?).await
 }
 
-pub(super) async fn open_state_of(config: &Config) -> Result<StateDirectory, Stop> {
+pub(super) async fn open_state_of(config: &Config) -> Result<StateDirectory, CommandError> {
     Ok(StateDirectory::open(&StateLocation::from_config(config)?, fatal::end_process()).await?)
 }
 
-pub(super) fn read_desired(path: &Path) -> Result<Desired, Stop> {
+pub(super) fn read_desired(path: &Path) -> Result<Desired, CommandError> {
     read_declared(path).map(|(_, desired)| desired)
 }
 
 /// The declared state together with its text.
-pub(super) fn read_declared(path: &Path) -> Result<(Text, Desired), Stop> {
-    let text = files::read(path).map_err(|error| unreadable(&files::shown(path), &error))?;
+pub(super) fn read_declared(path: &Path) -> Result<(InputText, Desired), CommandError> {
+    let text = files::read(path).map_err(|error| unreadable(&files::display_path(path), &error))?;
     if text.bytes.len() > TEXT_BYTES_MAX {
-        let stop = Stop::input(format!("{} is larger than 1 GiB", text.name)).code(Code::InputInvalid);
-        return Err(stop.help("declare the guests in several files"));
+        let stop = CommandError::input_error(format!("{} is larger than 1 GiB", text.name)).with_code(FailureCode::InputInvalid);
+        return Err(stop.with_help("declare the guests in several files"));
     }
-    let desired = desired::parse(&text.bytes, files::notation(path))
-        .map_err(|faults| Stop::faults(diagnose::render(&text.name, &text.bytes, &faults)))?;
+    let desired = desired::parse(&text.bytes, files::detect_notation(path))
+        .map_err(|faults| CommandError::diagnostics_error(diagnostics::render_diagnostics(&text.name, &text.bytes, &faults)))?;
     Ok((text, desired))
 }
 
 /// The environment of that name.
-pub(super) fn parse_environment(name: &str) -> Result<EnvironmentName, Stop> {
+pub(super) fn parse_environment(name: &str) -> Result<EnvironmentName, CommandError> {
     EnvironmentName::new(name).ok_or_else(|| {
-        let stop = Stop::input(format!("`{}` is not the name of an environment", name.escape_debug()));
-        stop.help("use lower-case letters, digits, `-` and `_`, at most 64")
+        let stop = CommandError::input_error(format!("`{}` is not the name of an environment", name.escape_debug()));
+        stop.with_help("use lower-case letters, digits, `-` and `_`, at most 64")
     })
 }
 
-pub(super) fn unreadable(place: &str, error: &io::Error) -> Stop {
-    let stop = Stop::input(format!("cannot read {place}: {error}")).code(Code::FileUnreadable);
+pub(super) fn unreadable(place: &str, error: &io::Error) -> CommandError {
+    let stop = CommandError::input_error(format!("cannot read {place}: {error}")).with_code(FailureCode::FileUnreadable);
     match error.kind() {
-        io::ErrorKind::NotFound => stop.help("check the path; it is relative to the directory that you are in"),
-        io::ErrorKind::PermissionDenied => stop.help("check who may read it with `ls -l`"),
-        _ => stop.help("name a regular file that this user may read"),
+        io::ErrorKind::NotFound => stop.with_help("check the path; it is relative to the directory that you are in"),
+        io::ErrorKind::PermissionDenied => stop.with_help("check who may read it with `ls -l`"),
+        _ => stop.with_help("name a regular file that this user may read"),
     }
 }
 
 /// The system gives this process no more threads.
-pub(super) fn no_thread(error: &io::Error) -> Stop {
+pub(super) fn no_thread(error: &io::Error) -> CommandError {
     limited(format!("cannot begin a thread: {error}"), "look at the limits of this process and of its user (`ulimit -u`)")
 }
 
 /// The system does not give this process what it needs.
-pub(super) fn limited(message: String, remedy: &str) -> Stop {
-    Stop::failed(message).code(Code::ProcessLimited).help(more(remedy, Code::ProcessLimited))
+pub(super) fn limited(message: String, remedy: &str) -> CommandError {
+    CommandError::failure(message).with_code(FailureCode::ProcessLimited).with_help(more(remedy, FailureCode::ProcessLimited))
 }
 
 /// What to do, and where more is said.
-fn more(remedy: &str, code: Code) -> String {
+fn more(remedy: &str, code: FailureCode) -> String {
     format!("{remedy} (`converger explain {}` says more)", code.word())
 }
 
-impl From<RuntimeError> for Stop {
+impl From<RuntimeError> for CommandError {
     fn from(error: RuntimeError) -> Self {
         let (stop, fault) = match error {
             RuntimeError::Observe(error) => return unobserved(&error),
-            RuntimeError::Input(fault) => (Self::input(fault.message()), fault),
-            RuntimeError::Failed(fault) | RuntimeError::NotAccepting { fault, .. } => (Self::failed(fault.message()), fault),
-            RuntimeError::Broken { fault, entry } => (Self::evidence_broken(fault.message()).at(entry), fault),
+            RuntimeError::Input(fault) => (Self::input_error(fault.message()), fault),
+            RuntimeError::Failed(fault) | RuntimeError::NotAccepting { fault, .. } => (Self::failure(fault.message()), fault),
+            RuntimeError::Broken { fault, entry } => (Self::evidence_broken(fault.message()).at_entry(entry), fault),
         };
-        let stop = fault.help().map(str::to_owned).into_iter().fold(stop, Self::help);
-        stop.code(fault.code())
+        let stop = fault.help().map(str::to_owned).into_iter().fold(stop, Self::with_help);
+        stop.with_code(fault.code())
     }
 }
 
-fn unobserved(error: &ObserveError) -> Stop {
+fn unobserved(error: &ObserveError) -> CommandError {
     match error {
-        ObserveError::Unreadable { place, source } => unreadable(&files::shown(Path::new(place)), source),
+        ObserveError::Unreadable { place, source } => unreadable(&files::display_path(Path::new(place)), source),
         ObserveError::Malformed { place, bytes, diagnostics } => {
-            Stop::faults(diagnose::render(&files::shown(Path::new(place)), bytes, diagnostics))
+            CommandError::diagnostics_error(diagnostics::render_diagnostics(&files::display_path(Path::new(place)), bytes, diagnostics))
         }
         ObserveError::OtherEnvironment { .. } => {
-            let stop = Stop::input(error.to_string()).code(Code::RecordingOther);
-            stop.help("name a reading of the same environment as the declared state")
+            let stop = CommandError::input_error(error.to_string()).with_code(FailureCode::RecordingOther);
+            stop.with_help("name a reading of the same environment as the declared state")
         }
-        ObserveError::TooLarge { .. } => {
-            Stop::input(error.to_string()).code(Code::InputInvalid).help("declare the guests in several files, and observe each")
-        }
+        ObserveError::TooLarge { .. } => CommandError::input_error(error.to_string())
+            .with_code(FailureCode::InputInvalid)
+            .with_help("declare the guests in several files, and observe each"),
         ObserveError::Proxmox(error) => unread(error),
     }
 }
 
-fn unread(error: &ProxmoxError) -> Stop {
+fn unread(error: &ProxmoxError) -> CommandError {
     let stop = match error {
         // What converger.toml names cannot be used: nobody was asked yet.
-        ProxmoxError::NoEndpoint => Stop::input(error.to_string()),
-        ProxmoxError::Client(client) if client.is_of_the_configuration() => Stop::input(files::plain(&error.to_string())),
-        ProxmoxError::Client(_) => Stop::failed(files::plain(&error.to_string())),
-        _ => Stop::failed(error.to_string()),
+        ProxmoxError::NoEndpoint => CommandError::input_error(error.to_string()),
+        ProxmoxError::Client(client) if client.is_configuration_fault() => {
+            CommandError::input_error(files::escape_hidden(&error.to_string()))
+        }
+        ProxmoxError::Client(_) => CommandError::failure(files::escape_hidden(&error.to_string())),
+        _ => CommandError::failure(error.to_string()),
     };
-    let stop = stop.code(error.code());
+    let stop = stop.with_code(error.code());
     match (error.code(), error.remedy()) {
-        (Some(code), Some(remedy)) => stop.help(more(remedy, code)),
+        (Some(code), Some(remedy)) => stop.with_help(more(remedy, code)),
         _ => stop,
     }
 }

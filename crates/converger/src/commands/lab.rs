@@ -1,8 +1,8 @@
 //! `converger lab`: a world from a file or a seed, served until Ctrl-C.
 
-mod invitation;
-mod record;
-mod room;
+mod connection_info;
+mod lab_directory;
+mod recorder;
 
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -10,142 +10,144 @@ use std::path::Path;
 use std::pin::pin;
 use std::sync::Arc;
 
-use converger_core::failure::Code;
-use converger_lab::server::{Clock, Identity, Options, Passed, Place, ServeError, Server, Watcher};
-use converger_lab::{Flavour, Record, Scale, SeededDay, Setting};
+use converger_core::failure::FailureCode;
+use converger_lab::server::{ClockMode, LabCertificates, LabServer, RequestWatcher, ServeError, ServedExchange, ServedNode, ServerOptions};
+use converger_lab::{Flavour, RequestRecord, SeededBadDay, WorldSize, WorldSpec};
 
-use super::signals::Endings;
-use super::{Stop, shown};
-use crate::cli::Lab;
-use crate::exit::End;
+use super::signals::StopSignals;
+use super::{CommandError, finish_output};
+use crate::cli::LabArgs;
+use crate::exit_status::ExitStatus;
 use crate::files;
-use crate::render::{self, styled};
-use invitation::Invitation;
-use record::{Form, Recorder};
-use room::Room;
+use crate::render::{self, apply_style};
+use connection_info::LabConnectionInfo;
+use lab_directory::LabDirectory;
+use recorder::{RequestRecorder, ResponseForm};
 
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 const WORLD_BYTES_MAX: usize = 64 << 20;
 
-pub(super) async fn lab(arguments: &Lab) -> Result<End, Stop> {
-    let setting = setting(arguments)?;
-    let clock = arguments.clock.map_or(Clock::Real { speed: arguments.speed }, |step_ms| Clock::Virtual { step_ms });
+pub(super) async fn run_lab(arguments: &LabArgs) -> Result<ExitStatus, CommandError> {
+    let setting = load_setting(arguments)?;
+    let clock = arguments.clock.map_or(ClockMode::Real { speed: arguments.speed }, |step_ms| ClockMode::Virtual { step_ms });
     // Made before anything is written or listened on: what cannot be is said first.
-    let world = Server::world_of(&setting, clock).map_err(|error| no_world(arguments, &error))?;
-    let room = arguments.into.as_deref().map(|into| Room::claim(into, arguments.overwrite.overwrite)).transpose()?;
-    let new = || identity(&setting);
-    let identity = room.as_ref().map_or_else(new, |room| room.identity(new))?;
-    let invitation = Invitation::new(&setting, &identity, clock);
-    let recorder = arguments.record.as_deref().map(|path| Recorder::open(path, arguments.overwrite.overwrite)).transpose()?;
-    let watcher = watcher(setting.flavour, !arguments.quiet, recorder.clone());
-    let options = Options { listen: SocketAddr::new(LOOPBACK, arguments.port), clock, identity, watcher };
-    let server = Server::bind_world(world, options).await.map_err(|error| unserved(&error))?;
-    let places: Vec<Place> = server.places().cloned().collect();
+    let world = LabServer::build_world(&setting, clock).map_err(|error| world_error(arguments, &error))?;
+    let room = arguments.into.as_deref().map(|into| LabDirectory::claim(into, arguments.overwrite.overwrite)).transpose()?;
+    let new = || create_identity(&setting);
+    let identity = room.as_ref().map_or_else(new, |room| room.load_or_create_identity(new))?;
+    let invitation = LabConnectionInfo::new(&setting, &identity, clock);
+    let recorder = arguments.record.as_deref().map(|path| RequestRecorder::open(path, arguments.overwrite.overwrite)).transpose()?;
+    let watcher = request_watcher(setting.flavour, !arguments.quiet, recorder.clone());
+    let options = ServerOptions { listen: SocketAddr::new(LOOPBACK, arguments.port), clock, identity, watcher };
+    let server = LabServer::bind_world(world, options).await.map_err(|error| serve_error(&error))?;
+    let places: Vec<ServedNode> = server.served_nodes().cloned().collect();
     if let Some(room) = &room {
-        invitation.leave(room, &places)?;
+        invitation.write_files(room, &places)?;
     }
-    let (world, mut endings) = (server.world(), Endings::listen()?);
-    let text = invitation.text(&places, room.as_ref());
-    shown(io::stdout().write_all(text.as_bytes()).and_then(|()| io::stdout().flush()), End::Done)?;
-    server.run(over(&mut endings, recorder.as_deref())).await;
+    let (world, mut endings) = (server.world(), StopSignals::listen()?);
+    let text = invitation.render(&places, room.as_ref());
+    finish_output(io::stdout().write_all(text.as_bytes()).and_then(|()| io::stdout().flush()), ExitStatus::Done)?;
+    server.run(wait_for_end(&mut endings, recorder.as_deref())).await;
     if let Some(room) = &room {
-        room.is_over();
+        room.remove_card();
     }
     let requests = world.lock().requests();
-    let _ = writeln!(anstream::stderr(), "\n{}", styled(render::DIM, format!("the lab is gone; it answered {requests} requests")));
-    recorder.and_then(|recorder| recorder.fault()).map_or(Ok(End::Done), Err)
+    let _ = writeln!(anstream::stderr(), "\n{}", apply_style(render::DIM, format!("the lab is gone; it answered {requests} requests")));
+    recorder.and_then(|recorder| recorder.write_fault()).map_or(Ok(ExitStatus::Done), Err)
 }
 
-fn setting(arguments: &Lab) -> Result<Setting, Stop> {
-    let flavour = arguments.flavour.map(Flavour::try_from).transpose().map_err(Stop::input)?;
-    let bad_day = arguments.bad_day.map(|seed| SeededDay { seed, ..SeededDay::default() });
+fn load_setting(arguments: &LabArgs) -> Result<WorldSpec, CommandError> {
+    let flavour = arguments.flavour.map(Flavour::try_from).transpose().map_err(CommandError::input_error)?;
+    let bad_day = arguments.bad_day.map(|seed| SeededBadDay { seed, ..SeededBadDay::default() });
     let Some(path) = &arguments.world else {
-        let scale = Scale { nodes: arguments.nodes, guests: arguments.guests };
-        let mut setting = Setting::seeded(arguments.seed, scale, flavour.unwrap_or_default());
+        let scale = WorldSize { nodes: arguments.nodes, guests: arguments.guests };
+        let mut setting = WorldSpec::from_seed(arguments.seed, scale, flavour.unwrap_or_default());
         setting.faults.bad_day = bad_day;
         return Ok(setting);
     };
-    let mut setting = Setting::from_yaml(&read(path)?).map_err(|fault| no_world_in(path, &fault))?;
+    let mut setting = WorldSpec::from_yaml(&read_world_file(path)?).map_err(|fault| world_file_error(path, &fault))?;
     setting.flavour = flavour.unwrap_or(setting.flavour);
     setting.faults.bad_day = bad_day.or(setting.faults.bad_day);
     Ok(setting)
 }
 
-fn no_world(arguments: &Lab, error: &ServeError) -> Stop {
+fn world_error(arguments: &LabArgs, error: &ServeError) -> CommandError {
     match (&arguments.world, error) {
-        (Some(path), ServeError::Setting(fault)) => no_world_in(path, fault),
-        _ => unserved(error),
+        (Some(path), ServeError::Spec(fault)) => world_file_error(path, fault),
+        _ => serve_error(error),
     }
 }
 
-fn no_world_in(path: &Path, fault: &str) -> Stop {
-    unfit(format!("{} is no world: {fault}", files::shown(path)))
+fn world_file_error(path: &Path, fault: &str) -> CommandError {
+    invalid_world_error(format!("{} is no world: {fault}", files::display_path(path)))
 }
 
-fn read(path: &Path) -> Result<String, Stop> {
-    let name = files::shown(path);
+fn read_world_file(path: &Path) -> Result<String, CommandError> {
+    let name = files::display_path(path);
     let text = files::read_at_most(path, WORLD_BYTES_MAX).map_err(|error| {
-        let stop = Stop::input(format!("cannot read {name}: {error}")).code(Code::FileUnreadable);
-        stop.help("name a file that describes a world, or none for one from a seed")
+        let stop = CommandError::input_error(format!("cannot read {name}: {error}")).with_code(FailureCode::FileUnreadable);
+        stop.with_help("name a file that describes a world, or none for one from a seed")
     })?;
     if text.bytes.len() > WORLD_BYTES_MAX {
-        return Err(unfit(format!("{name} is larger than 64 MiB")));
+        return Err(invalid_world_error(format!("{name} is larger than 64 MiB")));
     }
-    String::from_utf8(text.bytes).map_err(|_| unfit(format!("{name} is not UTF-8")))
+    String::from_utf8(text.bytes).map_err(|_| invalid_world_error(format!("{name} is not UTF-8")))
 }
 
-fn identity(setting: &Setting) -> Result<Identity, Stop> {
-    Identity::new(setting.nodes.keys().map(String::as_str), LOOPBACK)
-        .map_err(|error| unfit(format!("no certificate can be made for the names of the nodes: {error}")))
+fn create_identity(setting: &WorldSpec) -> Result<LabCertificates, CommandError> {
+    LabCertificates::new(setting.nodes.keys().map(String::as_str), LOOPBACK)
+        .map_err(|error| invalid_world_error(format!("no certificate can be made for the names of the nodes: {error}")))
 }
 
 /// What was named is not a world.
-fn unfit(text: String) -> Stop {
-    Stop::input(text).code(Code::WorldInvalid).help("docs/lab.md shows how one is written")
+fn invalid_world_error(text: String) -> CommandError {
+    CommandError::input_error(text).with_code(FailureCode::WorldInvalid).with_help("docs/lab.md shows how one is written")
 }
 
 /// Who looks at every request: a person at the terminal, a file, both or nobody.
-fn watcher(flavour: Flavour, is_shown: bool, recorder: Option<Arc<Recorder>>) -> Option<Watcher> {
+fn request_watcher(flavour: Flavour, is_shown: bool, recorder: Option<Arc<RequestRecorder>>) -> Option<RequestWatcher> {
     if !is_shown && recorder.is_none() {
         return None;
     }
-    Some(Arc::new(move |passed: &Passed<'_>| {
+    Some(Arc::new(move |passed: &ServedExchange<'_>| {
         if is_shown {
-            log(passed.record);
+            log_request(passed.record);
         }
         if let Some(recorder) = &recorder {
-            recorder.keep(passed.record, &Form::of(flavour, passed.request, passed.answer));
+            recorder.write_record(passed.record, &ResponseForm::classify(flavour, passed.request, passed.answer));
         }
     }))
 }
 
 /// Until somebody ends it, or its record cannot be kept.
-async fn over(endings: &mut Endings, recorder: Option<&Recorder>) {
+async fn wait_for_end(endings: &mut StopSignals, recorder: Option<&RequestRecorder>) {
     let Some(recorder) = recorder else { return endings.next().await };
-    futures_util::future::select(pin!(endings.next()), pin!(recorder.failed())).await;
+    futures_util::future::select(pin!(endings.next()), pin!(recorder.wait_for_failure())).await;
 }
 
-fn log(record: &Record) {
+fn log_request(record: &RequestRecord) {
     let status = if record.status == 0 { "lost".to_owned() } else { record.status.to_string() };
     // Whoever calls chooses these words, and they are not to act on a terminal.
-    let path = record::without_secrets(&record.path);
+    let path = recorder::redact_query(&record.path);
     let [method, path, user] = [&record.method, &path, &record.user].map(|word| word.escape_debug().to_string());
     let line = format!("{} {method:<6} {path} {status} {user}", record.entry);
-    let _ = writeln!(anstream::stderr(), "{}", styled(render::DIM, line));
+    let _ = writeln!(anstream::stderr(), "{}", apply_style(render::DIM, line));
 }
 
-fn unserved(error: &ServeError) -> Stop {
+fn serve_error(error: &ServeError) -> CommandError {
     match error {
-        ServeError::Setting(_) => unfit(error.to_string()),
+        ServeError::Spec(_) => invalid_world_error(error.to_string()),
         ServeError::Ports(..) => {
-            let stop = Stop::input(error.to_string());
-            stop.help("`--port` names the first of them; `--port 0` takes any that are free")
+            let stop = CommandError::input_error(error.to_string());
+            stop.with_help("`--port` names the first of them; `--port 0` takes any that are free")
         }
         ServeError::Port(..) => {
-            let stop = Stop::failed(error.to_string()).code(Code::LabUnserved);
-            stop.help("another program may use it, perhaps another lab; `--port 0` takes any that are free")
+            let stop = CommandError::failure(error.to_string()).with_code(FailureCode::LabUnserved);
+            stop.with_help("another program may use it, perhaps another lab; `--port 0` takes any that are free")
         }
-        ServeError::Certificate(_) => Stop::failed(error.to_string()).code(Code::LabUnserved).help("remove lab.pem to have a new one made"),
+        ServeError::Certificate(_) => {
+            CommandError::failure(error.to_string()).with_code(FailureCode::LabUnserved).with_help("remove lab.pem to have a new one made")
+        }
     }
 }

@@ -2,91 +2,96 @@
 //!
 //! What never enters: writing entries. They come with what they evidence.
 
+mod entry_lines;
 mod export;
-mod lines;
 mod prove;
 mod prune;
 mod rekey;
-mod when;
+mod time_argument;
 
 use std::collections::VecDeque;
 use std::io::{self, Write as _};
 use std::path::Path;
 
-use converger_core::document::is_hidden;
-use converger_core::evidence::{Entry, Sieve, Wanted, write_entry};
-use converger_core::failure::Code;
-use converger_ledger::{Checkpoint, Signer};
-use converger_runtime::ledger_reader::{self, beyond, parse_entry_at};
+use converger_core::document::is_invisible;
+use converger_core::evidence::{EntryFilter, EntryQuery, LedgerEntry, write_entry};
+use converger_core::failure::FailureCode;
+use converger_ledger::{Checkpoint, NoteSigner};
+use converger_runtime::ledger_reader::{self, entry_out_of_range_error, parse_entry_at};
 use converger_runtime::state_dir::run_blocking;
 use converger_runtime::{LedgerLocation, StateDirectory, StateLocation, ledger_key, witness};
 use converger_store::Store as _;
 use converger_store::StoreError;
 use serde_json::{Value as Json, json};
 
-use super::verify::Export;
-use super::{Stop, people, shown};
-use crate::cli::{Exporting, Ledger, LedgerPlace, LedgerSource, Proving, Resyncing, ShowingEntry, Tailing};
-use crate::exit::End;
+use super::verify::VerifiedExport;
+use super::{CommandError, finish_output, holds};
+use crate::cli::{ExportArgs, LedgerArgs, LedgerCommand, LedgerSourceArgs, ProveArgs, ResyncArgs, ShowEntryArgs, TailArgs};
+use crate::exit_status::ExitStatus;
 use crate::files::{OwnFile, Replaces};
-use crate::{fatal, files, host, output, screen};
+use crate::{fatal, files, host, line_wrap, output};
 
+pub(super) use entry_lines::render_entry;
 pub(super) use export::blob_path;
-pub(super) use lines::line;
 
 /// What is kept is not what was recorded.
-pub(super) fn broken(what: impl Into<String>) -> Stop {
-    ledger_reader::broken(what).into()
+pub(super) fn broken(what: impl Into<String>) -> CommandError {
+    ledger_reader::integrity_error(what).into()
 }
 
 /// The store cannot be read, or is not as it was recorded.
-pub(super) fn damaged(error: &StoreError) -> Stop {
-    ledger_reader::damaged(error).into()
+pub(super) fn damaged(error: &StoreError) -> CommandError {
+    ledger_reader::ledger_store_error(error).into()
 }
 
-pub(super) async fn ledger(ledger: &Ledger) -> Result<End, Stop> {
+pub(super) async fn run_ledger(ledger: &LedgerCommand) -> Result<ExitStatus, CommandError> {
     match ledger {
-        Ledger::Tail(tailing) => tail(tailing),
-        Ledger::Show(showing) => show(showing),
-        Ledger::Checkpoint(place) => checkpoint(place).await,
-        Ledger::Key(place) => print_key(place).await,
-        Ledger::Export(exporting) => export(exporting).await,
-        Ledger::Prove(proving) => prove(proving).await,
-        Ledger::Resync(resyncing) => resync(resyncing).await,
-        Ledger::Rekey(rekeying) => rekey::rekey(rekeying).await,
-        Ledger::Prune(pruning) => prune::prune(pruning).await,
+        LedgerCommand::Tail(tailing) => show_tail(tailing),
+        LedgerCommand::Show(showing) => show_entry(showing),
+        LedgerCommand::Checkpoint(place) => print_checkpoint(place).await,
+        LedgerCommand::Key(place) => print_key(place).await,
+        LedgerCommand::Export(exporting) => run_export(exporting).await,
+        LedgerCommand::Prove(proving) => run_prove(proving).await,
+        LedgerCommand::Resync(resyncing) => run_resync(resyncing).await,
+        LedgerCommand::Rekey(rekeying) => rekey::rekey(rekeying).await,
+        LedgerCommand::Prune(pruning) => prune::run_prune(pruning).await,
     }
 }
 
-fn tail(tailing: &Tailing) -> Result<End, Stop> {
+fn show_tail(tailing: &TailArgs) -> Result<ExitStatus, CommandError> {
     let mut out = String::new();
-    for (index, bytes) in last(tailing)? {
-        let text = if tailing.json { format!("{}\n", numbered(index, &bytes)?) } else { line(index, &parse_entry_at(index, &bytes)?) };
+    for (index, bytes) in last_entries(tailing)? {
+        let text =
+            if tailing.json { format!("{}\n", entry_json(index, &bytes)?) } else { render_entry(index, &parse_entry_at(index, &bytes)?) };
         out.push_str(&text);
     }
     let text = if out.is_empty() && !tailing.json { "no entries\n".to_owned() } else { out };
-    let written = if tailing.json { output::json(|to| write!(to, "{text}")) } else { write!(anstream::stdout(), "{}", screen::out(&text)) };
-    shown(written, End::Done)
+    let written = if tailing.json {
+        output::print_json(|to| write!(to, "{text}"))
+    } else {
+        write!(anstream::stdout(), "{}", line_wrap::wrap_for_stdout(&text))
+    };
+    finish_output(written, ExitStatus::Done)
 }
 
 /// Entries as they are kept, each with its place.
-type Kept = Vec<(u64, Vec<u8>)>;
+type StoredEntries = Vec<(u64, Vec<u8>)>;
 
 /// The last entries that are asked for.
-fn last(tailing: &Tailing) -> Result<Kept, Stop> {
-    let Tailing { source, count, .. } = tailing;
-    let (wanted, count) = (wanted(tailing)?, *count as usize);
-    if let Some(path) = &source.from.from {
-        let mut sieve = Sieve::of(wanted);
-        let mut last = exported(path, source, |_, entry| sieve.takes(entry))?.1;
+fn last_entries(tailing: &TailArgs) -> Result<StoredEntries, CommandError> {
+    let TailArgs { source, count, .. } = tailing;
+    let (wanted, count) = (entry_query(tailing)?, *count as usize);
+    if let Some(path) = &source.copy.from {
+        let mut sieve = EntryFilter::new(wanted);
+        let mut last = read_export(path, source, |_, entry| sieve.accepts(entry))?.1;
         return Ok(last.split_off(last.len().saturating_sub(count)));
     }
-    shelf(source)?.read(|book| {
-        let (size, mut last, mut sieve) = (book.heads()?.all.size, VecDeque::new(), Sieve::of(wanted.clone()));
+    ledger_location(source)?.read(|book| {
+        let (size, mut last, mut sieve) = (book.heads()?.all.size, VecDeque::new(), EntryFilter::new(wanted.clone()));
         // Where nothing is left out the others need not be read.
         let first = if wanted.is_all() { size.saturating_sub(count as u64) } else { 0 };
-        book.each::<Stop>(first, size, |index, bytes| {
-            if wanted.is_all() || sieve.takes(&book.entry(index, bytes)?) {
+        book.for_each_entry::<CommandError>(first, size, |index, bytes| {
+            if wanted.is_all() || sieve.accepts(&book.parse_entry(index, bytes)?) {
                 last.push_back((index, bytes.to_vec()));
             }
             if last.len() > count {
@@ -99,30 +104,34 @@ fn last(tailing: &Tailing) -> Result<Kept, Stop> {
 }
 
 /// Which entries are asked for.
-fn wanted(Tailing { run, guest, kind, since, .. }: &Tailing) -> Result<Wanted, Stop> {
-    let since_ms = since.as_deref().map(|since| when::ms("--since", since, host::now_ms())).transpose()?;
-    Ok(Wanted { run: run.clone(), guest: *guest, kind: kind.as_deref().map(Into::into), since_ms })
+fn entry_query(TailArgs { run, guest, kind, since, .. }: &TailArgs) -> Result<EntryQuery, CommandError> {
+    let since_ms = since.as_deref().map(|since| time_argument::parse_time_ms("--since", since, host::now_ms())).transpose()?;
+    Ok(EntryQuery { run: run.clone(), guest: *guest, kind: kind.as_deref().map(Into::into), since_ms })
 }
 
 /// The state directory that is read.
-fn shelf(source: &LedgerSource) -> Result<LedgerLocation, Stop> {
-    match &source.from.db {
+fn ledger_location(source: &LedgerSourceArgs) -> Result<LedgerLocation, CommandError> {
+    match &source.copy.db {
         Some(directory) => Ok(LedgerLocation::from_directory(directory)),
         None => Ok(LedgerLocation::from_config(source.config.as_deref())?),
     }
 }
 
 /// One entry as it is kept.
-fn one(source: &LedgerSource, index: u64) -> Result<Vec<u8>, Stop> {
-    let Some(path) = &source.from.from else { return Ok(shelf(source)?.read(|book| book.one(index))?) };
-    let (size, found) = exported(path, source, |own, _| own == index)?;
-    found.into_iter().next().map(|(_, bytes)| bytes).ok_or_else(|| beyond(index, size).into())
+fn read_entry(source: &LedgerSourceArgs, index: u64) -> Result<Vec<u8>, CommandError> {
+    let Some(path) = &source.copy.from else { return Ok(ledger_location(source)?.read(|book| book.read_entry(index))?) };
+    let (size, found) = read_export(path, source, |own, _| own == index)?;
+    found.into_iter().next().map(|(_, bytes)| bytes).ok_or_else(|| entry_out_of_range_error(index, size).into())
 }
 
 /// How many entries an export has, which was checked whole, and those of them that are meant.
-fn exported(path: &Path, source: &LedgerSource, mut is_meant: impl FnMut(u64, &Entry) -> bool) -> Result<(u64, Kept), Stop> {
+fn read_export(
+    path: &Path,
+    source: &LedgerSourceArgs,
+    mut is_meant: impl FnMut(u64, &LedgerEntry) -> bool,
+) -> Result<(u64, StoredEntries), CommandError> {
     let (mut size, mut meant, mut unwritten) = (0, Vec::new(), None);
-    let export = Export::open(path, source.from.key.as_deref(), |index, entry| {
+    let export = VerifiedExport::open(path, source.copy.key.as_deref(), |index, entry| {
         size = index + 1;
         if is_meant(index, &entry) {
             match write_entry(&entry) {
@@ -131,34 +140,34 @@ fn exported(path: &Path, source: &LedgerSource, mut is_meant: impl FnMut(u64, &E
             }
         }
     })?;
-    export.tell_note();
+    export.print_note();
     match unwritten {
-        Some(error) => Err(Stop::failed(format!("an entry cannot be written: {error}"))),
+        Some(error) => Err(CommandError::failure(format!("an entry cannot be written: {error}"))),
         None => Ok((size, meant)),
     }
 }
 
 /// An entry as it is kept, with its place.
-pub(super) fn numbered(index: u64, entry: &[u8]) -> Result<Json, Stop> {
+pub(super) fn entry_json(index: u64, entry: &[u8]) -> Result<Json, CommandError> {
     let entry: Json = serde_json::from_slice(entry).map_err(|error| broken(format!("entry {index} is no JSON: {error}")))?;
     Ok(json!({ "index": index, "entry": entry }))
 }
 
-fn show(showing: &ShowingEntry) -> Result<End, Stop> {
-    let bytes = one(&showing.source, showing.index)?;
-    let (json, line) = (numbered(showing.index, &bytes)?, line(showing.index, &parse_entry_at(showing.index, &bytes)?));
+fn show_entry(showing: &ShowEntryArgs) -> Result<ExitStatus, CommandError> {
+    let bytes = read_entry(&showing.source, showing.index)?;
+    let (json, line) = (entry_json(showing.index, &bytes)?, render_entry(showing.index, &parse_entry_at(showing.index, &bytes)?));
     let written = if showing.json {
-        output::json(|out| writeln!(out, "{json}"))
+        output::print_json(|out| writeln!(out, "{json}"))
     } else {
-        writeln!(anstream::stdout(), "{line}{}", plain_json(&json["entry"]))
+        writeln!(anstream::stdout(), "{line}{}", escape_json(&json["entry"]))
     };
-    shown(written, End::Done)
+    finish_output(written, ExitStatus::Done)
 }
 
 /// JSON over several lines in which no character acts on a terminal or is overlooked; it still is the same JSON.
-fn plain_json(json: &Json) -> String {
+fn escape_json(json: &Json) -> String {
     let escaped = |character: char| {
-        let is_plain = character == '\n' || !is_hidden(character);
+        let is_plain = character == '\n' || !is_invisible(character);
         if is_plain {
             character.to_string()
         } else {
@@ -173,14 +182,14 @@ fn location(shelf: &LedgerLocation) -> StateLocation {
 }
 
 /// Opens the state directory of a ledger for writing.
-pub(super) async fn open_state(shelf: &LedgerLocation) -> Result<StateDirectory, Stop> {
+pub(super) async fn open_state(shelf: &LedgerLocation) -> Result<StateDirectory, CommandError> {
     Ok(StateDirectory::open(&location(shelf), fatal::end_process()).await?)
 }
 
 /// A ledger as far as it is signed now.
-struct Signed {
-    shelf: LedgerLocation,
-    signer: Signer,
+struct SignedLedger {
+    location: LedgerLocation,
+    signer: NoteSigner,
     checkpoint: Checkpoint,
     /// The checkpoint as it is given to everybody.
     text: String,
@@ -188,90 +197,95 @@ struct Signed {
 
 /// Signs what is durable and nothing else: nothing that a checkpoint says can be lost. How much that is the open store tells; a file that is
 /// only looked at may have more than the disk has.
-async fn sign(config: Option<&Path>) -> Result<Signed, Stop> {
+async fn sign_ledger(config: Option<&Path>) -> Result<SignedLedger, CommandError> {
     let shelf = LedgerLocation::from_config(config)?;
     // Where there is no ledger none is made, and where the witness has seen another one nothing is written.
-    shelf.must_be_there()?;
+    shelf.check_exists()?;
     let state = open_state(&shelf).await?;
     let signer = {
         let state = state.clone();
-        run_blocking(move || ledger_key::signer(&state)).await?
+        run_blocking(move || ledger_key::load_or_create_signer(&state)).await?
     };
     // The key may have been named just now, and whoever keeps an eye on the ledger is to know.
     state.attest_ledger().await?;
     let head = state.store().heads().await.map_err(|error| damaged(&error))?.durable;
     // What is said to be the root is believed once the entries lead to it: a signature is for ever.
-    shelf.read(|book| book.leads_to(head))?;
+    shelf.read(|book| book.check_root(head))?;
     let checkpoint = Checkpoint { origin: signer.verifier().name().to_owned(), size: head.size, root: head.root };
     let text = checkpoint.sign(&signer);
-    Ok(Signed { shelf, signer, checkpoint, text })
+    Ok(SignedLedger { location: shelf, signer, checkpoint, text })
 }
 
-async fn checkpoint(place: &LedgerPlace) -> Result<End, Stop> {
-    let signed = sign(place.config.as_deref()).await?;
-    shown(write!(io::stdout(), "{}", signed.text), End::Done)
+async fn print_checkpoint(place: &LedgerArgs) -> Result<ExitStatus, CommandError> {
+    let signed = sign_ledger(place.config.as_deref()).await?;
+    finish_output(write!(io::stdout(), "{}", signed.text), ExitStatus::Done)
 }
 
-async fn print_key(place: &LedgerPlace) -> Result<End, Stop> {
-    let signed = sign(place.config.as_deref()).await?;
-    shown(writeln!(io::stdout(), "{}", signed.signer.verifier()), End::Done)
+async fn print_key(place: &LedgerArgs) -> Result<ExitStatus, CommandError> {
+    let signed = sign_ledger(place.config.as_deref()).await?;
+    finish_output(writeln!(io::stdout(), "{}", signed.signer.verifier()), ExitStatus::Done)
 }
 
-async fn export(exporting: &Exporting) -> Result<End, Stop> {
-    let signed = sign(exporting.place.config.as_deref()).await?;
-    let exported = match signed.shelf.read(|book| export::export(book, &signed, &exporting.directory, exporting.overwrite.overwrite))? {
-        Some(exported) => exported,
-        // Something was let go after it was signed, and the entry that says so is not among those that are: once more, with it.
-        None => {
-            let signed = sign(exporting.place.config.as_deref()).await?;
-            let lost =
-                || Stop::broken(Code::EvidenceMissing, "something that entries name is not kept, and no entry says that it was let go");
-            signed
-                .shelf
-                .read(|book| export::export(book, &signed, &exporting.directory, exporting.overwrite.overwrite))?
-                .ok_or_else(lost)?
-        }
-    };
-    let directory = files::shown(&exporting.directory);
+async fn run_export(exporting: &ExportArgs) -> Result<ExitStatus, CommandError> {
+    let signed = sign_ledger(exporting.ledger.config.as_deref()).await?;
+    let exported =
+        match signed.location.read(|book| export::write_export(book, &signed, &exporting.directory, exporting.overwrite.overwrite))? {
+            Some(exported) => exported,
+            // Something was let go after it was signed, and the entry that says so is not among those that are: once more, with it.
+            None => {
+                let signed = sign_ledger(exporting.ledger.config.as_deref()).await?;
+                let lost = || {
+                    CommandError::evidence_error(
+                        FailureCode::EvidenceMissing,
+                        "something that entries name is not kept, and no entry says that it was let go",
+                    )
+                };
+                signed
+                    .location
+                    .read(|book| export::write_export(book, &signed, &exporting.directory, exporting.overwrite.overwrite))?
+                    .ok_or_else(lost)?
+            }
+        };
+    let directory = files::display_path(&exporting.directory);
     let text = format!(
         "{} entries and {} other files are in {directory}; `converger verify {directory}` checks them anywhere\n",
-        exported.entries, exported.kept
+        exported.entries, exported.blobs
     );
-    shown(write!(anstream::stdout(), "{text}"), End::Done)
+    finish_output(write!(anstream::stdout(), "{text}"), ExitStatus::Done)
 }
 
-async fn resync(resyncing: &Resyncing) -> Result<End, Stop> {
-    let reason = people::remark(&resyncing.reason, "why")?;
-    let shelf = LedgerLocation::from_config(resyncing.place.config.as_deref())?;
+async fn run_resync(resyncing: &ResyncArgs) -> Result<ExitStatus, CommandError> {
+    let reason = holds::check_reason(&resyncing.reason, "why")?;
+    let shelf = LedgerLocation::from_config(resyncing.ledger.config.as_deref())?;
     let witness = shelf.witness.as_deref().ok_or_else(|| {
-        Stop::input("no witness is named, so that nothing keeps the state directory from being used")
-            .help("`witness = \"/other/storage/converger.checkpoint\"` in `[ledger]` of converger.toml names one")
+        CommandError::input_error("no witness is named, so that nothing keeps the state directory from being used")
+            .with_help("`witness = \"/other/storage/converger.checkpoint\"` in `[ledger]` of converger.toml names one")
     })?;
-    witness::is_apart(&shelf.directory, witness)?;
-    shelf.must_be_there()?;
+    witness::check_separate(&shelf.directory, witness)?;
+    shelf.check_exists()?;
     let size = {
         let (state, witness) = (StateDirectory::open_unwitnessed(&location(&shelf), fatal::end_process())?, witness.to_owned());
         run_blocking(move || witness::resync(&state, &witness, &reason)).await?
     };
-    let directory = files::shown(&shelf.directory);
+    let directory = files::display_path(&shelf.directory);
     let text = format!("{directory} is in service again; what the witness had seen of its {size} entries and is not here stays lost\n");
-    shown(write!(anstream::stdout(), "{text}"), End::Done)
+    finish_output(write!(anstream::stdout(), "{text}"), ExitStatus::Done)
 }
 
-async fn prove(proving: &Proving) -> Result<End, Stop> {
+async fn run_prove(proving: &ProveArgs) -> Result<ExitStatus, CommandError> {
     let replaces = Replaces::own(OwnFile::Receipt, proving.overwrite.overwrite);
     if let Some(path) = &proving.out {
-        super::not_kept(path, proving.place.config.as_deref())?;
+        super::check_output_is_no_state(path, proving.ledger.config.as_deref())?;
         super::may_replace(path, replaces)?;
     }
-    let signed = sign(proving.place.config.as_deref()).await?;
-    let (what, receipt) = signed.shelf.read(|book| prove::prove(book, &signed, &proving.what))?;
+    let signed = sign_ledger(proving.ledger.config.as_deref()).await?;
+    let (what, receipt) = signed.location.read(|book| prove::prove(book, &signed, &proving.what))?;
     match &proving.out {
-        None => shown(write!(io::stdout(), "{receipt}"), End::Done),
+        None => finish_output(write!(io::stdout(), "{receipt}"), ExitStatus::Done),
         Some(path) => {
-            files::replace(path, replaces, |file| file.write_all(receipt.as_bytes())).map_err(|error| super::unwritten(path, &error))?;
-            let text = format!("{what} is proven by {0}; `converger verify {0} --key ...` checks it alone\n", files::shown(path));
-            shown(write!(anstream::stdout(), "{text}"), End::Done)
+            files::replace(path, replaces, |file| file.write_all(receipt.as_bytes())).map_err(|error| super::write_error(path, &error))?;
+            let text = format!("{what} is proven by {0}; `converger verify {0} --key ...` checks it alone\n", files::display_path(path));
+            finish_output(write!(anstream::stdout(), "{text}"), ExitStatus::Done)
         }
     }
 }

@@ -5,77 +5,80 @@ use std::io::{self, Write as _};
 use std::path::Path;
 
 use converger_core::apply::{
-    Fact, Findings, History, Operation, OperationId, Outcome, Record, Release, Resolution, RunId, write_operation, write_outcome,
+    Fact, Findings, JournalRecord, Operation, OperationHistory, OperationId, Outcome, ReleaseCondition, Resolution, RunId, write_operation,
+    write_outcome,
 };
-use converger_core::failure::Code;
+use converger_core::failure::FailureCode;
 use converger_core::guest::Vmid;
-use converger_core::moment;
 use converger_core::refusal::Refusal;
+use converger_core::timestamp;
 use converger_runtime::state_dir::{self, LockOutcome, WriteOutcome, store_error};
 use converger_runtime::{LedgerLocation, LedgerReader, StateDirectory, StateLocation};
-use converger_store::{Batch, EnvironmentLock, Filter, Standing, Write};
+use converger_store::{Batch, EnvironmentLock, OperationFilter, OperationStatus, StoreWrite};
 use serde_json::{Value as Json, json};
 
-use super::apply::UNDER_WAY;
-use super::people::remark;
-use super::{Stop, inputs, shown};
-use crate::cli::{Listing, Ops, Place, Resolving, Showing};
-use crate::exit::End;
-use crate::render::{self, styled, theirs};
-use crate::{files, host, output, screen};
+use super::apply::IN_FLIGHT;
+use super::holds::check_reason;
+use super::{CommandError, finish_output, inputs};
+use crate::cli::{EnvironmentArgs, OpsCommand, OpsListArgs, OpsResolveArgs, OpsShowArgs};
+use crate::exit_status::ExitStatus;
+use crate::render::{self, apply_style, quote_untrusted};
+use crate::{files, host, line_wrap, output};
 
-pub(super) async fn ops(ops: &Ops) -> Result<End, Stop> {
+pub(super) async fn run_ops(ops: &OpsCommand) -> Result<ExitStatus, CommandError> {
     match ops {
-        Ops::List(listing) => list(listing),
-        Ops::Show(showing) => show(showing),
-        Ops::Resolve(resolving) => resolve(resolving).await,
+        OpsCommand::List(listing) => list_operations(listing),
+        OpsCommand::Show(showing) => show_operation(showing),
+        OpsCommand::Resolve(resolving) => resolve_operation(resolving).await,
     }
 }
 
 /// Where it is looked: nothing is made or opened for writing, so that it can be looked at on a disk that is full or cannot be written to.
-fn shelf(place: &Place) -> Result<LedgerLocation, Stop> {
+fn ledger_location(place: &EnvironmentArgs) -> Result<LedgerLocation, CommandError> {
     let config = inputs::load_config(place.config.as_deref(), &inputs::parse_environment(&place.environment)?)?;
     Ok(LedgerLocation::from_directory(&StateLocation::from_config(&config)?.directory))
 }
 
-fn list(listing: &Listing) -> Result<End, Stop> {
-    let environment = Some(inputs::parse_environment(&listing.place.environment)?);
+fn list_operations(listing: &OpsListArgs) -> Result<ExitStatus, CommandError> {
+    let environment = Some(inputs::parse_environment(&listing.target.environment)?);
     let standing = match (listing.held, listing.open) {
-        (true, _) => Some(Standing::Held),
-        (_, true) => Some(Standing::Open),
+        (true, _) => Some(OperationStatus::Held),
+        (_, true) => Some(OperationStatus::Open),
         _ => None,
     };
     let unknown = |what: &str, id: &str| {
-        Stop::input(format!("`{}` is not the id of {what}", id.escape_debug())).help("ids stand in `ops list` and in result.json")
+        CommandError::input_error(format!("`{}` is not the id of {what}", id.escape_debug()))
+            .with_help("ids stand in `ops list` and in result.json")
     };
     let run = listing.run.as_deref().map(|id| RunId::new(id).ok_or_else(|| unknown("a run", id))).transpose()?;
     let before = listing.before.as_deref().map(|id| OperationId::new(id).ok_or_else(|| unknown("an operation", id))).transpose()?;
-    let filter = Filter { environment, run, vmid: listing.vmid, standing, before };
-    let read = |book: &LedgerReader| book.looked().operations(&filter, listing.limit).map_err(|error| Stop::from(store_error(&error)));
-    let shelf = shelf(&listing.place)?;
-    let histories = shelf.read_if_there(read)?.unwrap_or_default();
-    let said = said(listing)?;
+    let filter = OperationFilter { environment, run, vmid: listing.vmid, status: standing, before };
+    let read =
+        |book: &LedgerReader| book.store_view().operations(&filter, listing.limit).map_err(|error| CommandError::from(store_error(&error)));
+    let shelf = ledger_location(&listing.target)?;
+    let histories = shelf.read_if_present(read)?.unwrap_or_default();
+    let said = load_hold_notices(listing)?;
     let written = if listing.json {
-        let lines: Vec<Json> = said.iter().map(Said::json).chain(histories.iter().map(as_json)).collect();
-        output::json(|out| lines.iter().try_for_each(|line| writeln!(out, "{line}")))
+        let lines: Vec<Json> = said.iter().map(HoldNotice::to_json).chain(histories.iter().map(history_json)).collect();
+        output::print_json(|out| lines.iter().try_for_each(|line| writeln!(out, "{line}")))
     } else {
-        let said: String = said.iter().map(|said| format!("{}\n", styled(render::YELLOW, said.line()))).collect();
+        let said: String = said.iter().map(|said| format!("{}\n", apply_style(render::YELLOW, said.render()))).collect();
         let said = if said.is_empty() { said } else { format!("{said}\n") };
-        let widths = Widths::of(&histories);
-        let lines: String = histories.iter().map(|history| line(history, &widths)).collect();
-        let lines = if lines.is_empty() { none(listing, &shelf.directory) } else { lines };
-        write!(anstream::stdout(), "{}", screen::out(&format!("{said}{lines}{}", older(&histories, listing))))
+        let widths = ColumnWidths::measure(&histories);
+        let lines: String = histories.iter().map(|history| render_line(history, &widths)).collect();
+        let lines = if lines.is_empty() { describe_empty_list(listing, &shelf.directory) } else { lines };
+        write!(anstream::stdout(), "{}", line_wrap::wrap_for_stdout(&format!("{said}{lines}{}", older_hint(&histories, listing))))
     };
     // Also of those that have no room in the list.
-    let held = Filter { standing: Some(Standing::Held), before: None, ..filter.clone() };
-    let any = |book: &LedgerReader| book.looked().operations(&held, 1).map_err(|error| Stop::from(store_error(&error)));
-    let is_held = !listing.open && shelf.read_if_there(any)?.is_some_and(|histories| !histories.is_empty());
-    shown(written, if is_held { End::Held } else { End::Done })
+    let held = OperationFilter { status: Some(OperationStatus::Held), before: None, ..filter.clone() };
+    let any = |book: &LedgerReader| book.store_view().operations(&held, 1).map_err(|error| CommandError::from(store_error(&error)));
+    let is_held = !listing.open && shelf.read_if_present(any)?.is_some_and(|histories| !histories.is_empty());
+    finish_output(written, if is_held { ExitStatus::Held } else { ExitStatus::Done })
 }
 
 /// That there is nothing of what was asked for, and where else to look.
-fn none(listing: &Listing, directory: &Path) -> String {
-    let journal = files::shown(directory);
+fn describe_empty_list(listing: &OpsListArgs, directory: &Path) -> String {
+    let journal = files::display_path(directory);
     match (listing.held, listing.open) {
         (true, _) => format!(
             "no operation is held, by the journal in {journal}; `--open` shows those that are under way, or were left by a process that died\n"
@@ -86,13 +89,13 @@ fn none(listing: &Listing, directory: &Path) -> String {
 }
 
 /// Where the list ends, though there may be more.
-fn older(histories: &[History], listing: &Listing) -> String {
+fn older_hint(histories: &[OperationHistory], listing: &OpsListArgs) -> String {
     let last = histories.last().filter(|_| histories.len() == listing.limit as usize);
     last.map_or_else(String::new, |last| format!("the newest {}; `--before {}` shows older ones\n", listing.limit, last.id().as_str()))
 }
 
 /// What somebody said that keeps the program from acting, as long as it lasts: a freeze, or the hold of a guest.
-struct Said {
+struct HoldNotice {
     /// The guest that is held; none: everything is frozen.
     guest: Option<Vmid>,
     reason: Box<str>,
@@ -100,16 +103,16 @@ struct Said {
     by: Option<(Box<str>, u64)>,
 }
 
-impl Said {
-    fn line(&self) -> String {
+impl HoldNotice {
+    fn render(&self) -> String {
         let what = self.guest.map_or_else(|| "frozen".to_owned(), |guest| format!("guest {guest} held"));
         match &self.by {
-            Some((by, at_ms)) => format!("{what} {}", word_of(by, &self.reason, *at_ms)),
-            None => format!("{what} by converger.toml: {}", theirs(&self.reason)),
+            Some((by, at_ms)) => format!("{what} {}", describe_author(by, &self.reason, *at_ms)),
+            None => format!("{what} by converger.toml: {}", quote_untrusted(&self.reason)),
         }
     }
 
-    fn json(&self) -> Json {
+    fn to_json(&self) -> Json {
         let by = self.by.as_ref().map(|(by, at_ms)| json!({ "who": by, "at_ms": at_ms }));
         let word = if self.guest.is_some() { "hold" } else { "freeze" };
         json!({ "schema": "converger.said/1", "said": word, "guest": self.guest, "reason": self.reason, "by": by })
@@ -117,145 +120,149 @@ impl Said {
 }
 
 /// All of it that concerns what is listed.
-fn said(listing: &Listing) -> Result<Vec<Said>, Stop> {
+fn load_hold_notices(listing: &OpsListArgs) -> Result<Vec<HoldNotice>, CommandError> {
     if listing.open {
         return Ok(Vec::new());
     }
-    let environment = inputs::parse_environment(&listing.place.environment)?;
-    let config = inputs::load_config(listing.place.config.as_deref(), &environment)?;
+    let environment = inputs::parse_environment(&listing.target.environment)?;
+    let config = inputs::load_config(listing.target.config.as_deref(), &environment)?;
     let remembered = state_dir::peek_conditions(&config, &environment)?;
-    let frozen = remembered.freeze.map(|freeze| Said { guest: None, reason: freeze.reason, by: Some((freeze.by, freeze.at_ms)) });
-    let written = config.circumstances.freeze.map(|reason| Said { guest: None, reason: reason.into(), by: None });
+    let frozen = remembered.freeze.map(|freeze| HoldNotice { guest: None, reason: freeze.reason, by: Some((freeze.by, freeze.at_ms)) });
+    let written = config.circumstances.freeze.map(|reason| HoldNotice { guest: None, reason: reason.into(), by: None });
     let holds = remembered.holds.into_iter().filter(|hold| listing.vmid.is_none_or(|vmid| vmid == hold.vmid));
-    let held = holds.map(|hold| Said { guest: Some(hold.vmid), reason: hold.reason, by: Some((hold.by, hold.at_ms)) });
+    let held = holds.map(|hold| HoldNotice { guest: Some(hold.vmid), reason: hold.reason, by: Some((hold.by, hold.at_ms)) });
     Ok(frozen.into_iter().chain(written).chain(held).collect())
 }
 
 /// Who said something, when and why.
-pub(super) fn word_of(by: &str, reason: &str, at_ms: u64) -> String {
-    format!("by {} since {}: {}", theirs(by), utc(at_ms), theirs(reason))
+pub(super) fn describe_author(by: &str, reason: &str, at_ms: u64) -> String {
+    format!("by {} since {}: {}", quote_untrusted(by), format_utc(at_ms), quote_untrusted(reason))
 }
 
-fn show(showing: &Showing) -> Result<End, Stop> {
-    let history = find(&showing.place, &showing.id)?;
+fn show_operation(showing: &OpsShowArgs) -> Result<ExitStatus, CommandError> {
+    let history = find_operation(&showing.target, &showing.id)?;
     let written = if showing.json {
-        output::json(|out| writeln!(out, "{}", as_json(&history)))
+        output::print_json(|out| writeln!(out, "{}", history_json(&history)))
     } else {
-        write!(anstream::stdout(), "{}", screen::out(&text(&history)))
+        write!(anstream::stdout(), "{}", line_wrap::wrap_for_stdout(&render_history(&history)))
     };
-    shown(written, End::Done)
+    finish_output(written, ExitStatus::Done)
 }
 
 /// An operation of this environment. One of another is not there: whoever names the wrong one has the wrong guest in mind.
-fn find(place: &Place, id: &str) -> Result<History, Stop> {
+fn find_operation(place: &EnvironmentArgs, id: &str) -> Result<OperationHistory, CommandError> {
     let environment = inputs::parse_environment(&place.environment)?;
     let unknown = || {
-        let stop = Stop::input(format!("there is no operation `{}` in `{environment}`", id.escape_debug()));
-        stop.help(format!("`converger ops list {environment}` shows them"))
+        let stop = CommandError::input_error(format!("there is no operation `{}` in `{environment}`", id.escape_debug()));
+        stop.with_help(format!("`converger ops list {environment}` shows them"))
     };
     let id = OperationId::new(id).ok_or_else(unknown)?;
-    let history = shelf(place)?.read_if_there(|book| book.operation(&id))?.flatten().ok_or_else(unknown)?;
+    let history = ledger_location(place)?.read_if_present(|book| book.operation(&id))?.flatten().ok_or_else(unknown)?;
     let own = &history.operation.environment;
     if *own != environment {
-        return Err(unknown().help(format!("it is one of `{own}`; if that is meant, name that environment")));
+        return Err(unknown().with_help(format!("it is one of `{own}`; if that is meant, name that environment")));
     }
     Ok(history)
 }
 
 /// A person says what became of an operation that is held; it is kept with their name and their reason.
-async fn resolve(resolving: &Resolving) -> Result<End, Stop> {
-    let reason = remark(&resolving.reason, "how you know")?;
-    let environment = inputs::parse_environment(&resolving.place.environment)?;
-    let state = inputs::open_state(resolving.place.config.as_deref(), &environment).await?;
-    let history = find(&resolving.place, &resolving.id)?;
+async fn resolve_operation(resolving: &OpsResolveArgs) -> Result<ExitStatus, CommandError> {
+    let reason = check_reason(&resolving.reason, "how you know")?;
+    let environment = inputs::parse_environment(&resolving.target.environment)?;
+    let state = inputs::open_state(resolving.target.config.as_deref(), &environment).await?;
+    let history = find_operation(&resolving.target, &resolving.id)?;
     let id = history.id().clone();
     let progress = history.progress();
     if !progress.is_held() && !progress.is_open() {
-        return Err(Stop::refused(&Refusal::operation_not_held(id.as_str(), standing(&history))));
+        return Err(CommandError::refusal_error(&Refusal::operation_not_held(id.as_str(), status_word(&history))));
     }
     // What has no end is somebody's as long as a process drives the environment; afterwards a person may know what no reading can tell.
     // Its environment is driven by nobody until all of it is written.
-    let (_lock, left) = progress.is_open().then(|| left(&state, &resolving.place, &id)).transpose()?.unzip();
+    let (_lock, left) = progress.is_open().then(|| end_abandoned(&state, &resolving.target, &id)).transpose()?.unzip();
     let resolution = Resolution::ALL.into_iter().find(|own| own.word() == resolving.r#as);
-    let resolution = resolution.ok_or_else(|| Stop::input("an operation is resolved as `done`, `failed` or `not-run`"))?;
-    let record = Record::Resolved { id, resolution, by: host::actor().into(), reason, at_ms: host::now_ms() };
+    let resolution = resolution.ok_or_else(|| CommandError::input_error("an operation is resolved as `done`, `failed` or `not-run`"))?;
+    let record = JournalRecord::Resolved { id, resolution, by: host::actor().into(), reason, at_ms: host::now_ms() };
     let records = left.into_iter().chain([record]);
-    if let WriteOutcome::Refused(refusal) = state.write(Batch::new(records.map(Write::Record).collect())).await? {
-        return Err(Stop::refused(&refusal));
+    if let WriteOutcome::Refused(refusal) = state.write(Batch::new(records.map(StoreWrite::Record).collect())).await? {
+        return Err(CommandError::refusal_error(&refusal));
     }
     state.attest_ledger().await?;
     let guest = history.operation.guest.vmid;
     let holds = state.load_conditions(&history.operation.environment).await?.holds;
     let then = match holds.iter().find(|hold| hold.vmid == guest) {
-        Some(hold) => format!("guest {guest} stays held {}", word_of(&hold.by, &hold.reason, hold.at_ms)),
+        Some(hold) => format!("guest {guest} stays held {}", describe_author(&hold.by, &hold.reason, hold.at_ms)),
         None => format!("guest {guest} is free again"),
     };
-    let late = may_come(&history).filter(|_| resolution != Resolution::Done).map_or_else(String::new, |until| {
-        format!("{} what was sent may still come until {until}: look at the guest again after that\n", styled(render::YELLOW, "note:"))
+    let late = late_change_deadline(&history).filter(|_| resolution != Resolution::Done).map_or_else(String::new, |until| {
+        format!("{} what was sent may still come until {until}: look at the guest again after that\n", apply_style(render::YELLOW, "note:"))
     });
-    let said = format!("{}operation {} is resolved as {}; {then}\n{late}", text(&history), resolving.id, resolution.word());
-    shown(write!(anstream::stdout(), "{}", screen::out(&said)), End::Done)
+    let said = format!("{}operation {} is resolved as {}; {then}\n{late}", render_history(&history), resolving.id, resolution.word());
+    finish_output(write!(anstream::stdout(), "{}", line_wrap::wrap_for_stdout(&said)), ExitStatus::Done)
 }
 
 /// Until when a change may still come, where that is not over.
-fn may_come(history: &History) -> Option<String> {
+fn late_change_deadline(history: &OperationHistory) -> Option<String> {
     let (outcome, _) = history.ended.as_ref()?;
     let Fact::Text(until) = outcome.findings().evidence.get("may_come_until")? else { return None };
-    moment::read(until).filter(|until| *until > host::now_ms() / 1000).map(moment::written)
+    timestamp::parse_timestamp(until).filter(|until| *until > host::now_ms() / 1000).map(timestamp::format_timestamp)
 }
 
 /// The end of an operation that was left without one, for a person to resolve: nobody drives its environment, and nobody will meanwhile.
-fn left(state: &StateDirectory, place: &Place, id: &OperationId) -> Result<(EnvironmentLock, Record), Stop> {
+fn end_abandoned(
+    state: &StateDirectory,
+    place: &EnvironmentArgs,
+    id: &OperationId,
+) -> Result<(EnvironmentLock, JournalRecord), CommandError> {
     let lock = match state.lock_environment(&inputs::parse_environment(&place.environment)?)? {
         LockOutcome::Taken(lock) => lock,
-        LockOutcome::Refused(refusal) => return Err(Stop::refused(&refusal)),
+        LockOutcome::Refused(refusal) => return Err(CommandError::refusal_error(&refusal)),
     };
     // It may have ended until now.
-    let history = find(place, id.as_str())?;
+    let history = find_operation(place, id.as_str())?;
     if !history.progress().is_open() {
-        return Err(Stop::refused(&Refusal::operation_not_held(id.as_str(), standing(&history))));
+        return Err(CommandError::refusal_error(&Refusal::operation_not_held(id.as_str(), status_word(&history))));
     }
-    let outcome = Outcome::held(Code::RunLeft, Release::Person, Findings::default());
-    Ok((lock, Record::Ended { id: id.clone(), outcome, at_ms: host::now_ms() }))
+    let outcome = Outcome::new_held(FailureCode::RunLeft, ReleaseCondition::Person, Findings::default());
+    Ok((lock, JournalRecord::Ended { id: id.clone(), outcome, at_ms: host::now_ms() }))
 }
 
-fn utc(at_ms: u64) -> String {
-    moment::written(at_ms / 1000)
+fn format_utc(at_ms: u64) -> String {
+    timestamp::format_timestamp(at_ms / 1000)
 }
 
 /// How it stands, in a word.
-fn standing(history: &History) -> &'static str {
+fn status_word(history: &OperationHistory) -> &'static str {
     match (&history.resolved, &history.ended) {
         (Some(resolved), _) => resolved.resolution.word(),
         (None, Some((outcome, _))) => outcome.end().word(),
-        (None, None) => UNDER_WAY,
+        (None, None) => IN_FLIGHT,
     }
 }
 
 /// How wide the columns of a list are.
 #[derive(Default)]
-struct Widths {
+struct ColumnWidths {
     id: usize,
     guest: usize,
     change: usize,
 }
 
-impl Widths {
-    fn of(histories: &[History]) -> Self {
+impl ColumnWidths {
+    fn measure(histories: &[OperationHistory]) -> Self {
         let widest = |text: fn(&Operation) -> String| histories.iter().map(|history| text(&history.operation).chars().count()).max();
         let id = |operation: &Operation| operation.id.as_str().to_owned();
         let change = |operation: &Operation| operation.step.change.word().to_owned();
-        Self { id: widest(id).unwrap_or(0), guest: widest(guest).unwrap_or(0), change: widest(change).unwrap_or(0) }
+        Self { id: widest(id).unwrap_or(0), guest: widest(describe_guest).unwrap_or(0), change: widest(change).unwrap_or(0) }
     }
 }
 
-fn guest(operation: &Operation) -> String {
-    format!("{} {} {}", operation.guest.vmid, operation.guest.kind, theirs(&operation.guest.name))
+fn describe_guest(operation: &Operation) -> String {
+    format!("{} {} {}", operation.guest.vmid, operation.guest.kind, quote_untrusted(&operation.guest.name))
 }
 
-fn line<'h>(history: &'h History, widths: &Widths) -> String {
+fn render_line<'h>(history: &'h OperationHistory, widths: &ColumnWidths) -> String {
     let operation = &history.operation;
-    let &Widths { id, guest: wide, change } = widths;
+    let &ColumnWidths { id, guest: wide, change } = widths;
     // Why it was held is over where somebody or a reading settled it.
     let ended = history.ended.as_ref().filter(|_| history.resolved.is_none());
     let reason = |outcome: &'h Outcome| outcome.code().map(|code| code.as_str()).or_else(|| render::nothing_sent(operation, outcome));
@@ -263,71 +270,71 @@ fn line<'h>(history: &'h History, widths: &Widths) -> String {
     let style = if history.progress().is_held() { render::RED } else { render::BOLD };
     format!(
         "{}  {:<id$}  {:<wide$}  {:<change$}  {}{code}\n",
-        utc(history.at_ms),
+        format_utc(history.at_ms),
         operation.id.as_str(),
-        guest(operation),
+        describe_guest(operation),
         operation.step.change.word(),
-        styled(style, standing(history)),
+        apply_style(style, status_word(history)),
     )
 }
 
 /// Operations in lines, as a part of something else.
-pub(super) fn lines(histories: &[History]) -> String {
-    let widths = Widths::of(histories);
-    histories.iter().map(|history| format!("  {}", line(history, &widths))).collect()
+pub(super) fn render_lines(histories: &[OperationHistory]) -> String {
+    let widths = ColumnWidths::measure(histories);
+    histories.iter().map(|history| format!("  {}", render_line(history, &widths))).collect()
 }
 
 /// An operation with why it was begun, and when that was decided and by whom.
-pub(super) fn explained(history: &History, decided: Option<&str>) -> String {
-    let row = |name: &str, value: &str| format!("  {} {value}\n", styled(render::CYAN, format!("{name:<10}")));
+pub(super) fn render_with_reason(history: &OperationHistory, decided: Option<&str>) -> String {
+    let row = |name: &str, value: &str| format!("  {} {value}\n", apply_style(render::CYAN, format!("{name:<10}")));
     let decided = decided.map(|decided| row("decision", decided)).unwrap_or_default();
-    format!("{}{}{decided}", text(history), row("why", &history.operation.step.why()))
+    format!("{}{}{decided}", render_history(history), row("why", &history.operation.step.reason_text()))
 }
 
-fn text(history: &History) -> String {
+fn render_history(history: &OperationHistory) -> String {
     let operation = &history.operation;
-    let mut text = line(history, &Widths::default());
+    let mut text = render_line(history, &ColumnWidths::default());
     let mut row = |name: &str, value: String| {
-        let _ = writeln!(text, "  {} {value}", styled(render::CYAN, format!("{name:<10}")));
+        let _ = writeln!(text, "  {} {value}", apply_style(render::CYAN, format!("{name:<10}")));
     };
     row("plan", operation.plan.to_string());
     row("run", operation.run.as_str().to_owned());
     row("node", operation.guest.node.as_str().to_owned());
     if let Some(sending) = history.sending.filter(|_| history.task.is_none()) {
-        row("sent", format!("at {}, or about to be", utc(sending.at_ms)));
+        row("sent", format!("at {}, or about to be", format_utc(sending.at_ms)));
     }
     if let Some((task, at_ms)) = &history.task {
-        row("task", format!("{} since {}", theirs(task.as_str()), utc(*at_ms)));
+        row("task", format!("{} since {}", quote_untrusted(task.as_str()), format_utc(*at_ms)));
     }
     if let Some((outcome, at_ms)) = &history.ended {
-        row("ended", format!("{} at {}", outcome.end().word(), utc(*at_ms)));
-        render::facts(&outcome.findings().evidence).into_iter().for_each(|fact| row("because", fact));
-        render::facts(&outcome.findings().observed).into_iter().for_each(|fact| row("observed", fact));
+        row("ended", format!("{} at {}", outcome.end().word(), format_utc(*at_ms)));
+        render::describe_facts(&outcome.findings().evidence).into_iter().for_each(|fact| row("because", fact));
+        render::describe_facts(&outcome.findings().observed).into_iter().for_each(|fact| row("observed", fact));
         if let (Outcome::Held { release, .. }, None) = (outcome, &history.resolved) {
-            row("next", next(*release, operation));
+            row("next", release_hint(*release, operation));
         }
     }
     if let Some(resolved) = &history.resolved {
-        let by = format!("{} by {}: {}", resolved.resolution.word(), theirs(&resolved.by), theirs(&resolved.reason));
+        let by = format!("{} by {}: {}", resolved.resolution.word(), quote_untrusted(&resolved.by), quote_untrusted(&resolved.reason));
         row("resolved", by);
     }
     text
 }
 
 /// What releases an operation that is held.
-fn next(release: Release, operation: &Operation) -> String {
+fn release_hint(release: ReleaseCondition, operation: &Operation) -> String {
     let (environment, id) = (&operation.environment, operation.id.as_str());
     let person = format!("look at the guest, then `converger ops resolve {environment} {id} --as done|failed|not-run --reason \"...\"`");
     match release {
-        Release::Reading => {
+        ReleaseCondition::Reading => {
             format!("the next apply reads the guest again, and settles it where that shows what became of it; otherwise {person}")
         }
-        Release::Person => person,
+        ReleaseCondition::Person => person,
     }
 }
 
 /// The operation and its end as they are stored, and what the journal has beside them.
-pub(super) fn as_json(history: &History) -> Json {
+pub(super) fn history_json(history: &OperationHistory) -> Json {
     let stored = |bytes: io::Result<Vec<u8>>| bytes.ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or(Json::Null);
     let resolved = history.resolved.as_ref().map(|resolved| {
         json!({ "resolution": resolved.resolution.word(), "by": resolved.by, "reason": resolved.reason, "at_ms": resolved.at_ms })

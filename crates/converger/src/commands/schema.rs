@@ -6,40 +6,40 @@ mod reports;
 
 use std::io::{self, Write};
 
-use converger_core::guest::{Kind, Vmid};
-use converger_core::normalize::{Effect, Features, Field, Role, Shape, TABLE as FIELDS};
+use converger_core::guest::{GuestKind, Vmid};
+use converger_core::normalize::{ChangeEffect, Field, FieldRole, HotplugFeatures, TABLE as FIELDS, ValueShape};
 use converger_core::observe;
 use converger_core::refusal::TABLE as CODES;
 use serde_json::{Map, Value as Json, json};
 
-use super::{Stop, shown};
-use crate::cli::Format;
-use crate::exit::End;
+use super::{CommandError, finish_output};
+use crate::cli::SchemaFormat;
+use crate::exit_status::ExitStatus;
 
-const DRAFT: &str = "https://json-schema.org/draft/2020-12/schema";
+const SCHEMA_DIALECT: &str = "https://json-schema.org/draft/2020-12/schema";
 
-pub(super) fn schema(format: Format) -> Result<End, Stop> {
+pub(super) fn print_schema(format: SchemaFormat) -> Result<ExitStatus, CommandError> {
     let schema = match format {
-        Format::Desired => desired(),
-        Format::Observation => observation(),
-        Format::Plan => plan(),
-        Format::Result => reports::result(),
-        Format::History => reports::history(),
-        Format::Said => reports::said(),
-        Format::Doctor => reports::doctor(),
-        Format::Pin => reports::pin(),
-        Format::Init => reports::init(),
-        Format::Entry => evidence::numbered(),
-        Format::Verified => evidence::verified(),
-        Format::Reproduced => evidence::reproduced(),
-        Format::Explained => evidence::explained(),
-        Format::Backtest => evidence::backtest(),
-        Format::Diff => evidence::diff(),
-        Format::Pruned => evidence::pruned(),
+        SchemaFormat::Desired => desired(),
+        SchemaFormat::Observation => observation(),
+        SchemaFormat::Plan => plan(),
+        SchemaFormat::Result => reports::result(),
+        SchemaFormat::History => reports::history(),
+        SchemaFormat::Said => reports::hold_notice(),
+        SchemaFormat::Doctor => reports::doctor_report(),
+        SchemaFormat::Pin => reports::pin_report(),
+        SchemaFormat::Init => reports::init_report(),
+        SchemaFormat::Entry => evidence::numbered_entry(),
+        SchemaFormat::Verified => evidence::verify_report(),
+        SchemaFormat::Reproduced => evidence::reproduce_report(),
+        SchemaFormat::Explained => evidence::explain_report(),
+        SchemaFormat::Backtest => evidence::backtest_report(),
+        SchemaFormat::Diff => evidence::diff_report(),
+        SchemaFormat::Pruned => evidence::prune_report(),
     };
     // Pretty-printing a value made here cannot fail; if it did, an empty line would be an honest answer.
     let text = serde_json::to_string_pretty(&schema).unwrap_or_default();
-    shown(writeln!(io::stdout(), "{text}"), End::Done)
+    finish_output(writeln!(io::stdout(), "{text}"), ExitStatus::Done)
 }
 
 const CHANGES: [&str; 5] = ["config.set", "reboot", "shutdown", "start", "stop"];
@@ -56,7 +56,7 @@ fn list(items: Json) -> Json {
     json!({ "type": "array", "items": items })
 }
 
-fn words(words: &[&str]) -> Json {
+fn enumeration(words: &[&str]) -> Json {
     json!({ "enum": words })
 }
 
@@ -81,20 +81,20 @@ fn or_null(schema: Json) -> Json {
 }
 
 fn desired() -> Json {
-    let managed = |field: &&Field| FIELDS.iter().any(|rule| rule.field == **field && rule.role == Role::Managed);
+    let managed = |field: &&Field| FIELDS.iter().any(|rule| rule.field == **field && rule.role == FieldRole::Managed);
     let config: Map<String, Json> =
         Field::ALL.iter().filter(managed).map(|field| (field.word().to_owned(), or_null(desired_value(field.shape())))).collect();
     let guest = object(
         &["vmid", "kind"],
         json!({
             "vmid": vmid(),
-            "kind": words(&Kind::WORDS),
+            "kind": enumeration(&GuestKind::WORDS),
             "name": { "type": "string", "pattern": "^[a-zA-Z0-9]([a-zA-Z0-9-]*[a-zA-Z0-9])?(\\.[a-zA-Z0-9]([a-zA-Z0-9-]*[a-zA-Z0-9])?)*$", "maxLength": 255 },
-            "state": words(&["running", "stopped"]),
+            "state": enumeration(&["running", "stopped"]),
             "config": { "type": "object", "additionalProperties": false, "properties": config },
-            "restart": words(&["never", "when-needed"]),
+            "restart": enumeration(&["never", "when-needed"]),
             "after": list(vmid()),
-            "stop": words(&["shutdown", "hard"]),
+            "stop": enumeration(&["shutdown", "hard"]),
             "stop_timeout": { "type": "string", "pattern": "^[1-9][0-9]*[sm]$" },
             "identity": identity(),
         }),
@@ -107,38 +107,38 @@ fn desired() -> Json {
             "guests": list(guest),
         }),
     );
-    head(&mut schema, "The declared state of one environment (desired.yaml, desired.json)");
+    add_header(&mut schema, "The declared state of one environment (desired.yaml, desired.json)");
     schema
 }
 
-fn head(schema: &mut Json, title: &str) {
+fn add_header(schema: &mut Json, title: &str) {
     if let Some(members) = schema.as_object_mut() {
-        members.insert("$schema".into(), json!(DRAFT));
+        members.insert("$schema".into(), json!(SCHEMA_DIALECT));
         members.insert("title".into(), json!(title));
     }
 }
 
 /// A value as desired.yaml writes it.
-fn desired_value(shape: Shape) -> Json {
+fn desired_value(shape: ValueShape) -> Json {
     match shape {
-        Shape::Mib => json!({ "type": "string", "pattern": "^(0|[1-9][0-9]*)(MiB|GiB|TiB)$" }),
-        Shape::Thousandths => json!({ "type": "string", "pattern": "^(0|[1-9][0-9]*)(\\.[0-9]{1,3})?$" }),
-        Shape::Boot => list(text()),
+        ValueShape::Mib => json!({ "type": "string", "pattern": "^(0|[1-9][0-9]*)(MiB|GiB|TiB)$" }),
+        ValueShape::Thousandths => json!({ "type": "string", "pattern": "^(0|[1-9][0-9]*)(\\.[0-9]{1,3})?$" }),
+        ValueShape::Boot => list(text()),
         shape => value(shape),
     }
 }
 
 /// A value as artifacts write it.
-fn value(shape: Shape) -> Json {
+fn value(shape: ValueShape) -> Json {
     let number = || json!({ "type": "integer", "minimum": 0, "maximum": u32::MAX });
     match shape {
-        Shape::Flag => json!({ "type": "boolean" }),
-        Shape::Count | Shape::Mib | Shape::Thousandths => number(),
-        Shape::Text => text(),
-        Shape::Tags => list(text()),
-        Shape::Startup => object(&[], json!({ "order": number(), "up": number(), "down": number() })),
-        Shape::Boot => json!({ "anyOf": [list(text()), text()] }),
-        Shape::Features => list(words(&Features::WORDS)),
+        ValueShape::Flag => json!({ "type": "boolean" }),
+        ValueShape::Count | ValueShape::Mib | ValueShape::Thousandths => number(),
+        ValueShape::Text => text(),
+        ValueShape::Tags => list(text()),
+        ValueShape::Startup => object(&[], json!({ "order": number(), "up": number(), "down": number() })),
+        ValueShape::Boot => json!({ "anyOf": [list(text()), text()] }),
+        ValueShape::Features => list(enumeration(&HotplugFeatures::WORDS)),
     }
 }
 
@@ -149,8 +149,8 @@ fn observation() -> Json {
     let guest = object(
         &["vmid", "kind", "node", "status"],
         json!({
-            "vmid": vmid(), "kind": words(&Kind::WORDS), "node": text(), "name": text(),
-            "status": words(&["running", "stopped", "unknown"]), "cause": cause(),
+            "vmid": vmid(), "kind": enumeration(&GuestKind::WORDS), "node": text(), "name": text(),
+            "status": enumeration(&["running", "stopped", "unknown"]), "cause": code_word(),
             "run_state": text(), "cpus": { "type": "integer" }, "maxmem": { "type": "integer" }, "source": text(),
             "lock": or_null(text()), "macs": list(text()), "ha": or_null(object(&[], json!({ "state": or_null(text()) }))),
             "template": { "type": "boolean" }, "protection": { "type": "boolean" }, "tags": list(text()), "identity": identity(),
@@ -167,22 +167,22 @@ fn observation() -> Json {
             "taken_at": { "type": "string", "pattern": "^\\d{4}-\\d{2}-\\d{2}T\\d{2}:\\d{2}:\\d{2}Z$" },
             "complete": { "type": "boolean" }, "quorate": { "type": "boolean" },
             "nodes": list(object(&["name", "online"], json!({ "name": text(), "online": { "type": "boolean" } }))),
-            "guests": list(guest), "unlisted": list(object(&["cause", "vmid"], json!({ "cause": cause(), "vmid": vmid() }))),
-            "unmanaged": { "type": "integer", "minimum": 0 }, "notes": notes(), "tag_case": words(&observe::TagCase::WORDS),
+            "guests": list(guest), "unlisted": list(object(&["cause", "vmid"], json!({ "cause": code_word(), "vmid": vmid() }))),
+            "unmanaged": { "type": "integer", "minimum": 0 }, "notes": notes(), "tag_case": enumeration(&observe::TagCase::WORDS),
         }),
     );
-    head(&mut schema, "One reading of an environment (current.json)");
+    add_header(&mut schema, "One reading of an environment (current.json)");
     schema
 }
 
 /// A word for machines as much as for people.
-fn cause() -> Json {
+fn code_word() -> Json {
     json!({ "type": "string", "pattern": "^[a-z0-9-]{1,64}$" })
 }
 
 /// What people should know about a reading.
 fn notes() -> Json {
-    list(object(&["code", "remedy", "text"], json!({ "code": cause(), "guest": vmid(), "remedy": text(), "text": text() })))
+    list(object(&["code", "remedy", "text"], json!({ "code": code_word(), "guest": vmid(), "remedy": text(), "text": text() })))
 }
 
 fn refusals() -> Json {
@@ -191,34 +191,34 @@ fn refusals() -> Json {
 
 fn refusal() -> Json {
     let codes: Vec<&str> = CODES.iter().map(|entry| entry.word).collect();
-    let stages = words(&["plan", "safety", "apply"]);
+    let stages = enumeration(&["plan", "safety", "apply"]);
     object(
         &["code", "evidence", "remedy", "stage"],
-        json!({ "code": words(&codes), "evidence": { "type": "object" }, "remedy": text(), "stage": stages }),
+        json!({ "code": enumeration(&codes), "evidence": { "type": "object" }, "remedy": text(), "stage": stages }),
     )
 }
 
 /// A field that a step changes.
 fn changed_field() -> Json {
-    let effects = [Effect::Recorded, Effect::Live, Effect::AtRestart].map(Effect::word);
-    object(&["after", "before", "effect"], json!({ "after": {}, "before": {}, "effect": words(&effects), "pending": {} }))
+    let effects = [ChangeEffect::Recorded, ChangeEffect::Live, ChangeEffect::AtRestart].map(ChangeEffect::word);
+    object(&["after", "before", "effect"], json!({ "after": {}, "before": {}, "effect": enumeration(&effects), "pending": {} }))
 }
 
 fn step() -> Json {
-    let fields = json!({ "type": "object", "propertyNames": words(&Field::WORDS), "additionalProperties": changed_field() });
+    let fields = json!({ "type": "object", "propertyNames": enumeration(&Field::WORDS), "additionalProperties": changed_field() });
     object(
         &["change", "class", "impact", "precondition", "reason", "risk", "undo"],
         json!({
-            "change": words(&CHANGES), "class": words(&CLASSES), "fields": fields, "impact": words(&IMPACTS),
-            "precondition": object(&["status"], json!({ "status": words(&["running", "stopped"]) })),
-            "reason": text(), "risk": words(&RISKS), "timeout_secs": { "type": "integer", "minimum": 1 },
+            "change": enumeration(&CHANGES), "class": enumeration(&CLASSES), "fields": fields, "impact": enumeration(&IMPACTS),
+            "precondition": object(&["status"], json!({ "status": enumeration(&["running", "stopped"]) })),
+            "reason": text(), "risk": enumeration(&RISKS), "timeout_secs": { "type": "integer", "minimum": 1 },
             "undo": { "type": "object" }, "wait": list(vmid()),
         }),
     )
 }
 
 /// What must be found again before any step of a guest.
-fn found() -> Json {
+fn precondition() -> Json {
     object(
         &["ha", "lock", "name", "protection", "tags", "template"],
         json!({
@@ -229,18 +229,18 @@ fn found() -> Json {
 }
 
 fn plan() -> Json {
-    let mut schema = plan_row();
-    head(&mut schema, "What would be done and what is refused (plan.json)");
+    let mut schema = plan_object();
+    add_header(&mut schema, "What would be done and what is refused (plan.json)");
     schema
 }
 
 /// The same as a part of something else.
-fn plan_row() -> Json {
+fn plan_object() -> Json {
     let guest = object(
         &["kind", "verdict", "vmid"],
         json!({
-            "kind": words(&Kind::WORDS), "name": text(), "pending_restart": { "const": true }, "precondition": found(), "refusals": refusals(),
-            "steps": list(step()), "verdict": words(&["converged", "steps", "refused"]), "vmid": vmid(),
+            "kind": enumeration(&GuestKind::WORDS), "name": text(), "pending_restart": { "const": true }, "precondition": precondition(), "refusals": refusals(),
+            "steps": list(step()), "verdict": enumeration(&["converged", "steps", "refused"]), "vmid": vmid(),
         }),
     );
     let body = object(
@@ -264,7 +264,7 @@ fn plan_row() -> Json {
     object(
         &["body", "digest", "judgement", "provenance", "schema", "summary"],
         json!({
-            "body": body, "digest": digest(), "judgement": judgement, "notes": notes(), "provenance": words(&["live", "replay"]),
+            "body": body, "digest": digest(), "judgement": judgement, "notes": notes(), "provenance": enumeration(&["live", "replay"]),
             "schema": { "const": converger_core::artifact::PLAN_SCHEMA }, "summary": summary,
         }),
     )

@@ -7,19 +7,19 @@ use std::pin::pin;
 use futures_util::future::{Either, pending, select};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::{Stop, inputs};
+use super::{CommandError, inputs};
 
 /// The signals that ask for an end.
-pub(super) struct Endings {
+pub(super) struct StopSignals {
     interrupt: Signal,
     terminate: Signal,
     /// Nothing, where whoever started us wants it to be ignored (`nohup`).
     hang_up: Option<Signal>,
 }
 
-impl Endings {
+impl StopSignals {
     /// Listens from here on. Inside of a runtime only.
-    pub(super) fn listen() -> Result<Self, Stop> {
+    pub(super) fn listen() -> Result<Self, CommandError> {
         let deaf = |error| inputs::limited(format!("cannot listen for signals: {error}"), "look at the limits of this process");
         let listen = |kind| signal(kind).map_err(deaf);
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -57,13 +57,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_terminal_is_closed_once_however_often_that_is_said() {
+    fn repeated_hangup_counts_once() {
         let runtime = super::super::runtime().map_err(|_| "no runtime").expect("one");
         runtime.block_on(async {
             // Whoever runs this test may have it ignored.
             let listen = |kind| signal(kind).expect("listens");
             let hang_up = Some(listen(SignalKind::hangup()));
-            let mut endings = Endings { interrupt: listen(SignalKind::interrupt()), terminate: listen(SignalKind::terminate()), hang_up };
+            let mut endings =
+                StopSignals { interrupt: listen(SignalKind::interrupt()), terminate: listen(SignalKind::terminate()), hang_up };
             let send = |signal| rustix::process::kill_process(rustix::process::getpid(), signal).expect("sent");
             send(rustix::process::Signal::HUP);
             endings.next().await;
@@ -76,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nohup_ignores_stays_ignored() {
+    fn hangup_ignored_by_nohup_stays_ignored() {
         assert!(ignores_hang_up("Name:\tconverger\nSigBlk:\t0000000000000000\nSigIgn:\t0000000000001001\n"));
         assert!(!ignores_hang_up("SigIgn:\t0000000000001000\nSigCgt:\t0000000000000001\n"));
         assert!(!ignores_hang_up(""));

@@ -6,11 +6,11 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::{Child, ChildStderr, Command, Stdio};
 
-use converger_lab::server::{Clock, Watcher};
+use converger_lab::server::{ClockMode, RequestWatcher};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::lab::Lab;
+use crate::lab::ScenarioLab;
 
 /// A start and a shutdown take longer than anything but a test that moves the clock.
 const WORLD: &str = "\
@@ -43,42 +43,42 @@ guests:
 ";
 
 /// Where a story plays.
-pub(crate) struct Stage {
-    pub(crate) room: TempDir,
-    lab: Lab,
+pub(crate) struct ApplyFixture {
+    pub(crate) directory: TempDir,
+    lab: ScenarioLab,
 }
 
-impl Stage {
-    pub(crate) fn set(desired: &str) -> Self {
-        Self::watched(desired, None)
+impl ApplyFixture {
+    pub(crate) fn new(desired: &str) -> Self {
+        Self::with_watcher(desired, None)
     }
 
     /// The same, where somebody is told of every request before its answer goes out.
-    pub(crate) fn watched(desired: &str, watcher: Option<Watcher>) -> Self {
-        Self::of(WORLD, desired, Clock::Virtual { step_ms: 0 }, watcher)
+    pub(crate) fn with_watcher(desired: &str, watcher: Option<RequestWatcher>) -> Self {
+        Self::with_world(WORLD, desired, ClockMode::Virtual { step_ms: 0 }, watcher)
     }
 
     /// Any world with a token `root@pam!lab`, on any clock.
-    pub(crate) fn of(world: &str, desired: &str, clock: Clock, watcher: Option<Watcher>) -> Self {
-        let lab = Lab::start("", world, clock, watcher).expect("a lab");
+    pub(crate) fn with_world(world: &str, desired: &str, clock: ClockMode, watcher: Option<RequestWatcher>) -> Self {
+        let lab = ScenarioLab::start("", world, clock, watcher).expect("a lab");
         let room = TempDir::new().expect("a directory");
         let keys = lab.placeholders();
         let (url, pin) = (&keys["{url}"], &keys["{fingerprint}"]);
         // Where each request moves the clock, whoever waits asks again at once.
-        let pace = if matches!(clock, Clock::Virtual { step_ms: 1.. }) { "clock = \"requests\"\n" } else { "" };
+        let pace = if matches!(clock, ClockMode::Virtual { step_ms: 1.. }) { "clock = \"requests\"\n" } else { "" };
         let config = format!(
             "[environments.lab]\nmode = \"solo\"\nurl = \"{url}\"\nfingerprints = [\"{pin}\"]\ntoken = \"root@pam!lab\"\nsecret = {{ file = \"secret\" }}\n{pace}"
         );
         let secret = format!("{}\n", lab.secrets()[0]);
-        let stage = Self { room, lab };
+        let stage = Self { directory: room, lab };
         for (name, text) in [("converger.toml", config.as_str()), ("secret", secret.as_str()), ("desired.yaml", desired)] {
-            stage.put(name, text);
+            stage.write_private(name, text);
         }
         stage
     }
 
     /// A file in the room that nobody else may read.
-    pub(crate) fn put(&self, name: &str, text: &str) {
+    pub(crate) fn write_private(&self, name: &str, text: &str) {
         let path = self.path(name);
         fs::write(&path, text).expect("written");
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("set");
@@ -86,39 +86,39 @@ impl Stage {
 
     /// The program in the room, with nothing of this process around it but where programs are.
     pub(crate) fn converger(&self, arguments: &[&str]) -> Command {
-        self.homely(env!("CARGO_BIN_EXE_converger"), arguments)
+        self.command(env!("CARGO_BIN_EXE_converger"), arguments)
     }
 
     /// Any program in the room.
-    pub(crate) fn homely(&self, program: &str, arguments: &[&str]) -> Command {
+    pub(crate) fn command(&self, program: &str, arguments: &[&str]) -> Command {
         let mut command = Command::new(program);
         let path = std::env::var_os("PATH").unwrap_or_default();
-        command.current_dir(self.room.path()).env_clear().env("PATH", path).env("USER", "ann").args(arguments);
-        command.env("STATE_DIRECTORY", self.room.path().join("state")).stdin(Stdio::null());
+        command.current_dir(self.directory.path()).env_clear().env("PATH", path).env("USER", "ann").args(arguments);
+        command.env("STATE_DIRECTORY", self.directory.path().join("state")).stdin(Stdio::null());
         command
     }
 
     /// What a script does: read the plan, and confirm it.
-    pub(crate) fn confirmed(&self) -> Vec<String> {
+    pub(crate) fn confirm_arguments(&self) -> Vec<String> {
         let plan = self.converger(&["plan", "desired.yaml", "--json"]).output().expect("it starts");
         let plan: Value = serde_json::from_slice(&plan.stdout).unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&plan.stderr)));
         ["apply", "desired.yaml", "--confirm", plan["digest"].as_str().expect("a digest")].map(str::to_owned).into()
     }
 
     /// An apply that is confirmed, under way.
-    pub(crate) fn applying(&self) -> Applying {
-        let arguments = self.confirmed();
+    pub(crate) fn start_apply(&self) -> ApplyProcess {
+        let arguments = self.confirm_arguments();
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-        Applying::start(self.converger(&arguments))
+        ApplyProcess::start(self.converger(&arguments))
     }
 
     /// Lets what is under way in the lab come to its end.
-    pub(crate) fn let_tasks_end(&mut self) {
-        self.lab.wait(1_000_000);
+    pub(crate) fn finish_tasks(&mut self) {
+        self.lab.advance_time(1_000_000);
     }
 
     /// What was sent since it was last asked for: `101 start`.
-    pub(crate) fn sent(&mut self) -> Vec<String> {
+    pub(crate) fn take_sent(&mut self) -> Vec<String> {
         let changes = self.lab.requests().into_iter().filter(|record| record.method != "GET");
         changes
             .map(|record| {
@@ -130,30 +130,30 @@ impl Stage {
     }
 
     /// What result.json has: `101 done`, `102 not-run`.
-    pub(crate) fn result(&self) -> Vec<String> {
-        let text = fs::read_to_string(self.room.path().join("result.json")).expect("written");
+    pub(crate) fn result_steps(&self) -> Vec<String> {
+        let text = fs::read_to_string(self.directory.path().join("result.json")).expect("written");
         let result: Value = serde_json::from_str(&text).expect("JSON");
         let steps = result["steps"].as_array().expect("steps");
         steps.iter().map(|step| format!("{} {}", step["vmid"], step["outcome"]["end"].as_str().expect("an end"))).collect()
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
-        self.room.path().join(name)
+        self.directory.path().join(name)
     }
 }
 
 /// An apply that is under way. It ends with the test.
-pub(crate) struct Applying {
+pub(crate) struct ApplyProcess {
     child: Child,
     errors: BufReader<ChildStderr>,
-    said: String,
+    output: String,
 }
 
-impl Applying {
+impl ApplyProcess {
     pub(crate) fn start(mut command: Command) -> Self {
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
         let errors = BufReader::new(child.stderr.take().expect("piped"));
-        Self { child, errors, said: String::new() }
+        Self { child, errors, output: String::new() }
     }
 
     pub(crate) fn id(&self) -> u32 {
@@ -162,32 +162,32 @@ impl Applying {
 
     /// Waits until it has said this.
     #[track_caller]
-    pub(crate) fn until(&mut self, part: &str) {
+    pub(crate) fn wait_for(&mut self, part: &str) {
         loop {
             let mut line = String::new();
             let length = self.errors.read_line(&mut line).expect("text");
-            self.said.push_str(&line);
+            self.output.push_str(&line);
             if line.contains(part) {
                 return;
             }
-            assert!(length > 0, "it ended without `{part}`:\n{}", self.said);
+            assert!(length > 0, "it ended without `{part}`:\n{}", self.output);
         }
     }
 
     pub(crate) fn signal(&self, name: &str) {
-        signal(name, self.id());
+        send_signal(name, self.id());
     }
 
     /// How it ended, and all that it said.
-    pub(crate) fn end(mut self) -> (Option<i32>, String) {
-        let mut said = std::mem::take(&mut self.said);
+    pub(crate) fn wait_for_end(mut self) -> (Option<i32>, String) {
+        let mut said = std::mem::take(&mut self.output);
         self.errors.read_to_string(&mut said).expect("text");
         self.child.stdout.take().expect("piped").read_to_string(&mut said).expect("text");
         (self.child.wait().expect("it ends").code(), said)
     }
 }
 
-impl Drop for Applying {
+impl Drop for ApplyProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -195,7 +195,7 @@ impl Drop for Applying {
 }
 
 /// Sends a signal as a terminal or a service manager does.
-pub(crate) fn signal(name: &str, process: u32) {
+pub(crate) fn send_signal(name: &str, process: u32) {
     let sent = Command::new("sh").args(["-c", &format!("kill -{name} {process}")]).status().expect("a shell");
     assert!(sent.success(), "{name} to {process}");
 }

@@ -6,29 +6,29 @@ use std::io::{Read as _, Write as _};
 use std::process::{Child, ChildStdout, Stdio};
 use std::sync::{Arc, Mutex, mpsc};
 
-use converger_lab::server::Passed;
+use converger_lab::server::ServedExchange;
 
-use crate::stage::{Applying, STARTS, STOP, Stage};
+use crate::stage::{ApplyFixture, ApplyProcess, STARTS, STOP};
 
 /// A program at a terminal, and a person in front of it.
-struct Terminal {
+struct ScriptTerminal {
     child: Child,
     screen: ChildStdout,
     seen: String,
 }
 
-impl Terminal {
-    fn open(stage: &Stage, line: &str) -> Self {
-        Self::begin(stage, &format!("exec {} {line}", env!("CARGO_BIN_EXE_converger")))
+impl ScriptTerminal {
+    fn open(stage: &ApplyFixture, line: &str) -> Self {
+        Self::start(stage, &format!("exec {} {line}", env!("CARGO_BIN_EXE_converger")))
     }
 
     /// The same with room for more than one line: what `script` lends has none until somebody says so.
-    fn large(stage: &Stage, line: &str) -> Self {
-        Self::begin(stage, &format!("stty rows 40 cols 120; exec {} {line}", env!("CARGO_BIN_EXE_converger")))
+    fn open_large(stage: &ApplyFixture, line: &str) -> Self {
+        Self::start(stage, &format!("stty rows 40 cols 120; exec {} {line}", env!("CARGO_BIN_EXE_converger")))
     }
 
-    fn begin(stage: &Stage, line: &str) -> Self {
-        let mut command = stage.homely("script", &["-q", "-e", "-f", "-c", line, "/dev/null"]);
+    fn start(stage: &ApplyFixture, line: &str) -> Self {
+        let mut command = stage.command("script", &["-q", "-e", "-f", "-c", line, "/dev/null"]);
         let mut child = command.env("TERM", "xterm").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("`script` is installed");
         let screen = child.stdout.take().expect("piped");
         Self { child, screen, seen: String::new() }
@@ -36,7 +36,7 @@ impl Terminal {
 
     /// Waits until this stands on the screen, after what was waited for before.
     #[track_caller]
-    fn until(&mut self, part: &str) {
+    fn wait_for(&mut self, part: &str) {
         let mut chunk = [0; 4096];
         while !self.seen.contains(part) {
             let length = self.screen.read(&mut chunk).expect("a screen");
@@ -47,7 +47,7 @@ impl Terminal {
         self.seen.drain(..at);
     }
 
-    fn answer(&mut self, text: &str) {
+    fn type_line(&mut self, text: &str) {
         let input = self.child.stdin.as_mut().expect("piped");
         input.write_all(format!("{text}\n").as_bytes()).and_then(|()| input.flush()).expect("typed");
     }
@@ -59,7 +59,7 @@ impl Terminal {
     }
 
     /// How it ended, and what stood on the screen since.
-    fn end(mut self) -> (Option<i32>, String) {
+    fn wait_for_end(mut self) -> (Option<i32>, String) {
         let mut rest = Vec::new();
         self.screen.read_to_end(&mut rest).expect("a screen");
         let code = self.child.wait().expect("it ends").code();
@@ -67,7 +67,7 @@ impl Terminal {
     }
 }
 
-impl Drop for Terminal {
+impl Drop for ScriptTerminal {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -75,68 +75,68 @@ impl Drop for Terminal {
 }
 
 const QUESTION: &str = " [yes/no] ";
-const NAME: &str = " goes down by this. Type its name: ";
+const NAME_QUESTION: &str = " goes down by this. Type its name: ";
 
 #[test]
-fn who_types_yes_and_the_name_is_obeyed_and_sees_it_happen() {
-    let mut stage = Stage::set(STOP);
-    let mut terminal = Terminal::open(&stage, "apply desired.yaml");
-    terminal.until("shutdown");
-    terminal.until(QUESTION);
-    assert_eq!(stage.sent(), Vec::<String>::new(), "nothing before the answer");
-    terminal.answer("yes");
-    terminal.until(NAME);
-    terminal.answer("old-1");
+fn yes_and_typed_name_apply_the_plan_with_progress() {
+    let mut stage = ApplyFixture::new(STOP);
+    let mut terminal = ScriptTerminal::open(&stage, "apply desired.yaml");
+    terminal.wait_for("shutdown");
+    terminal.wait_for(QUESTION);
+    assert_eq!(stage.take_sent(), Vec::<String>::new(), "nothing before the answer");
+    terminal.type_line("yes");
+    terminal.wait_for(NAME_QUESTION);
+    terminal.type_line("old-1");
     // A line that turns, and is drawn anew.
-    terminal.until("\u{2801}");
-    terminal.until("shutdown: under way");
-    terminal.until("\u{1b}[2K");
-    stage.let_tasks_end();
-    let (code, screen) = terminal.end();
+    terminal.wait_for("\u{2801}");
+    terminal.wait_for("shutdown: under way");
+    terminal.wait_for("\u{1b}[2K");
+    stage.finish_tasks();
+    let (code, screen) = terminal.wait_for_end();
     assert_eq!(code, Some(0), "{screen}");
     assert!(screen.contains("1 step: 1 done"), "{screen}");
-    assert_eq!(stage.sent(), ["103 shutdown"]);
+    assert_eq!(stage.take_sent(), ["103 shutdown"]);
 }
 
 /// Below what is under way stands how many of all have ended.
 #[test]
-fn whoever_waits_for_several_steps_sees_how_many_have_ended() {
-    let mut stage = Stage::set(STARTS);
-    let mut terminal = Terminal::large(&stage, "apply desired.yaml");
-    terminal.until(QUESTION);
-    terminal.answer("yes");
-    terminal.until("101 qemu ");
-    terminal.until("start: under way");
-    terminal.until("0 of 2 ended");
-    stage.let_tasks_end();
-    terminal.until("1 of 2 ended");
-    terminal.until("start: under way");
-    stage.let_tasks_end();
-    let (code, screen) = terminal.end();
+fn shows_how_many_steps_ended() {
+    let mut stage = ApplyFixture::new(STARTS);
+    let mut terminal = ScriptTerminal::open_large(&stage, "apply desired.yaml");
+    terminal.wait_for(QUESTION);
+    terminal.type_line("yes");
+    terminal.wait_for("101 qemu ");
+    terminal.wait_for("start: under way");
+    terminal.wait_for("0 of 2 ended");
+    stage.finish_tasks();
+    terminal.wait_for("1 of 2 ended");
+    terminal.wait_for("start: under way");
+    stage.finish_tasks();
+    let (code, screen) = terminal.wait_for_end();
     assert_eq!(code, Some(0), "{screen}");
     assert!(screen.contains("2 steps: 2 done"), "{screen}");
-    assert_eq!(stage.sent(), ["101 start", "102 start"]);
+    assert_eq!(stage.take_sent(), ["101 start", "102 start"]);
 }
 
 #[test]
-fn whoever_waits_for_a_reading_sees_what_is_waited_for() {
+fn shows_what_a_slow_reading_waits_for() {
     let (answer, answers) = mpsc::channel::<()>();
     let answers = Mutex::new(answers);
     // No answer goes out before the other end of the channel is gone.
-    let held = Arc::new(move |_: &Passed<'_>| assert!(answers.lock().expect("nobody panicked").recv().is_err(), "nobody sends"));
-    let stage = Stage::watched(STARTS, Some(held));
-    let mut terminal = Terminal::open(&stage, "audit desired.yaml");
-    terminal.until("reading lab");
+    let held = Arc::new(move |_: &ServedExchange<'_>| assert!(answers.lock().expect("nobody panicked").recv().is_err(), "nobody sends"));
+    let stage = ApplyFixture::with_watcher(STARTS, Some(held));
+    let mut terminal = ScriptTerminal::open(&stage, "audit desired.yaml");
+    terminal.wait_for("reading lab");
     drop(answer);
-    let (code, screen) = terminal.end();
+    let (code, screen) = terminal.wait_for_end();
     assert_eq!(code, Some(4), "{screen}");
     let (_, report) = screen.split_once("2 guests in scope").expect("the report");
     assert!(!report.contains("reading lab"), "what is waited for goes away: {report}");
 }
 
 #[test]
-fn whoever_waits_for_a_large_recording_sees_what_is_waited_for() {
-    let stage = Stage::set(STARTS);
+fn shows_progress_while_reading_a_large_recording() {
+    let stage = ApplyFixture::new(STARTS);
     let row = |vmid: u32| {
         format!(
             r#"{{"vmid":{vmid},"kind":"lxc","name":"g-{vmid}","node":"pve1","status":"stopped","lock":null,"ha":null,"template":false,"protection":false,"tags":[],"pending":[]}}"#
@@ -146,77 +146,77 @@ fn whoever_waits_for_a_large_recording_sees_what_is_waited_for() {
     let head =
         r#""schema":"converger.observation/1","environment":"lab","complete":true,"quorate":true,"nodes":[{"name":"pve1","online":true}]"#;
     std::fs::write(stage.path("large.json"), format!("{{{head},\"guests\":[{}]}}", rows.join(","))).expect("written");
-    let mut terminal = Terminal::open(&stage, "audit desired.yaml --replay large.json");
-    terminal.until("reading large.json");
-    let (code, screen) = terminal.end();
+    let mut terminal = ScriptTerminal::open(&stage, "audit desired.yaml --replay large.json");
+    terminal.wait_for("reading large.json");
+    let (code, screen) = terminal.wait_for_end();
     assert_eq!(code, Some(3), "the declared guests are not in it: {screen}");
 }
 
 #[test]
-fn any_other_answer_carries_nothing_out_and_no_rule_is_blamed_for_a_no() {
+fn any_other_answer_applies_nothing_and_blames_no_rule() {
     for answers in [&["no"][..], &["y"], &["YES"], &[""], &["yes", "old-2"], &["yes", ""], &["yes", "OLD-1"], &["yes", "103"]] {
-        let mut stage = Stage::set(STOP);
-        let mut terminal = Terminal::open(&stage, "apply desired.yaml");
-        for (answer, question) in answers.iter().zip([QUESTION, NAME]) {
-            terminal.until(question);
-            terminal.answer(answer);
+        let mut stage = ApplyFixture::new(STOP);
+        let mut terminal = ScriptTerminal::open(&stage, "apply desired.yaml");
+        for (answer, question) in answers.iter().zip([QUESTION, NAME_QUESTION]) {
+            terminal.wait_for(question);
+            terminal.type_line(answer);
         }
-        let (code, screen) = terminal.end();
+        let (code, screen) = terminal.wait_for_end();
         assert_eq!(code, Some(3), "{answers:?}: {screen}");
         let why = if answers.len() == 1 { "the answer was not `yes`" } else { "the name of old-1 was asked for, and `" };
         assert!(screen.contains("not carried out") && screen.contains(why), "{answers:?}: {screen}");
         assert!(!screen.contains("refused[") && !screen.contains("approval-missing"), "{answers:?}: {screen}");
-        assert_eq!(stage.sent(), Vec::<String>::new(), "{answers:?}");
+        assert_eq!(stage.take_sent(), Vec::<String>::new(), "{answers:?}");
     }
 }
 
 #[test]
-fn who_presses_ctrl_c_instead_of_answering_has_said_no() {
+fn ctrl_c_at_the_question_means_no() {
     for answers in [&[][..], &["yes"]] {
-        let mut stage = Stage::set(STOP);
-        let mut terminal = Terminal::open(&stage, "apply desired.yaml");
+        let mut stage = ApplyFixture::new(STOP);
+        let mut terminal = ScriptTerminal::open(&stage, "apply desired.yaml");
         for (answer, question) in answers.iter().zip([QUESTION]) {
-            terminal.until(question);
-            terminal.answer(answer);
+            terminal.wait_for(question);
+            terminal.type_line(answer);
         }
-        terminal.until(if answers.is_empty() { QUESTION } else { NAME });
+        terminal.wait_for(if answers.is_empty() { QUESTION } else { NAME_QUESTION });
         terminal.press_ctrl_c();
-        let (code, screen) = terminal.end();
+        let (code, screen) = terminal.wait_for_end();
         assert_eq!(code, Some(3), "{screen}");
         assert!(screen.contains("not carried out") && screen.contains("nobody answered; nothing was sent"), "{screen}");
         assert!(screen.lines().all(|line| !line.contains("^C") || !line.contains("not carried out")), "a line of its own: {screen}");
         assert!(!screen.contains("under way") && !screen.contains("begun"), "nothing is: {screen}");
-        assert_eq!(stage.sent(), Vec::<String>::new());
+        assert_eq!(stage.take_sent(), Vec::<String>::new());
     }
 }
 
 #[test]
-fn without_a_terminal_nobody_is_asked_and_a_digest_is_not_enough_for_a_shutdown() {
-    let mut stage = Stage::set(STOP);
-    for arguments in [stage.confirmed(), vec!["apply".into(), "desired.yaml".into()]] {
+fn without_a_terminal_asks_nothing_and_a_digest_does_not_cover_a_shutdown() {
+    let mut stage = ApplyFixture::new(STOP);
+    for arguments in [stage.confirm_arguments(), vec!["apply".into(), "desired.yaml".into()]] {
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-        let (code, said) = Applying::start(stage.converger(&arguments)).end();
+        let (code, said) = ApplyProcess::start(stage.converger(&arguments)).wait_for_end();
         assert_eq!(code, Some(3), "{said}");
         assert!(said.contains("approval-missing") && !said.contains(QUESTION), "{said}");
     }
-    assert_eq!(stage.sent(), Vec::<String>::new());
+    assert_eq!(stage.take_sent(), Vec::<String>::new());
 }
 
 #[test]
-fn a_terminal_that_is_closed_begins_nothing_new_and_what_is_under_way_ends_well() {
-    let mut stage = Stage::set(STARTS);
+fn closed_terminal_starts_nothing_new_and_operations_in_flight_end() {
+    let mut stage = ApplyFixture::new(STARTS);
     // It is open for as long as the program lives, whoever else is gone.
     let fifo = stage.path("alive");
-    assert!(stage.homely("mkfifo", &["alive"]).status().expect("mkfifo").success());
-    let mut terminal = Terminal::open(&stage, "apply desired.yaml 3>alive");
+    assert!(stage.command("mkfifo", &["alive"]).status().expect("mkfifo").success());
+    let mut terminal = ScriptTerminal::open(&stage, "apply desired.yaml 3>alive");
     let mut alive = std::fs::File::open(fifo).expect("opened");
-    terminal.until(QUESTION);
-    terminal.answer("yes");
-    terminal.until("start: under way");
+    terminal.wait_for(QUESTION);
+    terminal.type_line("yes");
+    terminal.wait_for("start: under way");
     drop(terminal);
-    stage.let_tasks_end();
+    stage.finish_tasks();
     let mut nothing = Vec::new();
     alive.read_to_end(&mut nothing).expect("it ends");
-    assert_eq!(stage.result(), ["101 done", "102 not-run"]);
-    assert_eq!(stage.sent(), ["101 start"]);
+    assert_eq!(stage.result_steps(), ["101 done", "102 not-run"]);
+    assert_eq!(stage.take_sent(), ["101 start"]);
 }

@@ -9,11 +9,11 @@ use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE};
 
 /// A secret, and the ways to write it.
-pub(crate) struct Canary {
+pub(crate) struct SecretCanary {
     forms: Vec<(&'static str, Vec<u8>)>,
 }
 
-impl Canary {
+impl SecretCanary {
     pub(crate) fn new(secret: impl AsRef<[u8]>) -> Self {
         let secret = secret.as_ref();
         let each = |write: fn(u8) -> String| secret.iter().copied().map(write).collect::<String>().into_bytes();
@@ -40,21 +40,21 @@ impl Canary {
     }
 
     /// In which forms it is in these bytes.
-    pub(crate) fn found(&self, bytes: &[u8]) -> Vec<&'static str> {
+    pub(crate) fn find_forms(&self, bytes: &[u8]) -> Vec<&'static str> {
         let is_in = |form: &[u8]| bytes.windows(form.len()).any(|part| part == form);
         self.forms.iter().filter(|(_, form)| is_in(form)).map(|(name, _)| *name).collect()
     }
 
     /// Where it is in files below a directory, but for those of these names.
-    pub(crate) fn in_files(&self, directory: &Path, without: &[&str]) -> Vec<String> {
+    pub(crate) fn find_in_files(&self, directory: &Path, without: &[&str]) -> Vec<String> {
         let mut found = Vec::new();
         for entry in fs::read_dir(directory).expect("a directory").map(|entry| entry.expect("an entry")) {
             let (path, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
             if path.is_dir() {
-                found.extend(self.in_files(&path, without));
+                found.extend(self.find_in_files(&path, without));
             } else if !without.contains(&name.as_str()) {
-                let forms = self.found(&fs::read(&path).expect("a file"));
-                found.extend(forms.iter().chain(&self.found(name.as_bytes())).map(|form| format!("{}: {form}", path.display())));
+                let forms = self.find_forms(&fs::read(&path).expect("a file"));
+                found.extend(forms.iter().chain(&self.find_forms(name.as_bytes())).map(|form| format!("{}: {form}", path.display())));
             }
         }
         found
@@ -63,22 +63,22 @@ impl Canary {
 
 /// Whoever looks for it finds it: otherwise not finding it would prove nothing.
 #[test]
-fn a_secret_is_found_in_every_form() {
+fn finds_a_secret_in_every_form() {
     let secret = "canary~7e57.5ec2e7-0000-4000-8000-00c0ffee";
-    let canary = Canary::new(secret);
+    let canary = SecretCanary::new(secret);
     for (name, form) in &canary.forms {
         let bytes = [b"before ", form.as_slice(), b" after"].concat();
-        assert!(canary.found(&bytes).contains(name), "{name}");
+        assert!(canary.find_forms(&bytes).contains(name), "{name}");
     }
     for before in 0..6 {
         let header = format!("{}PVEAPIToken=root@pam!lab={} and more", "x".repeat(before), secret);
-        let found = canary.found(STANDARD.encode(&header).as_bytes());
+        let found = canary.find_forms(STANDARD.encode(&header).as_bytes());
         assert!(!found.is_empty() && found.iter().all(|form| *form == "in base64"), "{before}: {found:?}");
     }
-    assert_eq!(canary.found(b"canary~7e57.5ec2e7-0000-4000-8000-00c0ffe"), Vec::<&str>::new());
+    assert_eq!(canary.find_forms(b"canary~7e57.5ec2e7-0000-4000-8000-00c0ffe"), Vec::<&str>::new());
     let room = tempfile::tempdir().expect("a directory");
     fs::create_dir(room.path().join("below")).expect("made");
     fs::write(room.path().join("below/file"), secret).expect("written");
-    assert_eq!(canary.in_files(room.path(), &[]).len(), 1);
-    assert_eq!(canary.in_files(room.path(), &["file"]).len(), 0);
+    assert_eq!(canary.find_in_files(room.path(), &[]).len(), 1);
+    assert_eq!(canary.find_in_files(room.path(), &["file"]).len(), 0);
 }

@@ -2,37 +2,37 @@
 
 use std::fs;
 
-use converger_core::apply::{End, Run, RunId};
+use converger_core::apply::{OperationEnd, RunId, RunStart};
 use converger_core::artifact::Digest;
-use converger_core::evidence::Inputs;
+use converger_core::evidence::DecisionInputs;
 use converger_core::guest::EnvironmentName;
 use converger_core::testing::some_inputs;
-use converger_ledger::{Checkpoint, Hash, Signer};
-use converger_store::conformance::now;
-use converger_store::{Batch, Settings, SqliteStore, Store as _, Write};
+use converger_ledger::{Checkpoint, LogHash, NoteSigner};
+use converger_store::conformance::block_on;
+use converger_store::{Batch, SqliteStore, Store as _, StoreSettings, StoreWrite};
 
-use crate::bed::{Bed, ENTRIES_MAX, ENTRIES_MIN};
-use crate::files::Files;
-use crate::oracle::{accept, extends};
+use crate::export_files::ExportFiles;
+use crate::fixture::{ENTRIES_MAX, ENTRIES_MIN, EvidenceFixture};
+use crate::oracle::{accept_export, check_extends};
 
 /// Somebody else's key.
-pub(crate) fn stranger() -> Signer {
-    Signer::new("converger-stranger", &[9; 32]).expect("a key")
+pub(crate) fn foreign_signer() -> NoteSigner {
+    NoteSigner::new("converger-stranger", &[9; 32]).expect("a key")
 }
 
 /// A bed with a long past, its export, the key, and how many entries there are.
-fn exported() -> (Bed, Files, String, u64) {
-    let bed = Bed::long();
-    let files = Files::read(&bed.export("export"));
-    let (key, size) = (bed.key(), bed.size());
+fn exported_fixture() -> (EvidenceFixture, ExportFiles, String, u64) {
+    let bed = EvidenceFixture::with_long_history();
+    let files = ExportFiles::read(&bed.export_to("export"));
+    let (key, size) = (bed.key(), bed.entry_count());
     assert!((ENTRIES_MIN..=ENTRIES_MAX).contains(&size), "{size} entries fill no two tiles and a part of a third");
     (bed, files, key, size)
 }
 
 /// What was changed is noticed by strangers, and by `verify` with and without a key at hand, in these words.
 #[track_caller]
-fn check_noticed(bed: &Bed, key: &str, what: &str, files: &Files, words: &str) {
-    assert!(accept(files, key).is_err(), "{what}: strangers accept it");
+fn check_detected(bed: &EvidenceFixture, key: &str, what: &str, files: &ExportFiles, words: &str) {
+    assert!(accept_export(files, key).is_err(), "{what}: strangers accept it");
     files.write(&bed.stage.path("changed"));
     bed.check_broken(&["verify", "changed"], words);
     let said = bed.run(&["verify", "changed", "--key", key]);
@@ -40,24 +40,25 @@ fn check_noticed(bed: &Bed, key: &str, what: &str, files: &Files, words: &str) {
 }
 
 #[test]
-fn strangers_accept_what_the_program_exports() {
-    let (bed, files, key, size) = exported();
-    let accepted = accept(&files, &key).expect("accepted");
+fn independent_verifier_accepts_the_export() {
+    let (bed, files, key, size) = exported_fixture();
+    let accepted = accept_export(&files, &key).expect("accepted");
     assert_eq!(accepted.size, size);
     for (index, entry) in accepted.entries.iter().enumerate().step_by(97) {
-        let shown: serde_json::Value = serde_json::from_str(&bed.told(&["ledger", "show", &index.to_string(), "--json"], 0)).expect("JSON");
+        let shown: serde_json::Value =
+            serde_json::from_str(&bed.run_expecting(&["ledger", "show", &index.to_string(), "--json"], 0)).expect("JSON");
         assert_eq!(shown["entry"], serde_json::from_slice::<serde_json::Value>(entry).expect("JSON"), "{index}");
     }
-    let verified = bed.told(&["verify", "export", "--key", &key], 0);
+    let verified = bed.run_expecting(&["verify", "export", "--key", &key], 0);
     assert!(verified.contains(&format!("{size} entries")), "{verified}");
     // It grows, and each state of it extends the one before; what is full stays as it is.
     for round in 0..3 {
-        bed.told(&["hold", "lab", "101", "--reason", "a look"], 0);
-        bed.told(&["release", "lab", "101"], 0);
-        let grown = Files::read(&bed.export("export"));
-        let later = accept(&grown, &key).expect("accepted");
+        bed.run_expecting(&["hold", "lab", "101", "--reason", "a look"], 0);
+        bed.run_expecting(&["release", "lab", "101"], 0);
+        let grown = ExportFiles::read(&bed.export_to("export"));
+        let later = accept_export(&grown, &key).expect("accepted");
         assert_eq!(later.size, size + 2 * (round + 1));
-        extends(&accepted, &later, &grown).expect("it extends the first");
+        check_extends(&accepted, &later, &grown).expect("it extends the first");
         for name in ["tile/0/000", "tile/0/001", "tile/entries/000", "tile/entries/001", "log.vkey"] {
             assert_eq!(grown.0[name], files.0[name], "{name}");
         }
@@ -65,59 +66,59 @@ fn strangers_accept_what_the_program_exports() {
 }
 
 #[test]
-fn strangers_accept_each_receipt_and_a_changed_one_proves_nothing() {
-    let (bed, files, key, size) = exported();
-    let accepted = accept(&files, &key).expect("accepted");
+fn independent_verifier_accepts_receipts_and_rejects_changed_ones() {
+    let (bed, files, key, size) = exported_fixture();
+    let accepted = accept_export(&files, &key).expect("accepted");
     for index in [0, 255, 256, 511, size - 1] {
-        let receipt = bed.told(&["ledger", "prove", &index.to_string()], 0);
+        let receipt = bed.run_expecting(&["ledger", "prove", &index.to_string()], 0);
         let parsed = converger_ledger::Receipt::parse(&receipt).expect("a receipt");
         let proof: Vec<_> = parsed.proof.iter().map(|hash| tlog_tiles::Hash(hash.0)).collect();
         let leaf = tlog_tiles::record_hash(&accepted.entries[usize::try_from(index).expect("small")]);
         tlog_tiles::check_record(&proof, size, accepted.root, index, leaf).expect("strangers accept it");
-        bed.stage.put("receipt.txt", &receipt);
-        let told = bed.told(&["verify", "receipt.txt", "--key", &key], 0);
+        bed.stage.write_private("receipt.txt", &receipt);
+        let told = bed.run_expecting(&["verify", "receipt.txt", "--key", &key], 0);
         assert!(told.contains(&format!("proves entry {index} of")), "{told}");
-        bed.stage.put("receipt.txt", &receipt.replacen(&format!("index {index}"), &format!("index {}", index ^ 1), 1));
+        bed.stage.write_private("receipt.txt", &receipt.replacen(&format!("index {index}"), &format!("index {}", index ^ 1), 1));
         bed.check_broken(&["verify", "receipt.txt", "--key", &key], "receipt.txt proves nothing: ");
-        bed.check_broken(&["verify", "receipt.txt", "--key", &stranger().verifier().to_string()], "receipt.txt proves nothing: ");
+        bed.check_broken(&["verify", "receipt.txt", "--key", &foreign_signer().verifier().to_string()], "receipt.txt proves nothing: ");
     }
 }
 
 /// What is exported lies in the directory that was named, whatever leads out of it.
 #[test]
-fn an_export_follows_no_link() {
-    let bed = Bed::short();
+fn export_follows_no_link() {
+    let bed = EvidenceFixture::with_short_history();
     std::fs::create_dir(bed.stage.path("outside")).expect("made");
     for link in ["blob/sha256", "tile/entries", "tile/0"] {
         let target = bed.stage.path("linked");
         std::fs::create_dir_all(target.join(link).parent().expect("a room")).expect("made");
         std::os::unix::fs::symlink(bed.stage.path("outside"), target.join(link)).expect("linked");
-        bed.check_ended(&["ledger", "export", "linked"], 2, "is a link, and leads out of the export");
+        bed.check_fails(&["ledger", "export", "linked"], 2, "is a link, and leads out of the export");
         assert_eq!(std::fs::read_dir(bed.stage.path("outside")).expect("there").count(), 0, "{link}");
         std::fs::remove_dir_all(target).expect("removed");
     }
 }
 
 /// Flips a bit, and nothing else.
-fn flipped(files: &Files, name: &str, at: usize) -> Files {
+fn flip_bit(files: &ExportFiles, name: &str, at: usize) -> ExportFiles {
     let mut changed = files.clone();
-    changed.at(name)[at] ^= 1;
+    changed.file_mut(name)[at] ^= 1;
     changed
 }
 
 /// Where an entry begins in its bundle, behind its length, and how long it is.
-fn place(bundle: &[u8], number: usize) -> (usize, usize) {
+fn entry_span(bundle: &[u8], number: usize) -> (usize, usize) {
     let length = |at: usize| usize::from(u16::from_be_bytes([bundle[at], bundle[at + 1]]));
     let at = (0..number).fold(0, |at, _| at + 2 + length(at));
     (at + 2, length(at))
 }
 
 #[test]
-fn a_flipped_byte_is_noticed_in_each_kind_of_file() {
-    let (bed, files, key, size) = exported();
+fn detects_a_flipped_bit_in_each_kind_of_file() {
+    let (bed, files, key, size) = exported_fixture();
     let width = size % 256;
     let (bundle, part) = ("tile/entries/000".to_owned(), format!("tile/entries/002.p/{width}"));
-    let (third, _) = place(&files.0[&bundle], 3);
+    let (third, _) = entry_span(&files.0[&bundle], 3);
     let last = files.0[&part].len() - 2;
     let blob = files.first_below("blob/");
     let digest = blob.replacen("blob/sha256/", "sha256:", 1);
@@ -137,8 +138,8 @@ fn a_flipped_byte_is_noticed_in_each_kind_of_file() {
         ("log.vkey".to_owned(), 40, "log.vkey: ".to_owned()),
     ];
     for (name, at, words) in cases {
-        let changed = flipped(&files, &name, at);
-        assert!(accept(&changed, &key).is_err(), "{name}, byte {at}: strangers accept it");
+        let changed = flip_bit(&files, &name, at);
+        assert!(accept_export(&changed, &key).is_err(), "{name}, byte {at}: strangers accept it");
         changed.write(&bed.stage.path("changed"));
         bed.check_broken(&["verify", "changed"], &words);
         // Whoever brings the key does not look at the one that lies there.
@@ -148,20 +149,20 @@ fn a_flipped_byte_is_noticed_in_each_kind_of_file() {
 }
 
 #[test]
-fn a_cut_tail_and_a_removed_file_are_noticed_with_their_place() {
-    let (bed, files, key, size) = exported();
+fn detects_a_truncated_or_removed_file_with_its_path() {
+    let (bed, files, key, size) = exported_fixture();
     let width = size % 256;
     let bundle = format!("tile/entries/002.p/{width}");
-    let (last, _) = place(&files.0[&bundle], usize::try_from(width - 1).expect("small"));
+    let (last, _) = entry_span(&files.0[&bundle], usize::try_from(width - 1).expect("small"));
     let fewer = format!("entry {} ({bundle}): the file has more or fewer entries than it should, or ends inside of one", size - 1);
     for cut in [files.0[&bundle].len() - 1, last, last - 1, last - 2] {
         let mut changed = files.clone();
-        changed.at(&bundle).truncate(cut);
-        check_noticed(&bed, &key, "a cut bundle", &changed, &fewer);
+        changed.file_mut(&bundle).truncate(cut);
+        check_detected(&bed, &key, "a cut bundle", &changed, &fewer);
     }
     let mut changed = files.clone();
-    changed.at("tile/0/001").truncate(31);
-    check_noticed(&bed, &key, "a cut tile", &changed, "entry 256 (tile/0/001): the hashes of the tile are not those of the log");
+    changed.file_mut("tile/0/001").truncate(31);
+    check_detected(&bed, &key, "a cut tile", &changed, "entry 256 (tile/0/001): the hashes of the tile are not those of the log");
     let removed = [
         ("tile/0/000".to_owned(), 0),
         ("tile/0/001".to_owned(), 256),
@@ -173,7 +174,7 @@ fn a_cut_tail_and_a_removed_file_are_noticed_with_their_place() {
     for (name, index) in removed {
         let mut changed = files.clone();
         changed.0.remove(&name);
-        check_noticed(&bed, &key, &name, &changed, &format!("entry {index} ({name}): the file is missing"));
+        check_detected(&bed, &key, &name, &changed, &format!("entry {index} ({name}): the file is missing"));
     }
     let mut changed = files.clone();
     let blob = changed.first_below("blob/");
@@ -183,81 +184,85 @@ fn a_cut_tail_and_a_removed_file_are_noticed_with_their_place() {
     bed.check_broken(&["verify", "changed"], &format!("names {digest} is not there, and no entry says that it was let go"));
     let mut changed = files.clone();
     changed.0.remove("checkpoint");
-    check_noticed(&bed, &key, "no checkpoint", &changed, "there is no checkpoint: the export was interrupted, or it was removed");
+    check_detected(&bed, &key, "no checkpoint", &changed, "there is no checkpoint: the export was interrupted, or it was removed");
 }
 
 /// Two entries change places, and whoever did it mends one layer after another above them.
 #[test]
-fn reordered_entries_are_noticed_whatever_is_mended_above_them() {
-    let (bed, mut files, key, _) = exported();
-    let bundle = files.at("tile/entries/000");
-    let ((five, five_long), (six, six_long)) = (place(bundle, 5), place(bundle, 6));
+fn detects_reordered_entries_even_with_repaired_hashes() {
+    let (bed, mut files, key, _) = exported_fixture();
+    let bundle = files.file_mut("tile/entries/000");
+    let ((five, five_long), (six, six_long)) = (entry_span(bundle, 5), entry_span(bundle, 6));
     let swapped = [&bundle[six - 2..six + six_long], &bundle[five - 2..five + five_long]].concat();
     bundle.splice(five - 2..six + six_long, swapped);
-    check_noticed(&bed, &key, "reordered", &files, "entry 5 (tile/entries/000): the entry is not the one that was logged");
-    let tile = files.at("tile/0/000");
+    check_detected(&bed, &key, "reordered", &files, "entry 5 (tile/entries/000): the entry is not the one that was logged");
+    let tile = files.file_mut("tile/0/000");
     let (left, right) = (tile[5 * 32..6 * 32].to_vec(), tile[6 * 32..7 * 32].to_vec());
     tile.splice(5 * 32..7 * 32, [right, left].concat());
-    check_noticed(&bed, &key, "with its tile", &files, "entry 0 (tile/1/000.p/2): the hashes of the tile are not those of the log");
-    let mut tree = converger_ledger::Tree::default();
-    files.0["tile/0/000"].as_chunks::<32>().0.iter().for_each(|hash| tree.append(Hash(*hash), |_, _, _| {}));
-    files.at("tile/1/000.p/2")[..32].copy_from_slice(&tree.root().0);
-    check_noticed(&bed, &key, "with all its tiles", &files, "the entries lead to the root ");
+    check_detected(&bed, &key, "with its tile", &files, "entry 0 (tile/1/000.p/2): the hashes of the tile are not those of the log");
+    let mut tree = converger_ledger::MerkleTree::default();
+    files.0["tile/0/000"].as_chunks::<32>().0.iter().for_each(|hash| tree.append(LogHash(*hash), |_, _, _| {}));
+    files.file_mut("tile/1/000.p/2")[..32].copy_from_slice(&tree.root().0);
+    check_detected(&bed, &key, "with all its tiles", &files, "the entries lead to the root ");
 }
 
 #[test]
-fn a_swapped_checkpoint_is_noticed() {
-    let (bed, files, key, size) = exported();
+fn detects_a_swapped_checkpoint() {
+    let (bed, files, key, size) = exported_fixture();
     let old = files.0["checkpoint"].clone();
-    bed.told(&["hold", "lab", "101", "--reason", "a look"], 0);
-    let later = Files::read(&bed.export("later"));
+    bed.run_expecting(&["hold", "lab", "101", "--reason", "a look"], 0);
+    let later = ExportFiles::read(&bed.export_to("later"));
     let mut swapped = later.clone();
-    *swapped.at("checkpoint") = old.clone();
+    *swapped.file_mut("checkpoint") = old.clone();
     let missing = format!("tile/entries/002.p/{}", size % 256);
-    check_noticed(&bed, &key, "an older one", &swapped, &format!("entry 512 ({missing}): the file is missing"));
+    check_detected(&bed, &key, "an older one", &swapped, &format!("entry 512 ({missing}): the file is missing"));
     let mut ahead = files.clone();
-    *ahead.at("checkpoint") = later.0["checkpoint"].clone();
+    *ahead.file_mut("checkpoint") = later.0["checkpoint"].clone();
     let missing = format!("tile/entries/002.p/{}", (size + 1) % 256);
-    check_noticed(&bed, &key, "a later one", &ahead, &format!("entry 512 ({missing}): the file is missing"));
-    let other = Bed::short();
+    check_detected(&bed, &key, "a later one", &ahead, &format!("entry 512 ({missing}): the file is missing"));
+    let other = EvidenceFixture::with_short_history();
     let mut foreign = files.clone();
-    *foreign.at("checkpoint") = Files::read(&other.export("export")).0["checkpoint"].clone();
-    check_noticed(&bed, &key, "of another log", &foreign, "checkpoint: ");
+    *foreign.file_mut("checkpoint") = ExportFiles::read(&other.export_to("export")).0["checkpoint"].clone();
+    check_detected(&bed, &key, "of another log", &foreign, "checkpoint: ");
 }
 
 /// The first thing that is wrong is told, also where more is wrong behind it.
 #[test]
-fn a_flipped_entry_is_told_before_a_file_that_is_gone_behind_it() {
-    let (bed, files, key, size) = exported();
+fn reports_the_earliest_fault_first() {
+    let (bed, files, key, size) = exported_fixture();
     let part = format!("tile/entries/002.p/{}", size % 256);
-    let (fifth, _) = place(&files.0["tile/entries/000"], 5);
-    let mut changed = flipped(&files, "tile/entries/000", fifth + 12);
+    let (fifth, _) = entry_span(&files.0["tile/entries/000"], 5);
+    let mut changed = flip_bit(&files, "tile/entries/000", fifth + 12);
     changed.0.remove(&part);
     let words = "entry 5 (tile/0/000): the entry and the hash over it differ, and more is missing or broken behind them";
-    check_noticed(&bed, &key, "an entry and a file behind it", &changed, words);
+    check_detected(&bed, &key, "an entry and a file behind it", &changed, words);
 }
 
 /// A reading that was let go, and is named again by a later run, is to be there again: an export without it would be broken evidence for
 /// whoever gets it.
 #[test]
-fn what_is_named_again_after_it_was_let_go_is_missed_by_an_export() {
-    let bed = Bed::short();
+fn export_requires_a_pruned_blob_that_is_named_again() {
+    let bed = EvidenceFixture::with_short_history();
     let (reading, rest) = (Digest::of_bytes(b"a reading"), Digest::of_bytes(b"what else they rest on"));
     let lab = EnvironmentName::new("lab").expect("a name");
     let started = |id: &str, at_ms| {
-        let inputs = Inputs { config: rest, desired: rest, observation: reading, rules: rest, catalogue: rest, ..some_inputs() };
+        let inputs = DecisionInputs { config: rest, desired: rest, observation: reading, rules: rest, catalogue: rest, ..some_inputs() };
         let id = RunId::new(id).expect("an id");
-        let run = Run { id: id.clone(), environment: lab.clone(), plan: rest, by: "ann".into(), at_ms, boot: None };
-        Batch::from(Write::RunStarted { run, inputs: Box::new(inputs) }).with(Write::RunEnded { id, end: End::Done, at_ms })
+        let run = RunStart { id: id.clone(), environment: lab.clone(), plan: rest, by: "ann".into(), at_ms, boot: None };
+        Batch::from(StoreWrite::RunStarted { run, inputs: Box::new(inputs) }).with(StoreWrite::RunEnded {
+            id,
+            end: OperationEnd::Done,
+            at_ms,
+        })
     };
-    let store = SqliteStore::open(&bed.state(), Settings::new(|fatal| panic!("{fatal}"))).expect("opens");
-    let put = |batch: Batch| drop(now(store.commit(batch)).expect("written"));
-    put(Batch::from(Write::blob(b"a reading".to_vec())).with(Write::blob(b"what else they rest on".to_vec())));
+    let store = SqliteStore::open(&bed.state_directory(), StoreSettings::new(|fatal| panic!("{fatal}"))).expect("opens");
+    let put = |batch: Batch| drop(block_on(store.commit(batch)).expect("written"));
+    put(Batch::from(StoreWrite::blob(b"a reading".to_vec())).with(StoreWrite::blob(b"what else they rest on".to_vec())));
     put(started("first", 5));
-    let seen = now(store.heads()).expect("read").all.size;
-    put(Batch::from(Write::Prune { digests: [reading].into(), seen, by: "ann".into(), before_ms: 9, at_ms: 10 }));
-    bed.export("before");
-    bed.told(&["verify", "before"], 0);
+    let seen = block_on(store.heads()).expect("read").all.size;
+    put(Batch::from(StoreWrite::Prune { digests: [reading].into(), seen, by: "ann".into(), before_ms: 9, at_ms: 10 }));
+    bed.export_to("before");
+    bed.run_expecting(&["verify", "before"], 0);
     put(started("second", 20));
     drop(store);
     bed.check_broken(&["ledger", "export", "after"], "error[evidence-missing]: ");
@@ -267,67 +272,67 @@ fn what_is_named_again_after_it_was_let_go_is_missed_by_an_export() {
 /// An export that was extended has the files of its older states too. With the older checkpoint it is that older state, whole; that there is
 /// more than it signs is told.
 #[test]
-fn an_older_checkpoint_in_an_extended_export_is_told() {
-    let (bed, files, key, size) = exported();
-    bed.told(&["hold", "lab", "101", "--reason", "a look"], 0);
-    let mut extended = Files::read(&bed.export("export"));
-    *extended.at("checkpoint") = files.0["checkpoint"].clone();
+fn reports_an_older_checkpoint_in_an_extended_export() {
+    let (bed, files, key, size) = exported_fixture();
+    bed.run_expecting(&["hold", "lab", "101", "--reason", "a look"], 0);
+    let mut extended = ExportFiles::read(&bed.export_to("export"));
+    *extended.file_mut("checkpoint") = files.0["checkpoint"].clone();
     extended.write(&bed.stage.path("changed"));
-    let told = bed.told(&["verify", "changed", "--key", &key], 0);
+    let told = bed.run_expecting(&["verify", "changed", "--key", &key], 0);
     assert!(told.contains(&format!("{size} entries")), "{told}");
     assert!(told.contains("files of a longer log lie beside it"), "{told}");
     // Whoever kept the later checkpoint needs no such hint.
-    bed.stage.put("seen", &String::from_utf8_lossy(&fs::read(bed.stage.path("export/checkpoint")).expect("there")));
+    bed.stage.write_private("seen", &String::from_utf8_lossy(&fs::read(bed.stage.path("export/checkpoint")).expect("there")));
     let cut = format!("seen has seen {} entries, and there are {size}: it was cut, or put back from an older copy", size + 1);
     bed.check_broken(&["verify", "changed", "--key", &key, "--since", "seen"], &cut);
-    let told = bed.told(&["verify", "export", "--key", &key], 0);
+    let told = bed.run_expecting(&["verify", "export", "--key", &key], 0);
     assert!(told.contains(&format!("{} entries", size + 1)) && !told.contains("longer log"), "{told}");
 }
 
 /// Whoever takes a copy of a state directory and goes on in both has two logs of one length.
 #[test]
-fn two_heads_of_one_size_are_noticed() {
-    let (bed, _, key, size) = exported();
-    let fork = bed.keep_state("fork");
-    bed.told(&["hold", "lab", "101", "--reason", "one"], 0);
-    let one = Files::read(&bed.export("export"));
-    bed.put_state_back(&fork);
-    bed.told(&["hold", "lab", "101", "--reason", "other"], 0);
+fn detects_two_heads_of_one_size() {
+    let (bed, _, key, size) = exported_fixture();
+    let fork = bed.copy_state_to("fork");
+    bed.run_expecting(&["hold", "lab", "101", "--reason", "one"], 0);
+    let one = ExportFiles::read(&bed.export_to("export"));
+    bed.restore_state(&fork);
+    bed.run_expecting(&["hold", "lab", "101", "--reason", "other"], 0);
     let differ = format!("export and the ledger here differ within their first {} entries", size + 1);
     bed.check_broken(&["ledger", "export", "export"], &differ);
-    assert_eq!(Files::read(&bed.stage.path("export")), one, "nothing is written over it");
-    let other = Files::read(&bed.export("other"));
-    let (head, twin) = (accept(&one, &key).expect("accepted"), accept(&other, &key).expect("accepted"));
+    assert_eq!(ExportFiles::read(&bed.stage.path("export")), one, "nothing is written over it");
+    let other = ExportFiles::read(&bed.export_to("other"));
+    let (head, twin) = (accept_export(&one, &key).expect("accepted"), accept_export(&other, &key).expect("accepted"));
     assert_eq!((head.size, twin.size), (size + 1, size + 1));
-    assert!(extends(&head, &twin, &other).is_err() && extends(&twin, &head, &one).is_err());
+    assert!(check_extends(&head, &twin, &other).is_err() && check_extends(&twin, &head, &one).is_err());
     let differ = format!("export/checkpoint has seen another record: they differ in the first {} entries", size + 1);
     bed.check_broken(&["verify", "other", "--since", "export/checkpoint"], &differ);
     bed.check_broken(&["verify", "--since", "export/checkpoint"], &differ);
     let mut swapped = one.clone();
-    *swapped.at("checkpoint") = other.0["checkpoint"].clone();
-    check_noticed(&bed, &key, "the other head", &swapped, "the entries lead to the root ");
+    *swapped.file_mut("checkpoint") = other.0["checkpoint"].clone();
+    check_detected(&bed, &key, "the other head", &swapped, "the entries lead to the root ");
 }
 
 /// The witness has seen one of two logs of one length: the other is not written to.
 #[test]
-fn the_witness_tells_one_head_from_another() {
-    let bed = Bed::short();
+fn witness_detects_another_head_of_the_same_size() {
+    let bed = EvidenceFixture::with_short_history();
     bed.key();
     let plain = fs::read_to_string(bed.stage.path("converger.toml")).expect("there");
     fs::create_dir(bed.stage.path("elsewhere")).expect("made");
-    bed.stage.put("converger.toml", &format!("{plain}[ledger]\nwitness = \"elsewhere/witness\"\n"));
-    bed.told(&["ledger", "resync", "--reason", "a new witness"], 0);
-    let fork = bed.keep_state("fork");
-    bed.told(&["hold", "lab", "101", "--reason", "one"], 0);
-    let size = bed.size();
-    bed.put_state_back(&fork);
+    bed.stage.write_private("converger.toml", &format!("{plain}[ledger]\nwitness = \"elsewhere/witness\"\n"));
+    bed.run_expecting(&["ledger", "resync", "--reason", "a new witness"], 0);
+    let fork = bed.copy_state_to("fork");
+    bed.run_expecting(&["hold", "lab", "101", "--reason", "one"], 0);
+    let size = bed.entry_count();
+    bed.restore_state(&fork);
     let shorter = format!("was put back from an older copy: the witness has seen {size} entries of its ledger");
     for arguments in [&["verify"][..], &["hold", "lab", "102", "--reason", "x"], &["apply", "desired.yaml"], &["thaw", "lab"]] {
         bed.check_broken(arguments, &shorter);
     }
-    bed.stage.put("converger.toml", &plain);
-    bed.told(&["hold", "lab", "101", "--reason", "other"], 0);
-    bed.stage.put("converger.toml", &format!("{plain}[ledger]\nwitness = \"elsewhere/witness\"\n"));
+    bed.stage.write_private("converger.toml", &plain);
+    bed.run_expecting(&["hold", "lab", "101", "--reason", "other"], 0);
+    bed.stage.write_private("converger.toml", &format!("{plain}[ledger]\nwitness = \"elsewhere/witness\"\n"));
     let other = format!("is not the one that the witness has seen: they differ in the first {size} entries");
     for arguments in
         [&["verify"][..], &["hold", "lab", "102", "--reason", "x"], &["apply", "desired.yaml"], &["freeze", "lab", "--reason", "x"]]
@@ -338,28 +343,28 @@ fn the_witness_tells_one_head_from_another() {
 
 /// Somebody signs the whole log with a key of their own, and lays that beside it.
 #[test]
-fn a_replaced_key_is_noticed() {
-    let (bed, files, key, size) = exported();
-    let root = Hash(accept(&files, &key).expect("accepted").root.0);
-    let other = stranger();
+fn detects_a_replaced_key() {
+    let (bed, files, key, size) = exported_fixture();
+    let root = LogHash(accept_export(&files, &key).expect("accepted").root.0);
+    let other = foreign_signer();
     let mut replaced = files.clone();
-    *replaced.at("log.vkey") = format!("{}\n", other.verifier()).into_bytes();
-    assert!(accept(&replaced, &key).is_err());
+    *replaced.file_mut("log.vkey") = format!("{}\n", other.verifier()).into_bytes();
+    assert!(accept_export(&replaced, &key).is_err());
     replaced.write(&bed.stage.path("changed"));
     bed.check_broken(&["verify", "changed"], "checkpoint: ");
-    let told = bed.told(&["verify", "changed", "--key", &key], 0);
+    let told = bed.run_expecting(&["verify", "changed", "--key", &key], 0);
     assert!(told.contains("the key that lies beside the log is not the one that signed it"), "{told}");
     let signed = Checkpoint { origin: other.verifier().name().to_owned(), size, root }.sign(&other);
-    *replaced.at("checkpoint") = signed.into_bytes();
+    *replaced.file_mut("checkpoint") = signed.into_bytes();
     let named = format!("the checkpoint is signed with {}, and the ledger names {key}", other.verifier());
-    check_noticed(&bed, &key, "another key that signs", &replaced, &named);
+    check_detected(&bed, &key, "another key that signs", &replaced, &named);
     bed.check_broken(&["verify", "changed", "--key", &other.verifier().to_string()], &named);
 }
 
 /// What no entry names is not part of the record, whoever put it there.
 #[test]
 fn a_blob_that_no_entry_names_or_under_a_wrong_digest_is_a_fault() {
-    let (bed, files, key, _) = exported();
+    let (bed, files, key, _) = exported_fixture();
     let own = converger_core::artifact::Digest::of_bytes(b"nobody's").to_string().replace("sha256:", "");
     let zeros = "0".repeat(64);
     for (name, words) in [
@@ -374,30 +379,31 @@ fn a_blob_that_no_entry_names_or_under_a_wrong_digest_is_a_fault() {
         bed.check_broken(&["verify", "changed", "--key", &key], &words);
     }
     files.write(&bed.stage.path("changed"));
-    bed.told(&["verify", "changed", "--key", &key], 0);
+    bed.run_expecting(&["verify", "changed", "--key", &key], 0);
 }
 
 /// Whoever made an export can have made its key too.
 #[test]
 fn an_export_that_brings_its_own_key_is_told_to_be_unverified() {
-    let (bed, _, key, _) = exported();
-    bed.export("given");
-    let told = bed.told(&["verify", "given"], 0);
+    let (bed, _, key, _) = exported_fixture();
+    bed.export_to("given");
+    let told = bed.run_expecting(&["verify", "given"], 0);
     assert!(told.starts_with("whole under an unverified key: given"), "{told}");
     assert!(
         told.contains("the key is not verified: it was read from the export itself") && told.contains("verify again with `--key KEY`"),
         "{told}"
     );
-    let json =
-        |arguments: &[&str]| serde_json::from_str::<serde_json::Value>(&bed.told(arguments, 0)).expect("JSON")["key_verified"].clone();
+    let json = |arguments: &[&str]| {
+        serde_json::from_str::<serde_json::Value>(&bed.run_expecting(arguments, 0)).expect("JSON")["key_verified"].clone()
+    };
     assert_eq!(json(&["verify", "given", "--json"]), false);
     assert_eq!(json(&["verify", "given", "--key", &key, "--json"]), true);
 }
 
 /// A pipe or a directory where a file belongs is no trouble of the disk: the export is not what it was.
 #[test]
-fn what_is_no_file_where_one_belongs_is_found_and_not_waited_for() {
-    let (bed, files, key, _) = exported();
+fn detects_a_pipe_or_directory_in_place_of_a_file() {
+    let (bed, files, key, _) = exported_fixture();
     let tile = files.0.keys().find(|path| path.starts_with("tile/entries/")).expect("entries").clone();
     for path in [tile, "checkpoint".to_owned()] {
         files.write(&bed.stage.path("changed"));

@@ -10,36 +10,36 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use converger_core::testing::Rng;
-use converger_store::conformance::now;
-use converger_store::{Batch, Settings, SqliteStore, Store as _};
+use converger_store::conformance::block_on;
+use converger_store::{Batch, SqliteStore, Store as _, StoreSettings};
 
 use rusqlite::types::Value;
 
-use crate::bed::{Bed, copy_state};
-use crate::files::Files;
-use crate::judge;
-use crate::reproduce::decided;
+use crate::export_files::ExportFiles;
+use crate::fixture::{EvidenceFixture, copy_state};
+use crate::record_check;
+use crate::reproduce::decision_writes;
 
 const SEED: u64 = 20_261_116;
-const FLIPS: u64 = 3_000;
+const DEFAULT_FLIPS: u64 = 3_000;
 /// Of so many changes of the database one is also shown to the real program.
-const SHOWN: u64 = 40;
+const PROGRAM_CHECK_INTERVAL: u64 = 40;
 
-fn flips() -> u64 {
-    std::env::var("CONVERGER_FLIPS").ok().map_or(FLIPS, |count| count.parse().expect("CONVERGER_FLIPS is a number"))
+fn flip_count() -> u64 {
+    std::env::var("CONVERGER_FLIPS").ok().map_or(DEFAULT_FLIPS, |count| count.parse().expect("CONVERGER_FLIPS is a number"))
 }
 
 /// A past that fills a tile, and nobody has it open.
-fn past() -> Bed {
-    let bed = Bed::short();
-    bed.told(&["apply", "missing.yaml"], 3);
-    bed.told(&["apply", "missing.yaml"], 3);
+fn fixture_with_full_tile() -> EvidenceFixture {
+    let bed = EvidenceFixture::with_short_history();
+    bed.run_expecting(&["apply", "missing.yaml"], 3);
+    bed.run_expecting(&["apply", "missing.yaml"], 3);
     bed.key();
     bed
 }
 
 /// Bytes that a file had and that are changed in one place, or cut; and what was done, in words.
-fn changed(whole: &[u8], used: &[usize], rng: &mut Rng) -> (Vec<u8>, String) {
+fn corrupt_bytes(whole: &[u8], used: &[usize], rng: &mut Rng) -> (Vec<u8>, String) {
     if rng.one_in(10) {
         let end = rng.index(whole.len());
         return (whole[..end].to_vec(), format!("cut at {end}"));
@@ -52,12 +52,12 @@ fn changed(whole: &[u8], used: &[usize], rng: &mut Rng) -> (Vec<u8>, String) {
     (bytes, format!("byte {at} (page {}, {}) by {with:#x}", at / 4096 + 1, at % 4096))
 }
 
-fn used(bytes: &[u8]) -> Vec<usize> {
+fn nonzero_offsets(bytes: &[u8]) -> Vec<usize> {
     (0..bytes.len()).filter(|at| bytes[*at] != 0).collect()
 }
 
 /// Shares work among the cores; each has a seed of its own.
-fn shared(count: u64, work: impl Fn(u64, Rng) + Sync) {
+fn run_on_all_cores(count: u64, work: impl Fn(u64, Rng) + Sync) {
     let workers = thread::available_parallelism().map_or(2, |workers| workers.get() as u64);
     thread::scope(|scope| {
         let own = |worker| count / workers + u64::from(worker < count % workers);
@@ -70,18 +70,18 @@ fn shared(count: u64, work: impl Fn(u64, Rng) + Sync) {
 
 /// What was found, and what changed nothing.
 #[derive(Default)]
-struct Tally {
+struct FlipCounts {
     found: AtomicU64,
     same: AtomicU64,
     shown: AtomicU64,
 }
 
-impl Tally {
+impl FlipCounts {
     fn add(counter: &AtomicU64) {
         counter.fetch_add(1, Ordering::Relaxed);
     }
 
-    fn told(&self, what: &str) -> (u64, u64) {
+    fn print_counts(&self, what: &str) -> (u64, u64) {
         let [found, same, shown] = [&self.found, &self.same, &self.shown].map(|counter| counter.load(Ordering::Relaxed));
         println!("{what}: {found} found, {same} without effect, {shown} shown to the program; seed {SEED}");
         (found, same)
@@ -89,47 +89,47 @@ impl Tally {
 }
 
 #[test]
-fn a_changed_byte_of_the_database_is_found_or_changes_nothing() {
-    let bed = past();
-    let whole = fs::read(bed.state().join("converger.db")).expect("there");
-    let wanted = judge::content(&bed.state().join("converger.db")).expect("whole");
-    assert_eq!(judge::state(&bed.state()), Ok(()));
-    let (used, tally, bed) = (used(&whole), Tally::default(), &bed);
+fn changed_database_byte_is_detected_or_has_no_effect() {
+    let bed = fixture_with_full_tile();
+    let whole = fs::read(bed.state_directory().join("converger.db")).expect("there");
+    let wanted = record_check::read_tables(&bed.state_directory().join("converger.db")).expect("whole");
+    assert_eq!(record_check::check_state(&bed.state_directory()), Ok(()));
+    let (used, tally, bed) = (nonzero_offsets(&whole), FlipCounts::default(), &bed);
     let rooms: Vec<tempfile::TempDir> = (0..64).map(|_| tempfile::tempdir().expect("a directory")).collect();
     let next = AtomicU64::new(0);
-    shared(flips(), |count, mut rng| {
+    run_on_all_cores(flip_count(), |count, mut rng| {
         let room = rooms[usize::try_from(next.fetch_add(1, Ordering::Relaxed)).expect("small")].path().join("state");
-        copy_state(&bed.state(), &room);
+        copy_state(&bed.state_directory(), &room);
         let path = room.join("converger.db");
         for _ in 0..count {
-            let (bytes, what) = changed(&whole, &used, &mut rng);
-            remove_beside(&room);
+            let (bytes, what) = corrupt_bytes(&whole, &used, &mut rng);
+            remove_wal_files(&room);
             fs::write(&path, bytes).expect("written");
-            let is_accepted = judge::state(&room).is_ok();
+            let is_accepted = record_check::check_state(&room).is_ok();
             if is_accepted {
-                let content = judge::content(&path).expect("read");
-                assert_eq!(differing(&content, &wanted), Vec::<String>::new(), "{what}");
+                let content = record_check::read_tables(&path).expect("read");
+                assert_eq!(describe_differences(&content, &wanted), Vec::<String>::new(), "{what}");
             }
-            if rng.one_in(SHOWN) {
+            if rng.one_in(PROGRAM_CHECK_INTERVAL) {
                 let said = bed.run(&["verify", "--db", &room.display().to_string()]);
-                assert!(said.code != Some(0) || judge::content(&path).as_ref() == Ok(&wanted), "{what}: {said:?}");
+                assert!(said.code != Some(0) || record_check::read_tables(&path).as_ref() == Ok(&wanted), "{what}: {said:?}");
                 assert!(said.code == Some(0) || !is_accepted, "{what}: {said:?}");
-                Tally::add(&tally.shown);
+                FlipCounts::add(&tally.shown);
             }
-            Tally::add(if is_accepted { &tally.same } else { &tally.found });
+            FlipCounts::add(if is_accepted { &tally.same } else { &tally.found });
         }
     });
-    let (found, same) = tally.told(&format!("{} changes of {} bytes of the database", flips(), whole.len()));
-    assert!(found + same == flips() && found > flips() / 2 && same > 0);
+    let (found, same) = tally.print_counts(&format!("{} changes of {} bytes of the database", flip_count(), whole.len()));
+    assert!(found + same == flip_count() && found > flip_count() / 2 && same > 0);
 }
 
 /// The rows of one that the other does not have, in words.
-fn differing(one: &judge::Content, other: &judge::Content) -> Vec<String> {
+fn describe_differences(one: &record_check::TableRows, other: &record_check::TableRows) -> Vec<String> {
     let shown = |value: &Value| match value {
         Value::Blob(bytes) => String::from_utf8_lossy(bytes).into_owned(),
         value => format!("{value:?}"),
     };
-    let rows = |content: &judge::Content| -> BTreeSet<String> {
+    let rows = |content: &record_check::TableRows| -> BTreeSet<String> {
         let rows = content.iter().flat_map(|(table, rows)| rows.iter().map(move |row| (table, row)));
         rows.map(|(table, row)| format!("{table}: {}", row.iter().map(shown).collect::<Vec<_>>().join(", "))).collect()
     };
@@ -137,7 +137,7 @@ fn differing(one: &judge::Content, other: &judge::Content) -> Vec<String> {
 }
 
 /// What SQLite leaves beside a file that it has looked at.
-fn remove_beside(room: &Path) {
+fn remove_wal_files(room: &Path) {
     for name in ["converger.db-wal", "converger.db-shm"] {
         let _ = fs::remove_file(room.join(name));
     }
@@ -145,42 +145,42 @@ fn remove_beside(room: &Path) {
 
 /// In an export nothing is without effect.
 #[test]
-fn a_changed_byte_of_an_export_is_found() {
-    let bed = past();
-    let whole = Files::read(&bed.export("export"));
-    assert_eq!(judge::export(&whole), Ok(()));
+fn changed_export_byte_is_detected() {
+    let bed = fixture_with_full_tile();
+    let whole = ExportFiles::read(&bed.export_to("export"));
+    assert_eq!(record_check::check_export(&whole), Ok(()));
     let names: Vec<&String> = whole.0.keys().collect();
-    let (tally, bed) = (Tally::default(), &bed);
-    shared(flips(), |count, mut rng| {
+    let (tally, bed) = (FlipCounts::default(), &bed);
+    run_on_all_cores(flip_count(), |count, mut rng| {
         for _ in 0..count {
             // As often in each file: the small ones are read first and signed.
             let name = names[rng.index(names.len())];
-            let (bytes, what) = changed(&whole.0[name], &used(&whole.0[name]), &mut rng);
+            let (bytes, what) = corrupt_bytes(&whole.0[name], &nonzero_offsets(&whole.0[name]), &mut rng);
             let mut files = whole.clone();
-            *files.at(name) = bytes;
-            assert!(judge::export(&files).is_err(), "{name}, {what}");
-            Tally::add(&tally.found);
-            if rng.one_in(SHOWN) {
+            *files.file_mut(name) = bytes;
+            assert!(record_check::check_export(&files).is_err(), "{name}, {what}");
+            FlipCounts::add(&tally.found);
+            if rng.one_in(PROGRAM_CHECK_INTERVAL) {
                 let room = tempfile::tempdir().expect("a directory");
                 files.write(&room.path().join("export"));
                 let said = bed.run(&["verify", &room.path().join("export").display().to_string()]);
                 assert_eq!(said.code, Some(6), "{name}, {what}: {said:?}");
-                Tally::add(&tally.shown);
+                FlipCounts::add(&tally.shown);
             }
         }
     });
-    let (found, _) = tally.told(&format!("{} changes of {} files of an export", flips(), names.len()));
-    assert_eq!(found, flips());
+    let (found, _) = tally.print_counts(&format!("{} changes of {} files of an export", flip_count(), names.len()));
+    assert_eq!(found, flip_count());
 }
 
 /// The states that a database with a log passes through: after each of some batches, as somebody finds it who comes then.
-fn with_log(room: &Path) -> (PathBuf, Vec<Vec<Vec<u8>>>) {
+fn states_with_wal(room: &Path) -> (PathBuf, Vec<Vec<Vec<u8>>>) {
     let (open, left) = (room.join("open"), room.join("left"));
-    let store = SqliteStore::open(&open, Settings::new(|fatal| panic!("{fatal}"))).expect("opens");
+    let store = SqliteStore::open(&open, StoreSettings::new(|fatal| panic!("{fatal}"))).expect("opens");
     let mut states = vec![Vec::new()];
     for number in 0..6 {
-        let _ = now(store.commit(Batch::new(decided(number)))).expect("written");
-        states.push(now(store.entries(0, 999)).expect("read"));
+        let _ = block_on(store.commit(Batch::new(decision_writes(number)))).expect("written");
+        states.push(block_on(store.entries(0, 999)).expect("read"));
     }
     copy_state(&open, &left);
     let _ = fs::remove_file(left.join("converger.db-shm"));
@@ -190,17 +190,17 @@ fn with_log(room: &Path) -> (PathBuf, Vec<Vec<Vec<u8>>>) {
 /// A log is read up to the first thing in it that is wrong, as after a crash: what is found is a state that there was, whole. That it is an
 /// older one is told by a witness (`export`), and by nothing that lies in the same place.
 #[test]
-fn a_changed_byte_of_the_log_leaves_a_state_that_there_was() {
+fn changed_wal_byte_leaves_an_earlier_state() {
     let room = tempfile::tempdir().expect("a directory");
-    let (left, states) = with_log(room.path());
+    let (left, states) = states_with_wal(room.path());
     let path = left.join("converger.db-wal");
     let whole = fs::read(&path).expect("there");
-    let (used, mut rng) = (used(&whole), Rng::new(SEED));
+    let (used, mut rng) = (nonzero_offsets(&whole), Rng::new(SEED));
     let (mut found, mut ages) = (0, vec![0_u64; states.len()]);
-    for _ in 0..flips() / 4 {
-        let (bytes, what) = changed(&whole, &used, &mut rng);
+    for _ in 0..flip_count() / 4 {
+        let (bytes, what) = corrupt_bytes(&whole, &used, &mut rng);
         fs::write(&path, bytes).expect("written");
-        let looked = converger_store::Looked::open(&left);
+        let looked = converger_store::StoreView::open(&left);
         let entries = match looked.as_ref().map(Option::as_ref) {
             Ok(Some(looked)) => looked.entries(0, 999).map_err(|error| error.to_string()),
             Ok(None) => Ok(Vec::new()),
@@ -212,14 +212,14 @@ fn a_changed_byte_of_the_log_leaves_a_state_that_there_was() {
                 let age = states.iter().position(|state| *state == entries).unwrap_or_else(|| panic!("{what}: there was no such state"));
                 ages[age] += 1;
                 if age > 0 {
-                    judge::state(&left).unwrap_or_else(|found| panic!("{what}: {found}"));
+                    record_check::check_state(&left).unwrap_or_else(|found| panic!("{what}: {found}"));
                 }
             }
         }
     }
     println!(
         "{} changes of {} bytes of a log: {found} found, {ages:?} by the batches that are left; seed {SEED}",
-        flips() / 4,
+        flip_count() / 4,
         whole.len()
     );
     assert!(ages.iter().filter(|count| **count > 0).count() > 3, "{ages:?}");

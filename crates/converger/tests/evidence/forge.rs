@@ -4,17 +4,17 @@
 
 use std::path::Path;
 
-use converger_ledger::{Growth, Hash, Tile};
-use converger_store::Head;
+use converger_ledger::{LogBuilder, LogHash, Tile};
+use converger_store::LedgerHead;
 use rusqlite::{Connection, params};
 
 /// An open database, without the rules that keep others from breaking it.
-pub(crate) struct Forger(Connection);
+pub(crate) struct DatabaseForger(Connection);
 
-impl Forger {
-    pub(crate) fn at(state: &Path) -> Self {
+impl DatabaseForger {
+    pub(crate) fn open(state: &Path) -> Self {
         let connection = Connection::open(state.join("converger.db")).expect("opens");
-        converger_store::conformance::teach(&connection).expect("taught");
+        converger_store::conformance::register_row_sum(&connection).expect("taught");
         connection.pragma_update(None, "foreign_keys", false).expect("set");
         Self(connection)
     }
@@ -61,16 +61,16 @@ impl Forger {
     pub(crate) fn rewrite(&self, entries: &[Vec<u8>]) {
         self.put_entries(entries);
         self.0.execute("DELETE FROM ledger_tiles", []).expect("SQL");
-        let (mut growth, mut full) = (Growth::default(), Vec::new());
+        let (mut growth, mut full) = (LogBuilder::default(), Vec::new());
         for entry in entries {
-            growth.append(Hash::of_leaf(entry), |tile, hashes, root| full.push((tile, hashes.to_vec(), root)));
+            growth.append(LogHash::of_leaf(entry), |tile, hashes, root| full.push((tile, hashes.to_vec(), root)));
         }
         full.iter().for_each(|(tile, hashes, root)| self.put_tile(*tile, hashes, *root));
-        self.put_head(Head::of(growth.tree()));
+        self.put_head(LedgerHead::from_tree(growth.tree()));
     }
 
     /// This is a full tile from now on.
-    pub(crate) fn put_tile(&self, tile: Tile, hashes: &[Hash], root: Hash) {
+    pub(crate) fn put_tile(&self, tile: Tile, hashes: &[LogHash], root: LogHash) {
         let (level, place) = (i64::from(tile.level), i64::try_from(tile.index).expect("small"));
         let hashes: Vec<u8> = hashes.iter().flat_map(|hash| hash.0).collect();
         let sql = "INSERT OR REPLACE INTO ledger_tiles VALUES (?1, ?2, ?3, ?4, row_sum(?1, ?2, ?3, ?4))";
@@ -78,7 +78,7 @@ impl Forger {
     }
 
     /// This is the head from now on.
-    pub(crate) fn put_head(&self, head: Head) {
+    pub(crate) fn put_head(&self, head: LedgerHead) {
         let sql = "INSERT OR REPLACE INTO ledger_head VALUES (1, ?1, ?2, ?1, ?2, row_sum(1, ?1, ?2, ?1, ?2))";
         self.0.execute(sql, params![i64::try_from(head.size).expect("small"), head.root.0.as_slice()]).expect("SQL");
     }

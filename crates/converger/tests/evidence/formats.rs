@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-use converger_core::evidence::{Bundle, KINDS, Proof, parse_entry};
-use converger_ledger::{Checkpoint, Receipt, Sheaf, Verifier};
+use converger_core::evidence::{AdmissionBundle, ENTRY_KINDS, OperationProof, parse_entry};
+use converger_ledger::{Checkpoint, NoteVerifier, Receipt, ReceiptBundle};
 use serde_json::Value;
 
-use crate::bed::Bed;
-use crate::files::Files;
+use crate::export_files::ExportFiles;
+use crate::fixture::EvidenceFixture;
 
 /// The text below one heading of the page, up to the next.
 fn section(heading: &str) -> String {
@@ -26,7 +26,7 @@ fn examples(section: &str) -> Vec<String> {
 }
 
 /// The rows of its table: the word in the first cell, and the words in the second.
-fn rows(section: &str) -> BTreeMap<String, BTreeSet<String>> {
+fn table_rows(section: &str) -> BTreeMap<String, BTreeSet<String>> {
     let words = |cell: &str| cell.split('`').skip(1).step_by(2).map(str::to_owned).collect::<Vec<String>>();
     let cells = section.lines().filter(|line| line.starts_with("| `")).map(|line| line.split('|').skip(1).collect::<Vec<_>>());
     cells.map(|cells| (words(cells[0]).concat(), words(cells[1]).into_iter().collect())).collect()
@@ -37,27 +37,27 @@ fn members(value: &Value) -> BTreeSet<String> {
 }
 
 #[test]
-fn every_kind_of_entry_is_described_with_its_members_and_shown() {
+fn every_entry_kind_is_documented_with_its_members() {
     let text = section("### Entries of the ledger");
-    let described = rows(&text);
-    let schema: Value = serde_json::from_str(&Bed::new().told(&["schema", "entry"], 0)).expect("JSON");
+    let described = table_rows(&text);
+    let schema: Value = serde_json::from_str(&EvidenceFixture::new().run_expecting(&["schema", "entry"], 0)).expect("JSON");
     for kind in schema["properties"]["entry"]["oneOf"].as_array().expect("a list") {
         let (word, what) = (kind["properties"]["kind"]["const"].as_str().expect("a word"), &kind["properties"]["what"]["properties"]);
         assert_eq!(described.get(word), Some(&members(what)), "{word}");
     }
-    assert_eq!(described.len(), KINDS.len());
+    assert_eq!(described.len(), ENTRY_KINDS.len());
     let shown = examples(&text).concat();
     let kinds = shown.lines().map(|line| parse_entry(line.as_bytes()).unwrap_or_else(|error| panic!("{error}: {line}")).kind());
-    assert_eq!(kinds.collect::<Vec<_>>(), KINDS, "one of each, in this order");
+    assert_eq!(kinds.collect::<Vec<_>>(), ENTRY_KINDS, "one of each, in this order");
 }
 
 #[test]
-fn the_bundle_that_is_shown_is_one() {
+fn documented_bundle_parses() {
     let text = section("### The bundle of an admission");
     let [example] = &examples(&text)[..] else { panic!("one example") };
-    assert!(Bundle::read(example.trim_end().as_bytes()).is_some(), "{example}");
+    assert!(AdmissionBundle::parse(example.trim_end().as_bytes()).is_some(), "{example}");
     let shown: Value = serde_json::from_str(example).expect("JSON");
-    let described = rows(&text);
+    let described = table_rows(&text);
     assert_eq!(described.keys().cloned().collect::<BTreeSet<_>>(), members(&shown));
     for (name, inner) in described.iter().filter(|(_, inner)| !inner.is_empty()) {
         let value = shown[name].as_array().map_or(&shown[name], |list| &list[0]);
@@ -66,22 +66,23 @@ fn the_bundle_that_is_shown_is_one() {
 }
 
 #[test]
-fn the_checkpoint_and_the_receipt_that_are_shown_hold() {
+fn documented_checkpoint_and_receipt_verify() {
     let [key, checkpoint] = &examples(&section("### Checkpoint, key and witness"))[..] else { panic!("two examples") };
-    let key = Verifier::parse(key).expect("a key");
+    let key = NoteVerifier::parse(key).expect("a key");
     let checkpoint = Checkpoint::verify(checkpoint.as_bytes(), &key).expect("it is signed with that key");
     let [receipt, sheaf] = &examples(&section("### Receipt"))[..] else { panic!("two examples") };
     let receipt = Receipt::parse(receipt).expect("a receipt");
     assert_eq!(receipt.verify(&key).as_ref(), Ok(&checkpoint));
     assert_eq!(parse_entry(&receipt.entry).expect("an entry").kind(), "outcome");
-    let sheaf = Sheaf::parse(sheaf).expect("a receipt");
+    let sheaf = ReceiptBundle::parse(sheaf).expect("a receipt");
     assert_eq!(sheaf.verify(&key), Ok(checkpoint));
-    let proof = Proof::read(sheaf.proven.iter().map(|own| (own.index, own.entry.as_slice())), &sheaf.kept).expect("proven");
+    let proof = OperationProof::from_entries(sheaf.entries.iter().map(|own| (own.index, own.entry.as_slice())), &sheaf.attachments)
+        .expect("proven");
     assert!(proof.history.ended.is_some());
 }
 
 /// The path of a file with what differs from export to export as the page writes it.
-fn pattern(path: &str) -> String {
+fn path_pattern(path: &str) -> String {
     match path.split('/').collect::<Vec<_>>()[..] {
         ["blob", "sha256", _] => "blob/sha256/HEX".to_owned(),
         ["tile", level, _] => format!("tile/{}/N", if level == "entries" { level } else { "L" }),
@@ -91,8 +92,8 @@ fn pattern(path: &str) -> String {
 }
 
 #[test]
-fn an_export_has_the_files_that_are_described_and_no_others() {
-    let bed = Bed::long();
-    let real: BTreeSet<String> = Files::read(&bed.export("evidence")).0.keys().map(|path| pattern(path)).collect();
-    assert_eq!(rows(&section("### Export")).into_keys().collect::<BTreeSet<_>>(), real);
+fn export_has_exactly_the_documented_files() {
+    let bed = EvidenceFixture::with_long_history();
+    let real: BTreeSet<String> = ExportFiles::read(&bed.export_to("evidence")).0.keys().map(|path| path_pattern(path)).collect();
+    assert_eq!(table_rows(&section("### Export")).into_keys().collect::<BTreeSet<_>>(), real);
 }

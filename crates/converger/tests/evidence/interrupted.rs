@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use crate::bed::{Bed, Said};
-use crate::files::Files;
-use crate::oracle::accept;
+use crate::export_files::ExportFiles;
+use crate::fixture::{CommandOutput, EvidenceFixture};
+use crate::oracle::accept_export;
 
 /// All calls by which an export leaves something.
 const CALLS: [&str; 5] = ["write", "fsync,fdatasync", "/^mkdir", "linkat", "/^rename"];
@@ -16,26 +16,26 @@ const CALLS: [&str; 5] = ["write", "fsync,fdatasync", "/^mkdir", "linkat", "/^re
 const CALLS_MAX: u64 = 400;
 
 /// An export into a directory that is killed at its nth call of this kind; whether it was.
-fn is_killed(bed: &Bed, directory: &str, call: &str, nth: u64) -> bool {
+fn is_killed(bed: &EvidenceFixture, directory: &str, call: &str, nth: u64) -> bool {
     let (trace, inject) = (format!("trace={call}"), format!("inject={call}:signal=KILL:when={nth}"));
     let program = env!("CARGO_BIN_EXE_converger");
     let arguments = ["-f", "-qq", "-o", "strace", "-e", &trace, "-e", &inject, program, "ledger", "export", directory];
-    let ended = bed.stage.homely("strace", &arguments).output().expect("strace is installed (`cargo xtask ci tools`)");
-    match Said::from(ended) {
-        Said { code: Some(0), .. } => false,
-        Said { code: None, .. } => true,
+    let ended = bed.stage.command("strace", &arguments).output().expect("strace is installed (`cargo xtask ci tools`)");
+    match CommandOutput::from(ended) {
+        CommandOutput { code: Some(0), .. } => false,
+        CommandOutput { code: None, .. } => true,
         said => panic!("{call} {nth}: {said:?}"),
     }
 }
 
 /// Kills at every point; how often it ended how.
-fn each_point(bed: &Bed, before: Option<&Path>, judge: impl Fn(&str) -> &'static str) -> BTreeMap<&'static str, u32> {
+fn kill_at_each_call(bed: &EvidenceFixture, before: Option<&Path>, judge: impl Fn(&str) -> &'static str) -> BTreeMap<&'static str, u32> {
     let mut ends = BTreeMap::new();
     for call in CALLS {
         for nth in 1..CALLS_MAX {
             let target = bed.stage.path("target");
             match before {
-                Some(before) => Files::read(before).write(&target),
+                Some(before) => ExportFiles::read(before).write(&target),
                 None => drop(fs::remove_dir_all(&target)),
             }
             let killed = is_killed(bed, "target", call, nth);
@@ -45,9 +45,9 @@ fn each_point(bed: &Bed, before: Option<&Path>, judge: impl Fn(&str) -> &'static
                 break;
             }
             if nth % 5 == 1 {
-                bed.told(&["ledger", "export", "target"], 0);
+                bed.run_expecting(&["ledger", "export", "target"], 0);
                 assert_eq!(judge(&what), "new", "{what}: the next one mends it");
-                let left: Vec<_> = Files::read(&target).0.into_keys().filter(|name| name.ends_with(".tmp")).collect();
+                let left: Vec<_> = ExportFiles::read(&target).0.into_keys().filter(|name| name.ends_with(".tmp")).collect();
                 assert!(left.is_empty(), "{what}: {left:?} are of nobody");
             }
         }
@@ -56,16 +56,16 @@ fn each_point(bed: &Bed, before: Option<&Path>, judge: impl Fn(&str) -> &'static
 }
 
 #[test]
-fn an_export_that_is_killed_at_any_write_is_the_older_one_or_the_new_one() {
-    let bed = Bed::long();
-    let old = bed.export("old");
-    let (key, size) = (bed.key(), bed.size());
-    bed.told(&["apply", "missing.yaml"], 3);
-    let now = bed.size();
+fn export_killed_at_any_write_is_the_old_or_the_new_one() {
+    let bed = EvidenceFixture::with_long_history();
+    let old = bed.export_to("old");
+    let (key, size) = (bed.key(), bed.entry_count());
+    bed.run_expecting(&["apply", "missing.yaml"], 3);
+    let now = bed.entry_count();
     assert!(now / 256 > size / 256, "a tile became full between {size} and {now}");
     let judge = |what: &str| {
-        let told = bed.told(&["verify", "target", "--key", &key], 0);
-        let accepted = accept(&Files::read(&bed.stage.path("target")), &key).unwrap_or_else(|error| panic!("{what}: {error}"));
+        let told = bed.run_expecting(&["verify", "target", "--key", &key], 0);
+        let accepted = accept_export(&ExportFiles::read(&bed.stage.path("target")), &key).unwrap_or_else(|error| panic!("{what}: {error}"));
         assert!(told.contains(&format!("{} entries", accepted.size)), "{what}: {told}");
         if accepted.size == size {
             "old"
@@ -74,14 +74,14 @@ fn an_export_that_is_killed_at_any_write_is_the_older_one_or_the_new_one() {
             "new"
         }
     };
-    let ends = each_point(&bed, Some(&old), judge);
+    let ends = kill_at_each_call(&bed, Some(&old), judge);
     println!("{} points: {ends:?}", ends.values().sum::<u32>());
     assert!(ends["old"] > 30 && ends["new"] >= 4, "{ends:?}");
 }
 
 #[test]
-fn a_first_export_that_is_killed_is_told_to_be_none() {
-    let bed = Bed::short();
+fn killed_first_export_is_reported_as_incomplete() {
+    let bed = EvidenceFixture::with_short_history();
     let key = bed.key();
     let judge = |what: &str| {
         let said = bed.run(&["verify", "target", "--key", &key]);
@@ -93,7 +93,7 @@ fn a_first_export_that_is_killed_is_told_to_be_none() {
             _ => panic!("{what}: {said:?}"),
         }
     };
-    let ends = each_point(&bed, None, judge);
+    let ends = kill_at_each_call(&bed, None, judge);
     println!("{} points: {ends:?}", ends.values().sum::<u32>());
     assert!(ends["none"] > 40 && ends["new"] >= 4, "{ends:?}");
 }

@@ -1,4 +1,4 @@
-//! A stranger with an export and a key: signatures by `signed_note`, checkpoints, tiles and proofs by `tlog_tiles`, roots by `ct-merkle`,
+//! A stranger with an export and a key: signatures by `signed_note`, checkpoints, tiles and proofs by `tlog_tiles`, roots by `ct-check_root`,
 //! digests by a hash of another crate than ours. Nothing of the program is used here.
 
 use ct_merkle::mem_backed_tree::MemoryBackedTree;
@@ -6,20 +6,20 @@ use sha2_next::{Digest as _, Sha256};
 use signed_note::{StandardVerifier, VerifierList};
 use tlog_tiles::{Checkpoint, Hash, HashReader as _, TileHashReader, TileReader, stored_hash_index};
 
-use crate::files::Files;
+use crate::export_files::ExportFiles;
 
 /// A log that a stranger has accepted.
 #[derive(Debug)]
-pub(crate) struct Accepted {
+pub(crate) struct AcceptedLog {
     pub(crate) size: u64,
     pub(crate) root: Hash,
     pub(crate) entries: Vec<Vec<u8>>,
 }
 
 /// Tiles by their paths: theirs have the height in them.
-struct Tiles<'f>(&'f Files);
+struct TileFiles<'f>(&'f ExportFiles);
 
-impl TileReader for Tiles<'_> {
+impl TileReader for TileFiles<'_> {
     fn height(&self) -> u8 {
         8
     }
@@ -33,18 +33,18 @@ impl TileReader for Tiles<'_> {
 }
 
 /// Checks all of an export; what is wrong with it otherwise.
-pub(crate) fn accept(files: &Files, key: &str) -> Result<Accepted, String> {
-    let checkpoint = checkpoint(files, key)?;
+pub(crate) fn accept_export(files: &ExportFiles, key: &str) -> Result<AcceptedLog, String> {
+    let checkpoint = read_checkpoint(files, key)?;
     let (size, root) = (checkpoint.size(), *checkpoint.hash());
-    let entries = entries(files, size)?;
-    merkle(&entries, root)?;
-    tiles(files, &entries, root)?;
-    digests(files)?;
-    Ok(Accepted { size, root, entries })
+    let entries = read_entries(files, size)?;
+    check_root(&entries, root)?;
+    check_tiles(files, &entries, root)?;
+    check_digests(files)?;
+    Ok(AcceptedLog { size, root, entries })
 }
 
 /// The signed checkpoint, and the key that lies beside it, which must be the one that is known.
-fn checkpoint(files: &Files, key: &str) -> Result<Checkpoint, String> {
+fn read_checkpoint(files: &ExportFiles, key: &str) -> Result<Checkpoint, String> {
     let beside = files.0.get("log.vkey").ok_or("no key")?;
     if beside != format!("{key}\n").as_bytes() {
         return Err("another key lies beside it".into());
@@ -63,7 +63,7 @@ fn checkpoint(files: &Files, key: &str) -> Result<Checkpoint, String> {
 }
 
 /// Bundles are entries with their lengths before them, in two bytes.
-fn entries(files: &Files, size: u64) -> Result<Vec<Vec<u8>>, String> {
+fn read_entries(files: &ExportFiles, size: u64) -> Result<Vec<Vec<u8>>, String> {
     let mut entries = Vec::new();
     for tile in tlog_tiles::Tile::new_tiles(8, 0, size).into_iter().filter(|tile| tile.level() == 0) {
         let path = tile.path().replacen("tile/8/0/", "tile/entries/", 1);
@@ -83,15 +83,15 @@ fn entries(files: &Files, size: u64) -> Result<Vec<Vec<u8>>, String> {
     Ok(entries)
 }
 
-fn merkle(entries: &[Vec<u8>], root: Hash) -> Result<(), String> {
+fn check_root(entries: &[Vec<u8>], root: Hash) -> Result<(), String> {
     let mut tree = MemoryBackedTree::<Sha256, Vec<u8>>::new();
     entries.iter().for_each(|entry| tree.push(entry.clone()));
     if tree.root().as_bytes()[..] == root.0 { Ok(()) } else { Err("the entries have another root".into()) }
 }
 
 /// Every hash of every tile is authenticated, every entry has its own, and proofs of inclusion are made and checked.
-fn tiles(files: &Files, entries: &[Vec<u8>], root: Hash) -> Result<(), String> {
-    let (size, tiles) = (entries.len() as u64, Tiles(files));
+fn check_tiles(files: &ExportFiles, entries: &[Vec<u8>], root: Hash) -> Result<(), String> {
+    let (size, tiles) = (entries.len() as u64, TileFiles(files));
     let reader = TileHashReader::new(size, root, &tiles);
     let wrong = |what: &str, error: tlog_tiles::Error| format!("{what}: {error:?}");
     for level in (0..64).step_by(8).take_while(|level| size >> level > 0) {
@@ -112,7 +112,7 @@ fn tiles(files: &Files, entries: &[Vec<u8>], root: Hash) -> Result<(), String> {
 }
 
 /// What lies under a digest has it.
-fn digests(files: &Files) -> Result<(), String> {
+fn check_digests(files: &ExportFiles) -> Result<(), String> {
     let named = files.0.iter().filter_map(|(name, bytes)| Some((name.strip_prefix("blob/sha256/")?, bytes)));
     // What an export that was killed left beside a file has no digest for a name.
     for (name, bytes) in named.filter(|(name, _)| !name.ends_with(".tmp")) {
@@ -125,8 +125,8 @@ fn digests(files: &Files) -> Result<(), String> {
 }
 
 /// The proof that the newer of two logs extends the older one, made from the newer one's tiles and checked.
-pub(crate) fn extends(old: &Accepted, new: &Accepted, files: &Files) -> Result<(), String> {
-    let tiles = Tiles(files);
+pub(crate) fn check_extends(old: &AcceptedLog, new: &AcceptedLog, files: &ExportFiles) -> Result<(), String> {
+    let tiles = TileFiles(files);
     let reader = TileHashReader::new(new.size, new.root, &tiles);
     let proof = tlog_tiles::prove_tree(new.size, old.size, &reader).map_err(|error| format!("no proof: {error:?}"))?;
     tlog_tiles::check_tree(&proof, new.size, new.root, old.size, old.root).map_err(|error| format!("proof: {error:?}"))

@@ -6,13 +6,13 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 
-use crate::bed::{Bed, Said};
+use crate::fixture::{CommandOutput, EvidenceFixture};
 
 const NOTES: &str = "notes of somebody\n";
 
 /// Every command that writes a file of its own kind, with the name of that file last.
-fn writers(bed: &Bed) -> Vec<(Vec<String>, i32)> {
-    let run = bed.told(&["ledger", "tail", "--kind", "run-ended", "--json"], 0);
+fn writers(bed: &EvidenceFixture) -> Vec<(Vec<String>, i32)> {
+    let run = bed.run_expecting(&["ledger", "tail", "--kind", "run-ended", "--json"], 0);
     let last = run.lines().last().expect("a run ended");
     let last: serde_json::Value = serde_json::from_str(last).expect("JSON");
     let run = last["entry"]["what"]["run"].as_str().expect("an id").to_owned();
@@ -27,16 +27,16 @@ fn writers(bed: &Bed) -> Vec<(Vec<String>, i32)> {
     ]
 }
 
-fn run(bed: &Bed, command: &[String], more: &[&str]) -> Said {
+fn run(bed: &EvidenceFixture, command: &[String], more: &[&str]) -> CommandOutput {
     bed.run(&command.iter().map(String::as_str).chain(more.iter().copied()).collect::<Vec<_>>())
 }
 
 #[test]
 fn refuses_to_replace_a_file_of_another_kind_unless_told_to() {
-    let bed = Bed::short();
+    let bed = EvidenceFixture::with_short_history();
     for (command, code) in writers(&bed) {
         let place = "out.yaml";
-        bed.stage.put(place, NOTES);
+        bed.stage.write_private(place, NOTES);
         let said = run(&bed, &command, &[place]);
         assert_eq!(said.code, Some(2), "{command:?}: {said:?}");
         assert!(said.err.contains("error[file-taken]") && said.err.contains("`--overwrite`"), "{command:?}: {said:?}");
@@ -53,12 +53,12 @@ fn refuses_to_replace_a_file_of_another_kind_unless_told_to() {
 
 #[test]
 fn refuses_to_replace_a_file_of_another_kind_behind_a_link() {
-    let bed = Bed::short();
+    let bed = EvidenceFixture::with_short_history();
     for (command, code) in writers(&bed) {
         for name in ["theirs", "link.yaml"] {
             let _ = fs::remove_file(bed.stage.path(name));
         }
-        bed.stage.put("theirs", NOTES);
+        bed.stage.write_private("theirs", NOTES);
         symlink("theirs", bed.stage.path("link.yaml")).expect("linked");
         let said = run(&bed, &command, &["link.yaml"]);
         assert_eq!(said.code, Some(2), "{command:?}: {said:?}");
@@ -74,25 +74,25 @@ fn refuses_to_replace_a_file_of_another_kind_behind_a_link() {
 /// Nothing was sent, and nothing is: the place of the result is looked at first.
 #[test]
 fn an_apply_whose_result_has_no_place_sends_nothing() {
-    let mut bed = Bed::new();
-    bed.stage.put("result.json", r#"{"schema":"somebody/1"}"#);
-    let arguments = bed.stage.confirmed();
-    bed.check_ended(&arguments.iter().map(String::as_str).collect::<Vec<_>>(), 2, "error[file-taken]: result.json is not replaced");
-    assert_eq!(bed.stage.sent(), Vec::<String>::new());
+    let mut bed = EvidenceFixture::new();
+    bed.stage.write_private("result.json", r#"{"schema":"somebody/1"}"#);
+    let arguments = bed.stage.confirm_arguments();
+    bed.check_fails(&arguments.iter().map(String::as_str).collect::<Vec<_>>(), 2, "error[file-taken]: result.json is not replaced");
+    assert_eq!(bed.stage.take_sent(), Vec::<String>::new());
 }
 
 #[test]
 fn an_export_replaces_no_file_that_is_not_of_this_ledger() {
-    let bed = Bed::short();
-    let export = bed.export("web");
+    let bed = EvidenceFixture::with_short_history();
+    let export = bed.export_to("web");
     for name in ["log.vkey", "tile/0/000.p"] {
         let part = export.join(name);
         let part = if part.is_dir() { fs::read_dir(&part).expect("read").next().expect("a part").expect("read").path() } else { part };
         let own = fs::read(&part).expect("there");
         fs::write(&part, NOTES).expect("written");
-        bed.check_ended(&["ledger", "export", "web"], 2, "error[file-taken]");
+        bed.check_fails(&["ledger", "export", "web"], 2, "error[file-taken]");
         assert_eq!(fs::read(&part).expect("there"), NOTES.as_bytes());
-        bed.told(&["ledger", "export", "web", "--overwrite"], 0);
+        bed.run_expecting(&["ledger", "export", "web", "--overwrite"], 0);
         assert_eq!(fs::read(&part).expect("there"), own);
     }
 }
@@ -100,15 +100,15 @@ fn an_export_replaces_no_file_that_is_not_of_this_ledger() {
 /// Kills a command at each system call by which a file gets a name or loses one.
 #[test]
 fn a_write_that_is_killed_leaves_no_temporary_file_behind() {
-    let bed = Bed::new();
+    let bed = EvidenceFixture::new();
     let killed = |call: &str, nth: u32, arguments: &[&str]| {
         let (trace, inject) = (format!("trace={call}"), format!("inject={call}:signal=KILL:when={nth}"));
         let strace = ["-f", "-qq", "-o", "/dev/null", "-e", &trace, "-e", &inject, env!("CARGO_BIN_EXE_converger")];
-        let said: Said = bed.stage.homely("strace", &[&strace, arguments].concat()).output().expect("strace is installed").into();
+        let said: CommandOutput = bed.stage.command("strace", &[&strace, arguments].concat()).output().expect("strace is installed").into();
         said.code.is_none()
     };
     let left = || {
-        let names = fs::read_dir(bed.stage.room.path()).expect("read").map(|file| file.expect("read").file_name());
+        let names = fs::read_dir(bed.stage.directory.path()).expect("read").map(|file| file.expect("read").file_name());
         names.filter(|name| name.as_encoded_bytes().ends_with(b".tmp")).count()
     };
     let plan = ["plan", "desired.yaml"];
@@ -125,9 +125,9 @@ fn a_write_that_is_killed_leaves_no_temporary_file_behind() {
         assert!(points > 0 || call == "/^rename", "{call}");
     }
     // Where a file is replaced the new one has a second name between two calls, and the next write removes what is left of it.
-    bed.told(&plan, 4);
+    bed.run_expecting(&plan, 4);
     assert!(killed("/^rename", 1, &plan));
     assert_eq!(left(), 1, "killed between its name and its place");
-    bed.told(&plan, 4);
+    bed.run_expecting(&plan, 4);
     assert_eq!(left(), 0);
 }

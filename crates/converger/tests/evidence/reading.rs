@@ -1,72 +1,72 @@
 //! Whoever reads a record finds what they ask for: in a state directory, in a copy of one, and in an export; and is told where two of these
 //! were named at once.
 
-use converger_core::evidence::{Entry, parse_entry};
+use converger_core::evidence::{LedgerEntry, parse_entry};
 use serde_json::Value;
 
-use crate::bed::Bed;
-use crate::forge::Forger;
+use crate::fixture::EvidenceFixture;
+use crate::forge::DatabaseForger;
 
 /// The places of the entries that are shown.
 #[track_caller]
-fn shown(bed: &Bed, arguments: &[&str]) -> Vec<u64> {
+fn tail_indices(bed: &EvidenceFixture, arguments: &[&str]) -> Vec<u64> {
     let count: &[&str] = if arguments.contains(&"-n") { &[] } else { &["-n", "1000"] };
-    let told = bed.told(&[&["ledger", "tail", "--json"], count, arguments].concat(), 0);
+    let told = bed.run_expecting(&[&["ledger", "tail", "--json"], count, arguments].concat(), 0);
     told.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON")["index"].as_u64().expect("a place")).collect()
 }
 
 /// The same, and that a copy and an export show the same.
 #[track_caller]
-fn shown_everywhere(bed: &Bed, arguments: &[&str]) -> Vec<u64> {
-    let found = shown(bed, arguments);
+fn tail_indices_everywhere(bed: &EvidenceFixture, arguments: &[&str]) -> Vec<u64> {
+    let found = tail_indices(bed, arguments);
     for place in [["--db", "copy"], ["--from", "export"]] {
-        assert_eq!(shown(bed, &[&place[..], arguments].concat()), found, "{place:?} {arguments:?}");
+        assert_eq!(tail_indices(bed, &[&place[..], arguments].concat()), found, "{place:?} {arguments:?}");
     }
     found
 }
 
 #[test]
-fn entries_are_found_by_run_guest_kind_and_time() {
-    let bed = Bed::short();
-    bed.export("export");
-    bed.keep_state("copy");
-    let forger = Forger::at(&bed.state());
+fn filters_entries_by_run_guest_kind_and_time() {
+    let bed = EvidenceFixture::with_short_history();
+    bed.export_to("export");
+    bed.copy_state_to("copy");
+    let forger = DatabaseForger::open(&bed.state_directory());
     let run = forger.text("SELECT id FROM runs ORDER BY seq DESC LIMIT 1");
-    let entries: Vec<Entry> = forger.entries().iter().map(|bytes| parse_entry(bytes).expect("an entry")).collect();
-    let all = |is_meant: &dyn Fn(&Entry) -> bool| -> Vec<u64> {
+    let entries: Vec<LedgerEntry> = forger.entries().iter().map(|bytes| parse_entry(bytes).expect("an entry")).collect();
+    let all = |is_meant: &dyn Fn(&LedgerEntry) -> bool| -> Vec<u64> {
         (0..).zip(&entries).filter(|(_, entry)| is_meant(entry)).map(|(index, _)| index).collect()
     };
     for kind in ["hold", "intent", "outcome", "refusal", "key"] {
-        assert_eq!(shown_everywhere(&bed, &["--kind", kind]), all(&|entry| entry.kind() == kind), "{kind}");
+        assert_eq!(tail_indices_everywhere(&bed, &["--kind", kind]), all(&|entry| entry.kind() == kind), "{kind}");
     }
     // All that names the run, and the records of its operations, whose ids begin with it.
     let of_run = all(&|entry| String::from_utf8_lossy(&converger_core::evidence::write_entry(entry).expect("written")).contains(&run));
     assert!(of_run.len() > 10, "{of_run:?}");
-    assert_eq!(shown_everywhere(&bed, &["--run", &run]), of_run);
-    let held = shown_everywhere(&bed, &["--guest", "103"]);
+    assert_eq!(tail_indices_everywhere(&bed, &["--run", &run]), of_run);
+    let held = tail_indices_everywhere(&bed, &["--guest", "103"]);
     assert_eq!(held, all(&|entry| matches!(entry.kind(), "hold" | "release")));
-    let of_guest = shown_everywhere(&bed, &["--guest", "101", "--run", &run]);
+    let of_guest = tail_indices_everywhere(&bed, &["--guest", "101", "--run", &run]);
     let kinds: Vec<&str> = of_guest.iter().map(|index| entries[usize::try_from(*index).expect("small")].kind()).collect();
     assert_eq!(kinds, ["intent", "sending", "task", "outcome"]);
-    assert_eq!(shown_everywhere(&bed, &["--guest", "101", "--kind", "hold"]), Vec::<u64>::new());
-    assert_eq!(shown_everywhere(&bed, &["--since", "1d"]), all(&|_| true));
-    assert_eq!(shown_everywhere(&bed, &["--since", "0d"]), Vec::<u64>::new());
+    assert_eq!(tail_indices_everywhere(&bed, &["--guest", "101", "--kind", "hold"]), Vec::<u64>::new());
+    assert_eq!(tail_indices_everywhere(&bed, &["--since", "1d"]), all(&|_| true));
+    assert_eq!(tail_indices_everywhere(&bed, &["--since", "0d"]), Vec::<u64>::new());
     // The last of those that pass, and not those that pass of the last.
     let outcomes = all(&|entry| entry.kind() == "outcome");
-    assert_eq!(shown(&bed, &["--kind", "outcome", "-n", "1"]), outcomes[outcomes.len() - 1..]);
-    assert_eq!(bed.told(&["ledger", "tail", "--guest", "999"], 0), "no entries\n");
+    assert_eq!(tail_indices(&bed, &["--kind", "outcome", "-n", "1"]), outcomes[outcomes.len() - 1..]);
+    assert_eq!(bed.run_expecting(&["ledger", "tail", "--guest", "999"], 0), "no entries\n");
     for wrong in [&["--kind", "nonsense"][..], &["--run", "a b"], &["--guest", "x"], &["--since", "tomorrow"]] {
-        bed.check_ended(&[&["ledger", "tail"], wrong].concat(), 2, "error[usage-wrong]");
+        bed.check_fails(&[&["ledger", "tail"], wrong].concat(), 2, "error[usage-wrong]");
     }
 }
 
 #[test]
-fn every_reading_command_reads_a_copy_and_no_two_places_at_once() {
-    let bed = Bed::short();
+fn reading_commands_accept_one_copy_or_export() {
+    let bed = EvidenceFixture::with_short_history();
     let key = bed.key();
-    bed.export("export");
-    bed.keep_state("copy");
-    let run = Forger::at(&bed.state()).text("SELECT id FROM runs ORDER BY seq DESC LIMIT 1");
+    bed.export_to("export");
+    bed.copy_state_to("copy");
+    let run = DatabaseForger::open(&bed.state_directory()).text("SELECT id FROM runs ORDER BY seq DESC LIMIT 1");
     let reading: [&[&str]; 6] = [
         &["ledger", "tail"],
         &["ledger", "show", "0"],
@@ -76,29 +76,29 @@ fn every_reading_command_reads_a_copy_and_no_two_places_at_once() {
         &["backtest", "--config", "converger.toml"],
     ];
     for arguments in reading {
-        let with = |more: &[&str]| bed.told(&[arguments, more].concat(), 0);
+        let with = |more: &[&str]| bed.run_expecting(&[arguments, more].concat(), 0);
         let own = with(&[]);
         assert_eq!(with(&["--db", "copy"]), own, "{arguments:?}");
         assert_eq!(with(&["--from", "export", "--key", &key]), own, "{arguments:?}");
-        bed.check_ended(&[arguments, &["--db", "copy", "--from", "export"]].concat(), 2, "error[usage-wrong]");
-        bed.check_ended(&[arguments, &["--db", "none"]].concat(), 2, "there is no ledger in none");
+        bed.check_fails(&[arguments, &["--db", "copy", "--from", "export"]].concat(), 2, "error[usage-wrong]");
+        bed.check_fails(&[arguments, &["--db", "none"]].concat(), 2, "there is no ledger in none");
         let config = if arguments[0] == "backtest" { "--state" } else { "--config" };
         for place in ["--db", "--from"] {
-            bed.check_ended(&[arguments, &[place, "copy", config, "converger.toml"]].concat(), 2, "error[usage-wrong]");
+            bed.check_fails(&[arguments, &[place, "copy", config, "converger.toml"]].concat(), 2, "error[usage-wrong]");
         }
     }
-    bed.check_ended(&["verify", "--db", "copy", "--config", "converger.toml"], 2, "error[usage-wrong]");
-    bed.check_ended(&["verify", "export", "--config", "converger.toml"], 2, "error[usage-wrong]");
-    bed.told(&["verify", "--db", "copy"], 0);
-    bed.told(&["verify", "--config", "converger.toml"], 0);
+    bed.check_fails(&["verify", "--db", "copy", "--config", "converger.toml"], 2, "error[usage-wrong]");
+    bed.check_fails(&["verify", "export", "--config", "converger.toml"], 2, "error[usage-wrong]");
+    bed.run_expecting(&["verify", "--db", "copy"], 0);
+    bed.run_expecting(&["verify", "--config", "converger.toml"], 0);
 }
 
 #[test]
-fn a_run_is_explained_with_who_agreed_and_what_came_of_it() {
-    let bed = Bed::short();
-    let forger = Forger::at(&bed.state());
+fn explains_a_run_with_approvals_and_outcome() {
+    let bed = EvidenceFixture::with_short_history();
+    let forger = DatabaseForger::open(&bed.state_directory());
     let [refused, done] = ["ASC", "DESC"].map(|order| forger.text(&format!("SELECT id FROM runs ORDER BY seq {order} LIMIT 1")));
-    let told = bed.told(&["explain", &done], 0);
+    let told = bed.run_expecting(&["explain", &done], 0);
     for words in [
         "~ 101 qemu web-1\n".to_owned(),
         format!("run {done}\n"),
@@ -109,9 +109,9 @@ fn a_run_is_explained_with_who_agreed_and_what_came_of_it() {
     ] {
         assert!(told.contains(&words), "`{words}`: {told}");
     }
-    let told = bed.told(&["explain", &refused], 0);
+    let told = bed.run_expecting(&["explain", &refused], 0);
     assert!(told.contains("  admission: refused in entry ") && told.ends_with("  nothing was begun\n"), "{told}");
-    let json = |run: &str| serde_json::from_str::<Value>(&bed.told(&["explain", run, "--json"], 0)).expect("JSON");
+    let json = |run: &str| serde_json::from_str::<Value>(&bed.run_expecting(&["explain", run, "--json"], 0)).expect("JSON");
     let told = json(&done);
     assert_eq!((&told["run"], &told["plan"]["schema"]), (&done.clone().into(), &"converger.plan/1".into()), "{told}");
     assert_eq!(told["admissions"][0]["answer"], "admitted", "{told}");
@@ -122,25 +122,25 @@ fn a_run_is_explained_with_who_agreed_and_what_came_of_it() {
 }
 
 #[test]
-fn who_agreed_to_another_plan_is_not_said_to_have_agreed_to_this_one() {
-    let bed = Bed::short();
+fn approval_of_another_plan_is_not_shown_for_this_one() {
+    let bed = EvidenceFixture::with_short_history();
     let other = format!("sha256:{}", "0".repeat(64));
     // Nothing is to be done by now, so that nobody has to agree.
-    bed.told(&["apply", "desired.yaml", "--confirm", &other], 0);
-    let run = Forger::at(&bed.state()).text("SELECT id FROM runs ORDER BY seq DESC LIMIT 1");
-    let told = bed.told(&["explain", &run], 0);
+    bed.run_expecting(&["apply", "desired.yaml", "--confirm", &other], 0);
+    let run = DatabaseForger::open(&bed.state_directory()).text("SELECT id FROM runs ORDER BY seq DESC LIMIT 1");
+    let told = bed.run_expecting(&["explain", &run], 0);
     assert!(told.contains(&format!(" agreed to another plan (digest, {other})")) && !told.contains("agreed to by"), "{told}");
-    let json: Value = serde_json::from_str(&bed.told(&["explain", &run, "--json"], 0)).expect("JSON");
+    let json: Value = serde_json::from_str(&bed.run_expecting(&["explain", &run, "--json"], 0)).expect("JSON");
     assert_eq!(json["admissions"][0]["approvals"][0]["plan"], other, "{json}");
 }
 
 #[test]
-fn a_refusal_is_explained_by_its_entry() {
-    let bed = Bed::short();
-    let tail = bed.told(&["ledger", "tail", "--kind", "refusal", "--json"], 0);
+fn explains_a_refusal_by_its_entry() {
+    let bed = EvidenceFixture::with_short_history();
+    let tail = bed.run_expecting(&["ledger", "tail", "--kind", "refusal", "--json"], 0);
     let last: Value = serde_json::from_str(tail.lines().last().expect("a refusal")).expect("JSON");
     let index = last["index"].to_string();
-    let told = bed.told(&["explain", &index], 0);
+    let told = bed.run_expecting(&["explain", &index], 0);
     let word = |key: &str| last["entry"]["what"][key].as_str().expect("a word").to_owned();
     let (code, run) = (word("code"), word("run"));
     assert!(told.starts_with(&format!("{code}: ")) && told.contains("  remedy: "), "{told}");
@@ -148,21 +148,21 @@ fn a_refusal_is_explained_by_its_entry() {
     {
         assert!(told.contains(&words), "`{words}`: {told}");
     }
-    let shown = |command: &[&str]| bed.told(&[command, &[index.as_str(), "--json"]].concat(), 0);
+    let shown = |command: &[&str]| bed.run_expecting(&[command, &[index.as_str(), "--json"]].concat(), 0);
     assert_eq!(shown(&["explain"]), shown(&["ledger", "show"]));
-    bed.check_ended(&["explain", "0"], 2, "the entry 0 is no refusal but `binding`");
-    bed.check_ended(&["explain", "999999"], 2, "there is no code, plan, run, operation or entry `999999`");
+    bed.check_fails(&["explain", "0"], 2, "the entry 0 is no refusal but `binding`");
+    bed.check_fails(&["explain", "999999"], 2, "there is no code, plan, run, operation or entry `999999`");
 }
 
 #[test]
-fn what_two_plans_do_differently_is_told_to_programs() {
-    let bed = Bed::short();
-    bed.told(&["apply", "missing.yaml"], 3);
-    let forger = Forger::at(&bed.state());
+fn diff_of_two_plans_has_a_json_form() {
+    let bed = EvidenceFixture::with_short_history();
+    bed.run_expecting(&["apply", "missing.yaml"], 3);
+    let forger = DatabaseForger::open(&bed.state_directory());
     let [first, last] = ["ASC", "DESC"].map(|order| forger.text(&format!("SELECT id FROM runs ORDER BY seq {order} LIMIT 1")));
-    let same: Value = serde_json::from_str(&bed.told(&["diff", &first, &first, "--json"], 0)).expect("JSON");
+    let same: Value = serde_json::from_str(&bed.run_expecting(&["diff", &first, &first, "--json"], 0)).expect("JSON");
     assert_eq!((&same["same"], &same["differences"]), (&true.into(), &Value::Array(Vec::new())), "{same}");
-    let other: Value = serde_json::from_str(&bed.told(&["diff", &first, &last, "--json"], 4)).expect("JSON");
+    let other: Value = serde_json::from_str(&bed.run_expecting(&["diff", &first, &last, "--json"], 4)).expect("JSON");
     assert_eq!((&other["same"], &other["one"]["run"], &other["other"]["run"]), (&false.into(), &first.into(), &last.into()), "{other}");
     assert!(other["differences"].as_array().is_some_and(|list| list.len() > 100), "{other}");
 }

@@ -5,39 +5,39 @@
 
 use std::fs;
 
-use converger_ledger::{Checkpoint, Signer};
+use converger_ledger::{Checkpoint, NoteSigner};
 
-use crate::bed::{Bed, Said, copy_state};
-use crate::files::Files;
+use crate::export_files::ExportFiles;
+use crate::fixture::{CommandOutput, EvidenceFixture, copy_state};
 
 /// A bed whose key was lost after an export.
-fn bed() -> (Bed, String, String) {
-    let bed = Bed::short();
+fn bed() -> (EvidenceFixture, String, String) {
+    let bed = EvidenceFixture::with_short_history();
     let old = bed.key();
-    bed.export("web");
-    bed.told(&["hold", "lab", "102", "--reason", "after the export"], 0);
-    let secret = fs::read_to_string(bed.state().join("ledger.key")).expect("there");
-    fs::remove_file(bed.state().join("ledger.key")).expect("removed");
+    bed.export_to("web");
+    bed.run_expecting(&["hold", "lab", "102", "--reason", "after the export"], 0);
+    let secret = fs::read_to_string(bed.state_directory().join("ledger.key")).expect("there");
+    fs::remove_file(bed.state_directory().join("ledger.key")).expect("removed");
     (bed, old, secret)
 }
 
-fn rekey(bed: &Bed, more: &[&str]) -> String {
-    let told = bed.told(&[&["ledger", "rekey", "--reason", "the disk broke"], more].concat(), 0);
+fn rekey(bed: &EvidenceFixture, more: &[&str]) -> String {
+    let told = bed.run_expecting(&[&["ledger", "rekey", "--reason", "the disk broke"], more].concat(), 0);
     told.lines().next().expect("a key").to_owned()
 }
 
 #[test]
 fn a_lost_key_is_replaced_and_each_part_says_which_key_attests_it() {
     let (bed, old, _) = bed();
-    bed.check_ended(&["ledger", "checkpoint"], 6, "`converger ledger rekey --reason");
-    let signed = bed.size();
+    bed.check_fails(&["ledger", "checkpoint"], 6, "`converger ledger rekey --reason");
+    let signed = bed.entry_count();
     let new = rekey(&bed, &["--checkpoint", "web/checkpoint"]);
     assert_ne!(new, old);
     assert_eq!(new.split('+').next(), old.split('+').next(), "the log keeps its name");
     // The earlier export is extended, though another key signs by now.
-    bed.export("web");
+    bed.export_to("web");
     let covered = signed - 1;
-    let told = bed.told(&["verify", "web", "--key", &new], 0);
+    let told = bed.run_expecting(&["verify", "web", "--key", &new], 0);
     for words in [
         format!("note   entry {signed}: "),
         " replaced the key at ".to_owned(),
@@ -49,13 +49,13 @@ fn a_lost_key_is_replaced_and_each_part_says_which_key_attests_it() {
         assert!(told.contains(&words), "`{words}`: {told}");
     }
     assert_eq!(bed.key(), new);
-    assert!(bed.told(&["verify"], 0).contains(&format!("from entry {signed} on {new} signs")));
+    assert!(bed.run_expecting(&["verify"], 0).contains(&format!("from entry {signed} on {new} signs")));
     // Whoever has the old key only is told what to do, and nothing is told as if it were true.
     let said = bed.run(&["verify", "web", "--key", &old]);
     assert_eq!((said.code, said.out.as_str()), (Some(6), ""), "{said:?}");
     assert!(said.err.contains("not signed with this key") && said.err.contains("get the new key there"), "{said:?}");
-    bed.told(&["ledger", "prove", "0", "--out", "receipt.txt"], 0);
-    bed.told(&["verify", "receipt.txt", "--key", &new], 0);
+    bed.run_expecting(&["ledger", "prove", "0", "--out", "receipt.txt"], 0);
+    bed.run_expecting(&["verify", "receipt.txt", "--key", &new], 0);
 }
 
 /// A checkpoint of before is one of the old key, and one of after is not.
@@ -64,54 +64,54 @@ fn a_checkpoint_from_before_the_rekey_is_still_extended() {
     let (bed, _, secret) = bed();
     fs::copy(bed.stage.path("web/checkpoint"), bed.stage.path("seen")).expect("copied");
     let new = rekey(&bed, &[]);
-    let told = bed.told(&["verify", "--since", "seen"], 0);
+    let told = bed.run_expecting(&["verify", "--since", "seen"], 0);
     assert!(told.contains("no checkpoint of the old key") && told.contains(&format!("the key {new} alone attests")), "{told}");
-    bed.export("web");
-    bed.told(&["verify", "web", "--key", &new, "--since", "seen"], 0);
+    bed.export_to("web");
+    bed.run_expecting(&["verify", "web", "--key", &new, "--since", "seen"], 0);
     // The old key turns up, and somebody signs with it what came after.
     let checkpoint = fs::read(bed.stage.path("web/checkpoint")).expect("there");
-    let leaked = Signer::parse(&secret).expect("a key");
-    let forged = Checkpoint::unverified(&checkpoint).expect("a checkpoint").sign(&leaked);
-    bed.stage.put("seen", &forged);
+    let leaked = NoteSigner::parse(&secret).expect("a key");
+    let forged = Checkpoint::parse_unverified(&checkpoint).expect("a checkpoint").sign(&leaked);
+    bed.stage.write_private("seen", &forged);
     bed.check_broken(&["verify", "web", "--key", &new, "--since", "seen"], "seen: the note is not signed with this key");
-    let mut files = Files::read(&bed.stage.path("web"));
-    *files.at("checkpoint") = forged.into_bytes();
+    let mut files = ExportFiles::read(&bed.stage.path("web"));
+    *files.file_mut("checkpoint") = forged.into_bytes();
     files.write(&bed.stage.path("changed"));
     let words = format!("the checkpoint is signed with {}, and the ledger names {new}", leaked.verifier());
     bed.check_broken(&["verify", "changed", "--key", &leaked.verifier().to_string()], &words);
     // Nor does the program sign with it.
-    bed.stage.put("state/ledger.key", &secret);
+    bed.stage.write_private("state/ledger.key", &secret);
     bed.check_broken(&["ledger", "checkpoint"], "ledger.key is not the key that the ledger names");
 }
 
 #[test]
 fn refuses_to_replace_a_key_that_is_there_unless_told_to() {
-    let bed = Bed::short();
-    bed.check_ended(&["ledger", "rekey", "--reason", "x"], 2, "this ledger names no key yet");
+    let bed = EvidenceFixture::with_short_history();
+    bed.check_fails(&["ledger", "rekey", "--reason", "x"], 2, "this ledger names no key yet");
     let old = bed.key();
-    let before = fs::read(bed.state().join("ledger.key")).expect("there");
-    bed.check_ended(&["ledger", "rekey", "--reason", "x"], 2, "add `--replace-key`");
-    assert_eq!(fs::read(bed.state().join("ledger.key")).expect("there"), before);
-    let size = bed.size();
+    let before = fs::read(bed.state_directory().join("ledger.key")).expect("there");
+    bed.check_fails(&["ledger", "rekey", "--reason", "x"], 2, "add `--replace-key`");
+    assert_eq!(fs::read(bed.state_directory().join("ledger.key")).expect("there"), before);
+    let size = bed.entry_count();
     let new = rekey(&bed, &["--replace-key"]);
-    let told = bed.told(&["verify"], 0);
+    let told = bed.run_expecting(&["verify"], 0);
     assert!(
         told.contains(&format!("the first {size} entries are attested by the old key {old} too, and from entry {size} on {new} signs")),
         "{told}"
     );
-    assert!(!fs::read_dir(bed.state()).expect("read").any(|file| file.expect("read").file_name() == "ledger.key.next"));
+    assert!(!fs::read_dir(bed.state_directory()).expect("read").any(|file| file.expect("read").file_name() == "ledger.key.next"));
 }
 
 #[test]
 fn a_checkpoint_of_another_record_is_not_kept_as_evidence() {
     let (bed, ..) = bed();
-    let other = Bed::short();
-    other.export("web");
-    bed.stage.put("other", &fs::read_to_string(other.stage.path("web/checkpoint")).expect("there"));
-    let size = bed.size();
+    let other = EvidenceFixture::with_short_history();
+    other.export_to("web");
+    bed.stage.write_private("other", &fs::read_to_string(other.stage.path("web/checkpoint")).expect("there"));
+    let size = bed.entry_count();
     bed.check_broken(&["ledger", "rekey", "--reason", "x", "--checkpoint", "other"], "other: the note is not signed with this key");
-    assert_eq!(bed.size(), size, "nothing was recorded");
-    bed.stage.put("notes", "notes\n");
+    assert_eq!(bed.entry_count(), size, "nothing was recorded");
+    bed.stage.write_private("notes", "notes\n");
     bed.check_broken(&["ledger", "rekey", "--reason", "x", "--checkpoint", "notes"], "notes: this is no signed note");
 }
 
@@ -121,20 +121,20 @@ fn a_rekey_that_is_killed_is_done_or_not_done() {
     let mut ends = [0, 0];
     for (call, nth) in [("linkat", 1), ("/^rename", 1)] {
         let (bed, old, _) = bed();
-        let size = bed.size();
+        let size = bed.entry_count();
         let (trace, inject) = (format!("trace={call}"), format!("inject={call}:signal=KILL:when={nth}"));
         let strace = ["-f", "-qq", "-o", "/dev/null", "-e", &trace, "-e", &inject, env!("CARGO_BIN_EXE_converger")];
         let arguments = [&strace[..], &["ledger", "rekey", "--reason", "the disk broke"]].concat();
-        let said: Said = bed.stage.homely("strace", &arguments).output().expect("strace is installed").into();
+        let said: CommandOutput = bed.stage.command("strace", &arguments).output().expect("strace is installed").into();
         assert_eq!(said.code, None, "{call}: {said:?}");
-        bed.told(&["verify"], 0);
-        let is_done = bed.size() > size;
+        bed.run_expecting(&["verify"], 0);
+        let is_done = bed.entry_count() > size;
         ends[usize::from(is_done)] += 1;
         if is_done {
             assert_ne!(bed.key(), old, "{call}");
-            bed.told(&["verify"], 0);
+            bed.run_expecting(&["verify"], 0);
         } else {
-            bed.check_ended(&["ledger", "key"], 6, "the key of this ledger is not there");
+            bed.check_fails(&["ledger", "key"], 6, "the key of this ledger is not there");
             rekey(&bed, &[]);
         }
     }
@@ -143,25 +143,25 @@ fn a_rekey_that_is_killed_is_done_or_not_done() {
 
 #[test]
 fn the_witness_follows_a_rekey_that_is_recorded_and_no_other() {
-    let bed = Bed::new();
+    let bed = EvidenceFixture::new();
     let plain = fs::read_to_string(bed.stage.path("converger.toml")).expect("there");
     fs::create_dir(bed.stage.path("elsewhere")).expect("made");
-    bed.stage.put("converger.toml", &format!("{plain}[ledger]\nwitness = \"elsewhere/witness\"\n"));
-    bed.told(&["hold", "lab", "103", "--reason", "first"], 0);
+    bed.stage.write_private("converger.toml", &format!("{plain}[ledger]\nwitness = \"elsewhere/witness\"\n"));
+    bed.run_expecting(&["hold", "lab", "103", "--reason", "first"], 0);
     let witness = bed.stage.path("elsewhere/witness");
     let (old, seen) = (bed.key(), fs::read_to_string(&witness).expect("told"));
-    copy_state(&bed.state(), &bed.stage.path("copy"));
-    fs::remove_file(bed.state().join("ledger.key")).expect("removed");
+    copy_state(&bed.state_directory(), &bed.stage.path("copy"));
+    fs::remove_file(bed.state_directory().join("ledger.key")).expect("removed");
     let new = rekey(&bed, &[]);
     // What the witness had seen is the old key's last checkpoint, and is kept.
-    let told = bed.told(&["verify"], 0);
+    let told = bed.run_expecting(&["verify"], 0);
     assert!(told.contains(&format!("entries are attested by the old key {old} too")), "{told}");
     assert_ne!(fs::read_to_string(&witness).expect("told"), seen);
     // It was not told in time: the recorded entry says why its checkpoint is one of another key.
     fs::write(&witness, &seen).expect("written");
-    bed.told(&["hold", "lab", "102", "--reason", "second"], 0);
+    bed.run_expecting(&["hold", "lab", "102", "--reason", "second"], 0);
     assert_eq!(bed.key(), new);
     // The state of before the rekey knows nothing of the new key, and is not used.
-    bed.put_state_back(&bed.stage.path("copy"));
-    bed.check_ended(&["hold", "lab", "101", "--reason", "third"], 6, "the witness");
+    bed.restore_state(&bed.stage.path("copy"));
+    bed.check_fails(&["hold", "lab", "101", "--reason", "third"], 6, "the witness");
 }

@@ -9,15 +9,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
-use converger_adapters::proxmox::client::{Exchange, Session, TokenId, Turn};
-use converger_adapters::proxmox::codec::{Failure, HttpAnswer, HttpRequest};
-use converger_adapters::proxmox::hand::{Caller, Hand as ProxmoxHand};
-use converger_adapters::proxmox::observe::{self, Needs, Question};
+use converger_adapters::proxmox::actuator::{CallerIdentity, ProxmoxActuator as ProxmoxHand};
+use converger_adapters::proxmox::client::{NodePermit, ProxmoxSession, ProxmoxTransport, TokenId};
+use converger_adapters::proxmox::codec::{HttpRequest, HttpResponse, ProxmoxFailure};
+use converger_adapters::proxmox::observe::{self, ObservationRequest, ReadSet};
 use converger_core::apply::{
-    Answer, Ask, BootId, Cause, End, EnvironmentNames, Freeze, History, Hold, IdempotencyKey, OperationId, Place, Run as Started, RunId,
-    TaskId, Uptime,
+    BootId, EnvFault, EnvRequest, EnvResponse, EnvironmentNames, Freeze, GuestAddress, Hold, IdempotencyKey, OperationEnd,
+    OperationHistory, OperationId, RunId, RunStart as Started, TaskId, Uptime,
 };
-use converger_core::approve::{Admission, Admitted, ApprovedPlan, Confirmation, Mode, Refused, admit};
+use converger_core::approve::{Admission, Admitted, ApprovalMode, ApprovedPlan, Confirmation, RefusedGuestPolicy, admit};
 use converger_core::artifact::{Digest, Provenance};
 use converger_core::desired::{self, Desired};
 use converger_core::document::Notation;
@@ -27,17 +27,19 @@ use converger_core::safety::{Judged, judge};
 use converger_core::testing::{some_binding, some_inputs};
 use converger_core::{plan, safety};
 use converger_engine::clock::Clock;
-use converger_engine::driver::{Executor, Hand, Report, RunOptions, RunSubmission, Signal};
-use converger_engine::schedule::Limits;
-use converger_lab::{Fate, GuestSetting, Kind, NodeSetting, Request, Setting, TokenSetting, World};
-use converger_store::{Batch, Filter, Hash, Heads, MemoryStore, Receipt, RunHistory, Store, StoreError, Tile, Write};
+use converger_engine::executor::{Actuator, ExecutionReport, Executor, RunOptions, RunSignal, RunSubmission};
+use converger_engine::schedule::ConcurrencyLimits;
+use converger_lab::{GuestSpec, LabGuestKind, LabRequest, NodeSpec, TokenSpec, WireDelivery, World, WorldSpec};
+use converger_store::{
+    Batch, CommitAck, LedgerHeads, LogHash, MemoryStore, OperationFilter, RunHistory, Store, StoreError, StoreWrite, Tile,
+};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
 const TOKEN: &str = "root@pam!fleet";
 const SECRET: &str = "fleet";
 /// When a lab begins that says nothing else.
-const FIRST_MOMENT: &str = "2026-11-15T00:00:00Z";
+const START_TIME: &str = "2026-11-15T00:00:00Z";
 /// What a request takes on its way, both ways together.
 const REQUEST_MS: u64 = 30;
 /// What a commit takes: a disk of the slow kind.
@@ -50,23 +52,23 @@ pub(crate) struct Fleet {
     pub(crate) nodes: u32,
     /// How long the task of one start takes.
     pub(crate) start_ms: u64,
-    pub(crate) limits: Limits,
+    pub(crate) limits: ConcurrencyLimits,
 }
 
 /// The run is in the journal before anything of it is.
-async fn begun(store: &impl Store, approved: &ApprovedPlan) -> RunId {
+async fn record_run(store: &impl Store, approved: &ApprovedPlan) -> RunId {
     let id = RunId::new("fleet").unwrap_or_else(|| panic!("an id"));
     let environment = approved.plan().desired().environment().clone();
-    let binding = Write::Bind(some_binding(&environment));
-    let run = Started { id: id.clone(), environment, plan: approved.digest(), by: approved.by().into(), at_ms: 1, boot: None };
-    let started = store.commit(Batch::from(binding).with(Write::RunStarted { run, inputs: Box::new(some_inputs()) })).await;
-    assert!(matches!(started, Ok(Receipt::Written { .. })), "{started:?}");
+    let binding = StoreWrite::Bind(some_binding(&environment));
+    let run = Started { id: id.clone(), environment, plan: approved.digest(), by: approved.approver().into(), at_ms: 1, boot: None };
+    let started = store.commit(Batch::from(binding).with(StoreWrite::RunStarted { run, inputs: Box::new(some_inputs()) })).await;
+    assert!(matches!(started, Ok(CommitAck::Written { .. })), "{started:?}");
     id
 }
 
 /// What became of it.
-pub(crate) struct Run {
-    pub(crate) report: Report,
+pub(crate) struct FleetResult {
+    pub(crate) report: ExecutionReport,
     pub(crate) took_ms: u64,
     pub(crate) requests: u64,
 }
@@ -80,45 +82,45 @@ impl Fleet {
     }
 
     /// Starts all of it, with what it remembers in memory; a commit takes its time.
-    pub(crate) fn start(&self, store: &MemoryStore) -> Run {
-        store.be_slow();
+    pub(crate) fn start(&self, store: &MemoryStore) -> FleetResult {
+        store.delay_commits();
         let disk = store.clone();
-        self.start_beside(store.clone(), async move {
+        self.start_with(store.clone(), async move {
             loop {
                 sleep(Duration::from_millis(COMMIT_MS)).await;
-                while disk.go_on() {}
+                while disk.commit_oldest() {}
             }
         })
     }
 
     /// The same over a store whose work is done on other threads. It takes no time on this clock: only what is counted counts then.
-    pub(crate) fn start_over(&self, store: impl Store + 'static) -> Run {
-        self.start_beside(Elsewhere(store), async {})
+    pub(crate) fn start_on_threads(&self, store: impl Store + 'static) -> FleetResult {
+        self.start_with(ThreadedStore(store), async {})
     }
 
-    fn start_beside(&self, store: impl Store + 'static, beside: impl Future<Output = ()> + Send + 'static) -> Run {
+    fn start_with(&self, store: impl Store + 'static, beside: impl Future<Output = ()> + Send + 'static) -> FleetResult {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
         runtime.unwrap_or_else(|error| panic!("{error}")).block_on(async {
             // It goes with the runtime.
             tokio::spawn(beside);
-            self.go(store).await
+            self.execute_fleet(store).await
         })
     }
 
-    async fn go(&self, store: impl Store + 'static) -> Run {
-        let yard = Yard::new(&self.setting());
+    async fn execute_fleet(&self, store: impl Store + 'static) -> FleetResult {
+        let yard = FleetLab::new(&self.setting());
         let desired = self.desired();
-        let session = Session::new(yard.clone());
-        let approved = approved(&session, &desired, yard.now_ms()).await;
-        let caller = Caller { token: TokenId::new(TOKEN).unwrap_or_else(|| panic!("a token")), cluster: Some("fleet".into()) };
-        let hand = Arc::new(Carrier(ProxmoxHand::new(session, caller)));
+        let session = ProxmoxSession::new(yard.clone());
+        let approved = approve_plan(&session, &desired, yard.now_ms()).await;
+        let caller = CallerIdentity { token: TokenId::new(TOKEN).unwrap_or_else(|| panic!("a token")), cluster: Some("fleet".into()) };
+        let hand = Arc::new(FleetActuator(ProxmoxHand::new(session, caller)));
         let store = Arc::new(store);
-        let (_says, hears) = watch::channel(Signal::GoOn);
+        let (_says, hears) = watch::channel(RunSignal::Continue);
         let environment = EnvironmentName::new("fleet").unwrap_or_else(|| panic!("a name"));
         let (executor, task) = Executor::new(environment, Arc::clone(&store), Arc::new(yard), self.limits, hears);
         tokio::spawn(task);
-        let run = begun(&*store, &approved).await;
-        let (began, before) = (Instant::now(), hand.0.requests());
+        let run = record_run(&*store, &approved).await;
+        let (began, before) = (Instant::now(), hand.0.request_count());
         let submission = RunSubmission {
             plan: approved,
             run,
@@ -130,22 +132,22 @@ impl Fleet {
         let slot = executor.reserve_slot().unwrap_or_else(|error| panic!("{error}"));
         let report = executor.submit(slot, submission).wait().await.unwrap_or_else(|error| panic!("{error}"));
         let took_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
-        Run { report, took_ms, requests: hand.0.requests() - before }
+        FleetResult { report, took_ms, requests: hand.0.request_count() - before }
     }
 
-    fn setting(&self) -> Setting {
+    fn setting(&self) -> WorldSpec {
         let node = |index: u32| format!("pve{}", 1 + index % self.nodes);
-        let guest = |index: u32| GuestSetting {
+        let guest = |index: u32| GuestSpec {
             name: Some(format!("guest-{index}")),
             state: Some("stopped".to_owned()),
-            ..GuestSetting::new(1_000 + index, Kind::Qemu, &node(index))
+            ..GuestSpec::new(1_000 + index, LabGuestKind::Qemu, &node(index))
         };
-        let mut setting = Setting {
+        let mut setting = WorldSpec {
             cluster: Some("fleet".to_owned()),
-            nodes: (0..self.nodes).map(|index| (node(index), NodeSetting::default())).collect(),
+            nodes: (0..self.nodes).map(|index| (node(index), NodeSpec::default())).collect(),
             guests: (0..self.guests).map(guest).collect(),
-            tokens: [(TOKEN.to_owned(), TokenSetting { secret: SECRET.to_owned(), full: true, expire_s: 0 })].into(),
-            ..Setting::default()
+            tokens: [(TOKEN.to_owned(), TokenSpec { secret: SECRET.to_owned(), full: true, expire_s: 0 })].into(),
+            ..WorldSpec::default()
         };
         setting.pace.start_ms = self.start_ms;
         setting
@@ -159,21 +161,21 @@ impl Fleet {
     }
 }
 
-impl Run {
+impl FleetResult {
     /// How many operations ended well.
-    pub(crate) fn done(&self) -> usize {
-        self.report.operations().iter().filter(|reported| reported.outcome.end() == End::Done).count()
+    pub(crate) fn done_count(&self) -> usize {
+        self.report.operations().iter().filter(|reported| reported.outcome.end() == OperationEnd::Done).count()
     }
 }
 
 /// Observed, planned, judged and admitted, as a person at a terminal would have it.
-async fn approved(session: &Session<Yard>, desired: &Desired, now_ms: u64) -> ApprovedPlan {
+async fn approve_plan(session: &ProxmoxSession<FleetLab>, desired: &Desired, now_ms: u64) -> ApprovedPlan {
     let environment = EnvironmentName::new("fleet").unwrap_or_else(|| panic!("a name"));
-    let (scope, needs) = (desired.scope(), Needs::of(desired));
-    let question = Question { environment: &environment, cluster: Some("fleet"), token: TOKEN, scope: &scope, needs: &needs };
-    let mut observation = observe::read(session, &question).await.unwrap_or_else(|unread| panic!("{unread}")).observation;
-    observation.taken_at = Some(FIRST_MOMENT.into());
-    let seen = Arc::new(observation.within(&scope));
+    let (scope, needs) = (desired.scope(), ReadSet::for_desired(desired));
+    let question = ObservationRequest { environment: &environment, cluster: Some("fleet"), token: TOKEN, scope: &scope, needs: &needs };
+    let mut observation = observe::take_reading(session, &question).await.unwrap_or_else(|unread| panic!("{unread}")).observation;
+    observation.taken_at = Some(START_TIME.into());
+    let seen = Arc::new(observation.into_scoped(&scope));
     let plan = plan::plan(Arc::new(desired.clone()), seen, Arc::new(Rules::default()));
     let limits = policy::Limits { guests: u32::MAX, ..policy::Limits::default() };
     let safe: safety::SafePlan = match judge(plan, limits, Circumstances::default()) {
@@ -181,10 +183,10 @@ async fn approved(session: &Session<Yard>, desired: &Desired, now_ms: u64) -> Ap
         Judged::Refused(refused) => panic!("{refused:?}"),
     };
     let admission = Admission {
-        mode: Mode::Solo,
+        mode: ApprovalMode::Solo,
         provenance: Provenance::Live,
         confirmation: Confirmation::Typed { by: "ann".into(), names: Vec::new() },
-        refused: Refused::StopsAll,
+        refused: RefusedGuestPolicy::StopRun,
         now_ms,
         age_secs_max: Admission::AGE_SECS_MAX,
     };
@@ -196,79 +198,79 @@ async fn approved(session: &Session<Yard>, desired: &Desired, now_ms: u64) -> Ap
 
 /// The lab and its clock, which is that of the runtime. Clones share it.
 #[derive(Clone)]
-struct Yard {
+struct FleetLab {
     world: Arc<Mutex<World>>,
     began: Instant,
     start_ms: u64,
 }
 
-impl Yard {
-    fn new(setting: &Setting) -> Self {
+impl FleetLab {
+    fn new(setting: &WorldSpec) -> Self {
         let world = World::new(setting).unwrap_or_else(|error| panic!("{error}"));
         Self { world: Arc::new(Mutex::new(world)), began: Instant::now(), start_ms: setting.start_ms }
     }
 }
 
-impl Clock for Yard {
+impl Clock for FleetLab {
     fn now_ms(&self) -> u64 {
-        self.start_ms + self.awake_ms()
+        self.start_ms + self.monotonic_ms()
     }
 
-    fn awake_ms(&self) -> u64 {
+    fn monotonic_ms(&self) -> u64 {
         u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
     fn uptime(&self) -> Option<Uptime> {
-        BootId::new("boot-1").map(|boot| Uptime { boot, ms: self.awake_ms() })
+        BootId::new("boot-1").map(|boot| Uptime { boot, ms: self.monotonic_ms() })
     }
 
-    async fn wait(&self, ms: u64) {
+    async fn sleep(&self, ms: u64) {
         sleep(Duration::from_millis(ms)).await;
     }
 }
 
-impl Exchange for Yard {
-    async fn exchange(&self, sent: &HttpRequest) -> Result<HttpAnswer, Failure> {
-        let request = Request::new(sent.method().word(), sent.path()).token(&format!("{TOKEN}={SECRET}"));
+impl ProxmoxTransport for FleetLab {
+    async fn exchange(&self, sent: &HttpRequest) -> Result<HttpResponse, ProxmoxFailure> {
+        let request = LabRequest::new(sent.method().word(), sent.path()).with_token(&format!("{TOKEN}={SECRET}"));
         let request = match sent.form() {
-            Some(form) => request.form(form).header("Content-Length", &form.len().to_string()),
+            Some(form) => request.with_form(form).with_header("Content-Length", &form.len().to_string()),
             None => request,
         };
         sleep(Duration::from_millis(REQUEST_MS / 2)).await;
         let answer = self.world.lock().unwrap_or_else(PoisonError::into_inner).answer_at(self.now_ms(), "pve1", &request);
-        assert_eq!(answer.fate, Fate::Deliver, "nothing goes wrong in this lab");
+        assert_eq!(answer.delivery, WireDelivery::Deliver, "nothing goes wrong in this lab");
         sleep(Duration::from_millis(answer.delay_ms + REQUEST_MS / 2)).await;
-        Ok(HttpAnswer { status: answer.status, reason: answer.reason, body: answer.body })
+        Ok(HttpResponse { status: answer.status, reason: answer.reason, body: answer.body })
     }
 
-    fn place(&self) -> &str {
+    fn endpoint_name(&self) -> &str {
         "pve1:8006"
     }
 }
 
-struct Carrier(ProxmoxHand<Yard>);
+struct FleetActuator(ProxmoxHand<FleetLab>);
 
-impl Hand for Carrier {
-    type Turn = Turn;
+impl Actuator for FleetActuator {
+    type Permit = NodePermit;
 
-    async fn turn(&self, place: Place) -> Result<Turn, Cause> {
-        self.0.turn(&place).await
+    async fn acquire_permit(&self, place: GuestAddress) -> Result<NodePermit, EnvFault> {
+        self.0.acquire_permit(&place).await
     }
 
-    async fn send(&self, turn: Turn, ask: Ask) -> Answer {
-        self.0.send(turn, &ask).await
+    async fn send(&self, turn: NodePermit, ask: EnvRequest) -> EnvResponse {
+        self.0.send_with_permit(turn, &ask).await
     }
 
-    async fn ask(&self, ask: Ask) -> Answer {
-        self.0.ask(&ask).await
+    async fn request(&self, ask: EnvRequest) -> EnvResponse {
+        self.0.request(&ask).await
     }
 }
 
 /// A store that works on other threads. A clock that is paused goes on when nobody here has anything to do, and would go on by seconds while
 /// a disk works: whoever waits for a store is therefore never idle.
-struct Elsewhere<S>(S);
+struct ThreadedStore<S>(S);
 
-async fn busily<T>(work: impl Future<Output = T>) -> T {
+async fn poll_without_idling<T>(work: impl Future<Output = T>) -> T {
     let mut work = std::pin::pin!(work);
     loop {
         let polled = std::future::poll_fn(|context| Poll::Ready(work.as_mut().poll(context))).await;
@@ -279,64 +281,68 @@ async fn busily<T>(work: impl Future<Output = T>) -> T {
     }
 }
 
-impl<S: Store> Store for Elsewhere<S> {
-    async fn commit(&self, batch: Batch) -> Result<Receipt, StoreError> {
-        busily(self.0.commit(batch)).await
+impl<S: Store> Store for ThreadedStore<S> {
+    async fn commit(&self, batch: Batch) -> Result<CommitAck, StoreError> {
+        poll_without_idling(self.0.commit(batch)).await
     }
 
-    async fn operation(&self, id: OperationId) -> Result<Option<History>, StoreError> {
-        busily(self.0.operation(id)).await
+    async fn operation(&self, id: OperationId) -> Result<Option<OperationHistory>, StoreError> {
+        poll_without_idling(self.0.operation(id)).await
     }
 
-    async fn open_operations(&self, environment: EnvironmentName) -> Result<Vec<History>, StoreError> {
-        busily(self.0.open_operations(environment)).await
+    async fn open_operations(&self, environment: EnvironmentName) -> Result<Vec<OperationHistory>, StoreError> {
+        poll_without_idling(self.0.open_operations(environment)).await
     }
 
-    async fn operations(&self, filter: Filter, limit: u32) -> Result<Vec<History>, StoreError> {
-        busily(self.0.operations(filter, limit)).await
+    async fn operations(&self, filter: OperationFilter, limit: u32) -> Result<Vec<OperationHistory>, StoreError> {
+        poll_without_idling(self.0.operations(filter, limit)).await
     }
 
-    async fn tasked(&self, environment: EnvironmentName, tasks: Vec<TaskId>) -> Result<Vec<(TaskId, OperationId)>, StoreError> {
-        busily(self.0.tasked(environment, tasks)).await
+    async fn operations_of_tasks(
+        &self,
+        environment: EnvironmentName,
+        tasks: Vec<TaskId>,
+    ) -> Result<Vec<(TaskId, OperationId)>, StoreError> {
+        poll_without_idling(self.0.operations_of_tasks(environment, tasks)).await
     }
 
-    async fn keyed(&self, environment: EnvironmentName, key: IdempotencyKey) -> Result<Option<History>, StoreError> {
-        busily(self.0.keyed(environment, key)).await
+    async fn operation_of_key(&self, environment: EnvironmentName, key: IdempotencyKey) -> Result<Option<OperationHistory>, StoreError> {
+        poll_without_idling(self.0.operation_of_key(environment, key)).await
     }
 
     async fn run(&self, id: RunId) -> Result<Option<RunHistory>, StoreError> {
-        busily(self.0.run(id)).await
+        poll_without_idling(self.0.run(id)).await
     }
 
     async fn runs(&self, environment: EnvironmentName, limit: u32) -> Result<Vec<RunHistory>, StoreError> {
-        busily(self.0.runs(environment, limit)).await
+        poll_without_idling(self.0.runs(environment, limit)).await
     }
 
     async fn holds(&self, environment: EnvironmentName) -> Result<Vec<Hold>, StoreError> {
-        busily(self.0.holds(environment)).await
+        poll_without_idling(self.0.holds(environment)).await
     }
 
     async fn freeze(&self, environment: EnvironmentName) -> Result<Option<Freeze>, StoreError> {
-        busily(self.0.freeze(environment)).await
+        poll_without_idling(self.0.freeze(environment)).await
     }
 
     async fn names(&self) -> Result<EnvironmentNames, StoreError> {
-        busily(self.0.names()).await
+        poll_without_idling(self.0.names()).await
     }
 
     async fn blob(&self, digest: Digest) -> Result<Option<Vec<u8>>, StoreError> {
-        busily(self.0.blob(digest)).await
+        poll_without_idling(self.0.blob(digest)).await
     }
 
-    async fn heads(&self) -> Result<Heads, StoreError> {
-        busily(self.0.heads()).await
+    async fn heads(&self) -> Result<LedgerHeads, StoreError> {
+        poll_without_idling(self.0.heads()).await
     }
 
     async fn entries(&self, from: u64, limit: u32) -> Result<Vec<Vec<u8>>, StoreError> {
-        busily(self.0.entries(from, limit)).await
+        poll_without_idling(self.0.entries(from, limit)).await
     }
 
-    async fn hashes(&self, tile: Tile) -> Result<Option<Vec<Hash>>, StoreError> {
-        busily(self.0.hashes(tile)).await
+    async fn hashes(&self, tile: Tile) -> Result<Option<Vec<LogHash>>, StoreError> {
+        poll_without_idling(self.0.hashes(tile)).await
     }
 }

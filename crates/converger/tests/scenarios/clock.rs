@@ -13,13 +13,13 @@ use tempfile::TempDir;
 const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/scenarios/clock.c");
 
 /// A clock for one story.
-pub(crate) struct Clock {
+pub(crate) struct ShiftedClock {
     room: TempDir,
 }
 
-impl Clock {
+impl ShiftedClock {
     pub(crate) fn new() -> Result<Self, String> {
-        shim()?;
+        compile_shim()?;
         tempfile::tempdir().map(|room| Self { room }).map_err(|error| error.to_string())
     }
 
@@ -27,23 +27,23 @@ impl Clock {
     pub(crate) fn set(&self, seconds: i64) -> Result<(), String> {
         // In one go: whoever reads it meanwhile reads the one or the other.
         let next = self.room.path().join("next");
-        let set = fs::write(&next, seconds.to_string()).and_then(|()| fs::rename(&next, self.file()));
+        let set = fs::write(&next, seconds.to_string()).and_then(|()| fs::rename(&next, self.offset_file()));
         set.map_err(|error| format!("clock: {error}"))
     }
 
     /// Starts a program with it.
-    pub(crate) fn give(&self, program: &mut Command) -> Result<(), String> {
-        program.env("LD_PRELOAD", shim()?).env("SHIFTED_CLOCK", self.file());
+    pub(crate) fn attach_to(&self, program: &mut Command) -> Result<(), String> {
+        program.env("LD_PRELOAD", compile_shim()?).env("SHIFTED_CLOCK", self.offset_file());
         Ok(())
     }
 
-    fn file(&self) -> PathBuf {
+    fn offset_file(&self) -> PathBuf {
         self.room.path().join("seconds")
     }
 }
 
 /// Compiled once. Whoever built this has a compiler for C: SQLite is built from it.
-fn shim() -> Result<&'static Path, String> {
+fn compile_shim() -> Result<&'static Path, String> {
     static SHIM: OnceLock<Result<(TempDir, PathBuf), String>> = OnceLock::new();
     let shim = SHIM.get_or_init(|| {
         let room = tempfile::tempdir().map_err(|error| error.to_string())?;
@@ -56,11 +56,11 @@ fn shim() -> Result<&'static Path, String> {
 }
 
 #[test]
-fn the_clock_of_the_day_is_shifted_and_only_that_of_the_program() {
-    let clock = Clock::new().expect("a clock");
+fn shifts_only_the_wall_clock_of_the_program() {
+    let clock = ShiftedClock::new().expect("a clock");
     let year = || {
         let mut date = Command::new("date");
-        clock.give(&mut date).expect("given");
+        clock.attach_to(&mut date).expect("given");
         String::from_utf8(date.args(["-u", "+%Y"]).output().expect("it runs").stdout)
             .expect("digits")
             .trim()

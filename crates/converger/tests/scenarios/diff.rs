@@ -1,9 +1,9 @@
 //! Two texts side by side: the lines that are only in one of them, with a little of what stands around.
 
 /// The lines that differ, each with its sign.
-pub(crate) fn diff(expected: &str, got: &str) -> String {
+pub(crate) fn diff_lines(expected: &str, got: &str) -> String {
     const AROUND: usize = 2;
-    let lines = edits(&expected.lines().collect::<Vec<_>>(), &got.lines().collect::<Vec<_>>());
+    let lines = line_edits(&expected.lines().collect::<Vec<_>>(), &got.lines().collect::<Vec<_>>());
     let is_near = |at: usize| {
         let mut around = lines.iter().skip(at.saturating_sub(AROUND)).take(at.min(AROUND) + AROUND + 1);
         around.any(|(sign, _)| *sign != ' ')
@@ -13,7 +13,7 @@ pub(crate) fn diff(expected: &str, got: &str) -> String {
 }
 
 /// The shortest way from one list of lines to the other, by the table of longest common tails.
-fn edits<'t>(from: &[&'t str], to: &[&'t str]) -> Vec<(char, &'t str)> {
+fn line_edits<'t>(from: &[&'t str], to: &[&'t str]) -> Vec<(char, &'t str)> {
     let mut common = vec![vec![0_usize; to.len() + 1]; from.len() + 1];
     for row in (0..from.len()).rev() {
         for column in (0..to.len()).rev() {
@@ -41,9 +41,9 @@ fn edits<'t>(from: &[&'t str], to: &[&'t str]) -> Vec<(char, &'t str)> {
 }
 
 #[test]
-fn a_difference_is_shown_with_its_surroundings() {
+fn shows_a_difference_with_context() {
     let expected = "a\nb\nc\nd\ne\nf\ng\n";
-    assert_eq!(diff(expected, "a\nb\nc\nd\nx\nf\ng\n"), "    c\n    d\n  - e\n  + x\n    f\n    g\n");
-    assert_eq!(diff(expected, "a\nb\nc\nd\ne\nf\ng\nh\n"), "    f\n    g\n  + h\n");
-    assert_eq!(diff(expected, expected), "");
+    assert_eq!(diff_lines(expected, "a\nb\nc\nd\nx\nf\ng\n"), "    c\n    d\n  - e\n  + x\n    f\n    g\n");
+    assert_eq!(diff_lines(expected, "a\nb\nc\nd\ne\nf\ng\nh\n"), "    f\n    g\n  + h\n");
+    assert_eq!(diff_lines(expected, expected), "");
 }

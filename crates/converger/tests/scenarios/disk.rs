@@ -8,7 +8,7 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use crate::run::Surroundings;
+use crate::run::ProgramVariables;
 
 /// Its name in the state directory; it holds nothing.
 const FILLER: &str = "filler";
@@ -16,31 +16,31 @@ const FILLER: &str = "filler";
 const PAGE_BYTES: usize = 4096;
 
 /// A mounted disk.
-pub(crate) struct Disk {
+pub(crate) struct TestDisk {
     /// Ends with its standard input.
-    keeper: Child,
+    mount_holder: Child,
     /// How the keeper came to its namespace, and others come to it.
     enter: &'static [&'static str],
-    room: PathBuf,
+    directory: PathBuf,
     mounted: PathBuf,
 }
 
 /// With a user of its own first: root in a container may mount there, and not elsewhere.
-const WAYS: [(&[&str], &[&str]); 2] =
+const NAMESPACE_OPTIONS: [(&[&str], &[&str]); 2] =
     [(&["--user", "--map-root-user", "--mount"], &["--user", "--preserve-credentials", "--mount"]), (&["--mount"], &["--mount"])];
 
-impl Disk {
+impl TestDisk {
     /// Mounts one of so many kibibytes on a directory of the room, which is made where it is not there.
     pub(crate) fn mount(room: &Path, name: &str, kibibytes: u32) -> Result<Self, String> {
         let place = room.join(name);
         fs::create_dir_all(&place).map_err(|error| format!("{name}: {error}"))?;
         let mut tried = Vec::new();
-        for (leave, enter) in WAYS {
-            match keeper(leave, &place, kibibytes) {
+        for (leave, enter) in NAMESPACE_OPTIONS {
+            match spawn_mount_holder(leave, &place, kibibytes) {
                 Ok(keeper) => {
                     let mounted =
                         Path::new("/proc").join(keeper.id().to_string()).join("root").join(place.strip_prefix("/").unwrap_or(&place));
-                    return Ok(Self { keeper, enter, room: room.to_owned(), mounted });
+                    return Ok(Self { mount_holder: keeper, enter, directory: room.to_owned(), mounted });
                 }
                 Err(error) => tried.push(format!("`unshare {}`: {error}", leave.join(" "))),
             }
@@ -54,10 +54,10 @@ impl Disk {
     }
 
     /// The program where the disk is, in the room, with nothing of this process around it.
-    pub(crate) fn program(&self, surroundings: &Surroundings) -> Command {
-        let mut command = self.inside();
+    pub(crate) fn program(&self, surroundings: &ProgramVariables) -> Command {
+        let mut command = self.command_in_namespace();
         // The directory is looked up there: one that was entered before would lead past the disk.
-        command.args(["/bin/sh", "-c", "cd \"$0\" && exec \"$@\""]).arg(&self.room).arg(env!("CARGO_BIN_EXE_converger"));
+        command.args(["/bin/sh", "-c", "cd \"$0\" && exec \"$@\""]).arg(&self.directory).arg(env!("CARGO_BIN_EXE_converger"));
         command.env_clear().envs(surroundings.iter().copied()).stdin(Stdio::null());
         command
     }
@@ -81,21 +81,21 @@ impl Disk {
 
     /// Nothing, or everything, can be written from here on.
     pub(crate) fn remount(&self, option: &str) -> Result<(), String> {
-        let place = self.room.join(self.mounted.file_name().unwrap_or_default());
-        let mut mount = self.inside();
+        let place = self.directory.join(self.mounted.file_name().unwrap_or_default());
+        let mut mount = self.command_in_namespace();
         let output = mount.args(["mount", "-o", &format!("remount,{option}")]).arg(place).output().map_err(|error| error.to_string())?;
         if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).into_owned()) }
     }
 
-    fn inside(&self) -> Command {
+    fn command_in_namespace(&self) -> Command {
         let mut command = Command::new("nsenter");
-        command.arg(format!("--target={}", self.keeper.id())).args(self.enter).arg("--");
+        command.arg(format!("--target={}", self.mount_holder.id())).args(self.enter).arg("--");
         command
     }
 }
 
 /// A process that has mounted it, and waits until nobody needs it.
-fn keeper(leave: &[&str], place: &Path, kibibytes: u32) -> Result<Child, String> {
+fn spawn_mount_holder(leave: &[&str], place: &Path, kibibytes: u32) -> Result<Child, String> {
     let script = format!("mount -t tmpfs -o size={kibibytes}k,mode=0700 tmpfs \"$0\" && echo ready && exec cat");
     let mut command = Command::new("unshare");
     command.args(leave).args(["--propagation", "private", "--", "/bin/sh", "-c", &script]).arg(place);
@@ -110,17 +110,17 @@ fn keeper(leave: &[&str], place: &Path, kibibytes: u32) -> Result<Child, String>
     Err(String::from_utf8_lossy(&output.stderr).trim().to_owned())
 }
 
-impl Drop for Disk {
+impl Drop for TestDisk {
     fn drop(&mut self) {
-        drop(self.keeper.stdin.take());
-        let _ = self.keeper.wait();
+        drop(self.mount_holder.stdin.take());
+        let _ = self.mount_holder.wait();
     }
 }
 
 #[test]
-fn a_disk_is_full_read_only_and_gone() {
+fn disk_fills_becomes_read_only_and_is_unmounted() {
     let room = tempfile::tempdir().expect("a directory");
-    let disk = Disk::mount(room.path(), "state", 64).expect("mounted");
+    let disk = TestDisk::mount(room.path(), "state", 64).expect("mounted");
     let own = disk.directory().join("own");
     fs::write(&own, "x").expect("there is room");
     assert!(!room.path().join("state/own").exists(), "nobody else sees it");

@@ -7,8 +7,10 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread::{self, JoinHandle};
 
-use converger_lab::server::{Clock, Identity, Options, Passed, Place, Server, Shared, Watcher};
-use converger_lab::{Act, Flavour, Record, Setting, verify_answer, verify_request};
+use converger_lab::server::{
+    ClockMode, LabCertificates, LabServer, RequestWatcher, ServedExchange, ServedNode, ServerOptions, SharedWorld,
+};
+use converger_lab::{Flavour, RequestRecord, WorldEvent, WorldSpec, verify_request, verify_response};
 use tokio::sync::oneshot;
 
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -18,63 +20,74 @@ const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const STEP_MS: u64 = 100;
 
 /// The clock that a story wants: so many milliseconds for each request, or the time of this machine, for whoever compares clocks.
-pub(crate) fn clock(wish: Option<&str>) -> Result<Clock, String> {
+pub(crate) fn parse_clock(wish: Option<&str>) -> Result<ClockMode, String> {
     match wish {
-        None => Ok(Clock::Virtual { step_ms: STEP_MS }),
-        Some("real") => Ok(Clock::Real { speed: 1 }),
-        Some(step) => step.parse().map(|step_ms| Clock::Virtual { step_ms }).map_err(|error| format!("commands: @clock: {error}")),
+        None => Ok(ClockMode::Virtual { step_ms: STEP_MS }),
+        Some("real") => Ok(ClockMode::Real { speed: 1 }),
+        Some(step) => step.parse().map(|step_ms| ClockMode::Virtual { step_ms }).map_err(|error| format!("commands: @clock: {error}")),
     }
 }
 
 /// A world that answers until it is dropped.
-pub(crate) struct Lab {
+pub(crate) struct ScenarioLab {
     /// Before its placeholders: nothing, or `other:`.
     prefix: &'static str,
-    places: Vec<Place>,
+    places: Vec<ServedNode>,
     fingerprint: String,
     authority: String,
     secrets: Vec<String>,
-    world: Shared,
+    world: SharedWorld,
     /// What passed and is not as the table of the API says.
-    strange: Strange,
+    violations: ApiViolations,
     /// When the world last heard of anything.
     now_ms: u64,
     end: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Lab {
+impl ScenarioLab {
     /// Serves the world that `text` describes. `watcher` is told of every request.
-    pub(crate) fn start(prefix: &'static str, text: &str, clock: Clock, watcher: Option<Watcher>) -> Result<Self, String> {
-        let setting = Setting::from_yaml(text)?;
-        let strange = Strange::default();
-        let watcher = Some(verifying(setting.flavour, watcher, Arc::clone(&strange)));
+    pub(crate) fn start(prefix: &'static str, text: &str, clock: ClockMode, watcher: Option<RequestWatcher>) -> Result<Self, String> {
+        let setting = WorldSpec::from_yaml(text)?;
+        let strange = ApiViolations::default();
+        let watcher = Some(verifying_watcher(setting.flavour, watcher, Arc::clone(&strange)));
         let names = setting.nodes.keys().map(String::as_str);
-        let identity = Identity::new(names, LOOPBACK).map_err(|error| error.to_string())?;
+        let identity = LabCertificates::new(names, LOOPBACK).map_err(|error| error.to_string())?;
         let (fingerprint, authority) = (identity.fingerprint(), identity.authority_pem().to_owned());
         let (secrets, now_ms) = (setting.tokens.values().map(|token| token.secret.clone()).collect(), setting.start_ms);
         let (end, ended) = oneshot::channel();
         let (bound, places) = mpsc::channel();
-        let options = Options { listen: SocketAddr::new(LOOPBACK, 0), clock, identity, watcher };
-        let thread = thread::spawn(move || serve(&setting, options, &bound, ended));
+        let options = ServerOptions { listen: SocketAddr::new(LOOPBACK, 0), clock, identity, watcher };
+        let thread = thread::spawn(move || serve_lab(&setting, options, &bound, ended));
         let (places, world) = places.recv().map_err(|error| error.to_string())??;
-        Ok(Self { prefix, places, fingerprint, authority, secrets, world, strange, now_ms, end: Some(end), thread: Some(thread) })
+        Ok(Self {
+            prefix,
+            places,
+            fingerprint,
+            authority,
+            secrets,
+            world,
+            violations: strange,
+            now_ms,
+            end: Some(end),
+            thread: Some(thread),
+        })
     }
 
     /// The world that is served.
-    pub(crate) fn world(&self) -> &Shared {
+    pub(crate) fn world(&self) -> &SharedWorld {
         &self.world
     }
 
     /// Lets something happen to the world.
-    pub(crate) fn act(&mut self, act: Act) {
-        self.world.lock().act(self.now_ms, act);
-        self.settle();
+    pub(crate) fn inject_event(&mut self, act: WorldEvent) {
+        self.world.lock().apply_event(self.now_ms, act);
+        self.wait_for_ports();
     }
 
     /// What is really so of a guest, in a line.
-    pub(crate) fn look(&self, vmid: u32) -> String {
-        let Some(truth) = self.world.lock().truth(vmid) else { return format!("{vmid}: there is no such guest") };
+    pub(crate) fn describe_guest(&self, vmid: u32) -> String {
+        let Some(truth) = self.world.lock().guest_truth(vmid) else { return format!("{vmid}: there is no such guest") };
         let shown = |key: &&String| !["meta", "smbios1", "vmgenid", "digest"].contains(&key.as_str());
         // Every guest without disk and network card has one blank there.
         let shown = |key: &&String| shown(key) && (*key != "boot" || truth.config[*key] != " ");
@@ -85,22 +98,22 @@ impl Lab {
     }
 
     /// Lets time pass in the world.
-    pub(crate) fn wait(&mut self, milliseconds: u64) {
+    pub(crate) fn advance_time(&mut self, milliseconds: u64) {
         self.now_ms += milliseconds;
         self.world.lock().advance_to(self.now_ms);
-        self.settle();
+        self.wait_for_ports();
     }
 
     /// The ports are as the world says before the next command runs.
-    fn settle(&self) {
-        tokio::runtime::Builder::new_current_thread().build().expect("a runtime").block_on(self.world.settled());
+    fn wait_for_ports(&self) {
+        tokio::runtime::Builder::new_current_thread().build().expect("a runtime").block_on(self.world.wait_for_ports());
     }
 
     /// The requests since it was last asked for them. They come from several lanes at once, so that their order means nothing.
-    pub(crate) fn requests(&mut self) -> Vec<Record> {
+    pub(crate) fn requests(&mut self) -> Vec<RequestRecord> {
         let mut world = self.world.lock();
-        let named = |record: &Record| Record { entry: format!("{}{}", self.prefix, record.entry), ..record.clone() };
-        let records: Vec<Record> = world.records().map(named).collect();
+        let named = |record: &RequestRecord| RequestRecord { entry: format!("{}{}", self.prefix, record.entry), ..record.clone() };
+        let records: Vec<RequestRecord> = world.records().map(named).collect();
         world.clear_records();
         self.now_ms = records.iter().map(|record| record.at_ms).fold(self.now_ms, u64::max);
         records
@@ -122,7 +135,7 @@ impl Lab {
     }
 
     /// What differs from run to run, and what it is called in a transcript.
-    pub(crate) fn volatile(&self) -> Vec<(String, String)> {
+    pub(crate) fn volatile_values(&self) -> Vec<(String, String)> {
         let ports = self.places.iter().map(|place| (place.address.port(), format!("{}{}", self.prefix, place.node)));
         let addresses = ports.flat_map(|(port, name)| {
             [(format!("{LOOPBACK}:{port}"), format!("<{name}>")), (format!(":{port}"), format!(":<port of {name}>"))]
@@ -145,39 +158,39 @@ impl Lab {
     }
 }
 
-impl Drop for Lab {
+impl Drop for ScenarioLab {
     fn drop(&mut self) {
         drop(self.end.take());
         let ended = self.thread.take().map(JoinHandle::join);
         assert!(thread::panicking() || matches!(ended, Some(Ok(()))), "the lab did not end well");
-        let strange = std::mem::take(&mut *self.strange.lock().expect("nobody panicked"));
+        let strange = std::mem::take(&mut *self.violations.lock().expect("nobody panicked"));
         assert!(thread::panicking() || strange.is_empty(), "not as the table of the API says: {strange:#?}");
     }
 }
 
-type Strange = Arc<Mutex<Vec<String>>>;
+type ApiViolations = Arc<Mutex<Vec<String>>>;
 
 /// Holds every request of the program and every answer of the lab against the table of the API, and then tells whoever else watches.
-fn verifying(flavour: Flavour, watcher: Option<Watcher>, strange: Strange) -> Watcher {
-    Arc::new(move |passed: &Passed<'_>| {
-        let Passed { request, answer, .. } = passed;
-        let faults = [verify_request(flavour, request).err(), verify_answer(flavour, request, answer).err()];
+fn verifying_watcher(flavour: Flavour, watcher: Option<RequestWatcher>, strange: ApiViolations) -> RequestWatcher {
+    Arc::new(move |passed: &ServedExchange<'_>| {
+        let ServedExchange { request, answer, .. } = passed;
+        let faults = [verify_request(flavour, request).err(), verify_response(flavour, request, answer).err()];
         strange.lock().expect("nobody panicked").extend(faults.into_iter().flatten());
         watcher.iter().for_each(|watcher| watcher(passed));
     })
 }
 
-type Bound = Result<(Vec<Place>, Shared), String>;
+type BoundScenarioLab = Result<(Vec<ServedNode>, SharedWorld), String>;
 
 /// Serves until the other side of `ended` is dropped.
-fn serve(setting: &Setting, options: Options, bound: &mpsc::Sender<Bound>, ended: oneshot::Receiver<()>) {
+fn serve_lab(setting: &WorldSpec, options: ServerOptions, bound: &mpsc::Sender<BoundScenarioLab>, ended: oneshot::Receiver<()>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
-        let server = match Server::bind(setting, options).await {
+        let server = match LabServer::bind(setting, options).await {
             Ok(server) => server,
             Err(error) => return bound.send(Err(error.to_string())).expect("somebody waits"),
         };
-        bound.send(Ok((server.places().cloned().collect(), server.world()))).expect("somebody waits");
+        bound.send(Ok((server.served_nodes().cloned().collect(), server.world()))).expect("somebody waits");
         let end = async { drop(ended.await) };
         server.run(end).await;
     });

@@ -2,13 +2,13 @@
 //!
 //! What never enters: what becomes of it.
 
-use converger_lab::{Act, Record};
+use converger_lab::{RequestRecord, WorldEvent};
 
 /// One line.
 #[derive(Clone, Debug)]
-pub(crate) enum Line {
+pub(crate) enum ScenarioLine {
     /// Something happens to the world.
-    Act(Box<Act>),
+    Act(Box<WorldEvent>),
     /// So many milliseconds pass in the world.
     Wait(u64),
     /// A file of the story takes the place of another.
@@ -29,9 +29,9 @@ pub(crate) enum Line {
     /// A file as it is now.
     Show(String),
     /// The next command is sent this signal.
-    Signal(Signal),
+    Signal(ScenarioSignal),
     /// While the next command runs, once such a request was carried out and before its answer goes out.
-    When(Box<When>),
+    When(Box<LineTrigger>),
     /// The program is run at a terminal, where somebody types these lines.
     Terminal(Vec<String>, Vec<String>),
     /// The state directory is on a disk of so many kibibytes from here on.
@@ -53,7 +53,7 @@ pub(crate) enum Line {
 
 /// A signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Signal {
+pub(crate) enum ScenarioSignal {
     Kill,
     Interrupt,
     Terminate,
@@ -62,35 +62,35 @@ pub(crate) enum Signal {
 
 /// Something that happens with a request.
 #[derive(Clone, Debug)]
-pub(crate) struct When {
+pub(crate) struct LineTrigger {
     method: String,
     /// `*` stands for anything.
     path: String,
     /// So many of them are let by first.
-    left: usize,
-    pub(crate) line: Line,
+    skip: usize,
+    pub(crate) line: ScenarioLine,
 }
 
-impl When {
+impl LineTrigger {
     /// Whether it happens now; one that fits and is let by counts.
-    pub(crate) fn comes(&mut self, record: &Record) -> bool {
+    pub(crate) fn fires(&mut self, record: &RequestRecord) -> bool {
         let path = record.path.split('?').next().unwrap_or_default();
-        let fits = self.method == record.method && fits(&self.path, path);
-        let comes = fits && self.left == 0;
-        self.left -= usize::from(fits && !comes);
+        let fits = self.method == record.method && matches_pattern(&self.path, path);
+        let comes = fits && self.skip == 0;
+        self.skip -= usize::from(fits && !comes);
         comes
     }
 }
 
-fn fits(pattern: &str, text: &str) -> bool {
+fn matches_pattern(pattern: &str, text: &str) -> bool {
     let Some((head, rest)) = pattern.split_once('*') else { return pattern == text };
     let Some(text) = text.strip_prefix(head) else { return false };
-    (0..=text.len()).any(|at| text.get(at..).is_some_and(|tail| fits(rest, tail)))
+    (0..=text.len()).any(|at| text.get(at..).is_some_and(|tail| matches_pattern(rest, tail)))
 }
 
-impl Line {
+impl ScenarioLine {
     /// A line that means nothing is a fault of the story.
-    pub(crate) fn read(line: &str) -> Result<Self, String> {
+    pub(crate) fn parse(line: &str) -> Result<Self, String> {
         let wrong = |error: &dyn std::fmt::Display| format!("commands: `{line}`: {error}");
         let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<String>>();
         let pair = |text: &str| text.split_once(' ').map(|(one, two)| (one.to_owned(), two.to_owned()));
@@ -109,7 +109,7 @@ impl Line {
             "poke" => match words(rest).as_slice() {
                 [file, offset, bytes] => {
                     let offset = offset.parse().map_err(|error| wrong(&error))?;
-                    let bytes = hex(bytes).ok_or_else(|| wrong(&"bytes are pairs of digits"))?;
+                    let bytes = parse_hex(bytes).ok_or_else(|| wrong(&"bytes are pairs of digits"))?;
                     Ok(Self::Poke { file: file.clone(), offset, bytes })
                 }
                 _ => Err(wrong(&"which file, from which byte on, which bytes?")),
@@ -122,16 +122,16 @@ impl Line {
             "clock" => Ok(Self::Clock(rest.parse().map_err(|error| wrong(&error))?)),
             "look" => Ok(Self::Look(rest.parse().map_err(|error| wrong(&error))?)),
             "show" => Ok(Self::Show(rest.to_owned())),
-            "kill" => Ok(Self::Signal(Signal::Kill)),
-            "interrupt" => Ok(Self::Signal(Signal::Interrupt)),
-            "terminate" => Ok(Self::Signal(Signal::Terminate)),
-            "hang-up" => Ok(Self::Signal(Signal::HangUp)),
+            "kill" => Ok(Self::Signal(ScenarioSignal::Kill)),
+            "interrupt" => Ok(Self::Signal(ScenarioSignal::Interrupt)),
+            "terminate" => Ok(Self::Signal(ScenarioSignal::Terminate)),
+            "hang-up" => Ok(Self::Signal(ScenarioSignal::HangUp)),
             "when" => {
                 let (method, rest) = two(rest)?;
                 let (path, line) = two(&rest)?;
                 let (path, nth) = path.split_once('#').map_or((path.as_str(), "1"), |(path, nth)| (path, nth));
                 let nth: usize = nth.parse().map_err(|error| wrong(&error))?;
-                let when = When { method, path: path.to_owned(), left: nth.saturating_sub(1), line: Self::read(&line)? };
+                let when = LineTrigger { method, path: path.to_owned(), skip: nth.saturating_sub(1), line: Self::parse(&line)? };
                 Ok(Self::When(Box::new(when)))
             }
             "terminal" => {
@@ -148,7 +148,7 @@ impl Line {
     }
 }
 
-fn hex(text: &str) -> Option<Vec<u8>> {
+fn parse_hex(text: &str) -> Option<Vec<u8>> {
     (0..text.len()).step_by(2).map(|at| u8::from_str_radix(text.get(at..at + 2)?, 16).ok()).collect()
 }
 
@@ -157,20 +157,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_that_means_nothing_is_refused() {
+    fn refuses_an_unknown_line() {
         let lines = ["act {\"explode\": 1}", "wait long", "copy one", "poke file 0 xyz", "look all", "when GET kill", "limit much audit"];
         let lines = lines.into_iter().chain(["disk", "fill all", "clock back"]);
         for line in lines {
-            assert!(Line::read(line).is_err(), "{line}");
+            assert!(ScenarioLine::parse(line).is_err(), "{line}");
         }
-        assert!(matches!(Line::read("act {\"stop\": 100}"), Ok(Line::Act(_))));
-        assert!(matches!(Line::read("poke a 60 00ff"), Ok(Line::Poke { offset: 60, bytes, .. }) if bytes == [0, 255]));
+        assert!(matches!(ScenarioLine::parse("act {\"stop\": 100}"), Ok(ScenarioLine::Act(_))));
+        assert!(matches!(ScenarioLine::parse("poke a 60 00ff"), Ok(ScenarioLine::Poke { offset: 60, bytes, .. }) if bytes == [0, 255]));
     }
 
     #[test]
-    fn what_happens_with_a_request_happens_once_with_the_one_that_is_meant() {
-        let Ok(Line::When(mut when)) = Line::read("when PUT */config#2 kill") else { panic!("it is one") };
-        let record = |method: &str, path: &str| Record {
+    fn trigger_fires_once_on_the_matching_request() {
+        let Ok(ScenarioLine::When(mut when)) = ScenarioLine::parse("when PUT */config#2 kill") else { panic!("it is one") };
+        let record = |method: &str, path: &str| RequestRecord {
             at_ms: 0,
             entry: String::new(),
             method: method.into(),
@@ -178,10 +178,10 @@ mod tests {
             user: String::new(),
             status: 200,
         };
-        assert!(!when.comes(&record("PUT", "/nodes/a/qemu/1/config?x=1")));
-        assert!(!when.comes(&record("GET", "/nodes/a/qemu/1/config")));
-        assert!(!when.comes(&record("PUT", "/nodes/a/qemu/1/configs")));
-        assert!(when.comes(&record("PUT", "/nodes/a/qemu/1/config")));
-        assert!(matches!(when.line, Line::Signal(Signal::Kill)));
+        assert!(!when.fires(&record("PUT", "/nodes/a/qemu/1/config?x=1")));
+        assert!(!when.fires(&record("GET", "/nodes/a/qemu/1/config")));
+        assert!(!when.fires(&record("PUT", "/nodes/a/qemu/1/configs")));
+        assert!(when.fires(&record("PUT", "/nodes/a/qemu/1/config")));
+        assert!(matches!(when.line, ScenarioLine::Signal(ScenarioSignal::Kill)));
     }
 }

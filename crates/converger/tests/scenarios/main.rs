@@ -8,12 +8,12 @@
 mod clock;
 mod diff;
 mod disk;
-mod hook;
 mod lab;
 mod line;
 mod live;
 mod plan;
 mod replay;
+mod request_hook;
 mod run;
 mod scenario;
 mod stage;
@@ -24,24 +24,25 @@ use std::collections::BTreeSet;
 use std::sync::Mutex;
 use std::thread;
 
-use converger_adapters::proxmox::observe::Reason;
+use converger_adapters::proxmox::observe::UnknownReason;
 use converger_core::failure;
-use converger_core::refusal::{Code, TABLE};
+use converger_core::refusal::{RefusalCode, TABLE};
 use serde_json::Value;
 
-use scenario::{Scenario, is_update, scenarios};
+use scenario::{Scenario, all_scenarios, is_update};
 
 /// Fewer would mean that some were lost.
 const REPLAYS_MIN: usize = 100;
 const LIVE_MIN: usize = 200;
 
 /// What no command leads to yet: one-shot requests, a second plan beside a first one, a queue beyond all bounds.
-const UNTOLD: [failure::Code; 3] = [failure::Code::Superseded, failure::Code::RequestRepeated, failure::Code::QueueFull];
+const UNREACHABLE_CODES: [failure::FailureCode; 3] =
+    [failure::FailureCode::Superseded, failure::FailureCode::RequestRepeated, failure::FailureCode::QueueFull];
 
 #[test]
-fn every_scenario_gives_what_it_expects() {
+fn every_scenario_matches_its_expected_files() {
     let named = std::env::var("SCENARIOS").unwrap_or_default();
-    let mut chosen = scenarios();
+    let mut chosen = all_scenarios();
     chosen.retain(|scenario| scenario.name.contains(&named));
     let waiting = Mutex::new(chosen.into_iter());
     let faults = Mutex::new(Vec::new());
@@ -75,73 +76,79 @@ fn fault_report(scenario: &Scenario) -> Option<String> {
 }
 
 /// What needs another output or a lab as the command itself; `codes` shows those.
-const ELSEWHERE: [failure::Code; 4] =
-    [failure::Code::OutputUnwritable, failure::Code::WorldInvalid, failure::Code::LabUnserved, failure::Code::ProcessLimited];
+const CODES_TESTED_ELSEWHERE: [failure::FailureCode; 4] = [
+    failure::FailureCode::OutputUnwritable,
+    failure::FailureCode::WorldInvalid,
+    failure::FailureCode::LabUnserved,
+    failure::FailureCode::ProcessLimited,
+];
 
 #[test]
-fn the_scenarios_are_many_and_show_every_refusal_code() {
+fn scenarios_cover_every_refusal_code() {
     if is_update() {
         return;
     }
-    let scenarios = scenarios();
+    let scenarios = all_scenarios();
     let live = scenarios.iter().filter(|scenario| scenario.is_live()).count();
     assert!(scenarios.len() - live >= REPLAYS_MIN, "there are only {} scenarios on recordings", scenarios.len() - live);
     assert!(live >= LIVE_MIN, "there are only {live} live scenarios");
-    let shown: BTreeSet<String> = scenarios.iter().flat_map(codes_of).collect();
+    let shown: BTreeSet<String> = scenarios.iter().flat_map(scenario_codes).collect();
     // No input produces a broken guarantee; core shows it with a plan that its planner does not make.
-    let wanted = TABLE.iter().filter(|entry| entry.code != Code::GuaranteeBroken);
+    let wanted = TABLE.iter().filter(|entry| entry.code != RefusalCode::GuaranteeBroken);
     // Marks that may not be read need another machine; core shows what follows from them, and `host` when they are.
-    let wanted = wanted.filter(|entry| entry.code != Code::OwnGuestUntold);
+    let wanted = wanted.filter(|entry| entry.code != RefusalCode::OwnGuestUntold);
     let lacking: Vec<&str> = wanted.map(|entry| entry.word).filter(|word| !shown.contains(*word)).collect();
     assert!(lacking.is_empty(), "no scenario shows {}", lacking.join(", "));
 }
 
 /// Whoever meets one of these words finds a story in which somebody met it before.
 #[test]
-fn the_live_scenarios_show_every_failure_and_every_cause() {
+fn live_scenarios_cover_every_failure_and_cause() {
     if is_update() {
         return;
     }
-    let live: Vec<Scenario> = scenarios().into_iter().filter(Scenario::is_live).collect();
+    let live: Vec<Scenario> = all_scenarios().into_iter().filter(Scenario::is_live).collect();
     let told: String = live.iter().filter_map(|scenario| scenario.read("expected.txt")).collect();
     // A reading fails as a whole, and a step with its code in front.
-    let (of_reading, of_steps): (Vec<&failure::Entry>, Vec<&failure::Entry>) = failure::TABLE
+    let (of_reading, of_steps): (Vec<&failure::FailureEntry>, Vec<&failure::FailureEntry>) = failure::TABLE
         .iter()
         // From there on they are about the record, which `verify` tells of.
-        .filter(|entry| entry.code >= failure::Code::ClientSetup && entry.code < failure::Code::IntegrityViolation)
-        .filter(|entry| !UNTOLD.contains(&entry.code))
-        .partition(|entry| entry.code <= failure::Code::EnvironmentUnreadable);
+        .filter(|entry| entry.code >= failure::FailureCode::ClientSetup && entry.code < failure::FailureCode::IntegrityViolation)
+        .filter(|entry| !UNREACHABLE_CODES.contains(&entry.code))
+        .partition(|entry| entry.code <= failure::FailureCode::EnvironmentUnreadable);
     let failures = of_reading.iter().map(|entry| format!("error[{}]:", entry.word));
     let failures = failures.chain(of_steps.iter().map(|entry| format!("{}: {}", entry.word, entry.title)));
     let of_store = ["error[journal-unwritable]:", "error[journal-unreadable]:"].map(str::to_owned);
     let failures = failures.filter(|shown| !shown.starts_with("journal-un")).chain(of_store);
-    let causes = Reason::ALL.iter().map(|reason| format!("({})", reason.word()));
+    let causes = UnknownReason::ALL.iter().map(|reason| format!("({})", reason.word()));
     let lacking: Vec<String> = failures.chain(causes).filter(|shown| !told.contains(shown)).collect();
     assert!(lacking.is_empty(), "no live scenario shows {}", lacking.join(", "));
 }
 
 #[test]
-fn the_scenarios_show_everything_that_can_be_wrong_with_what_people_give() {
+fn scenarios_cover_every_input_error() {
     if is_update() {
         return;
     }
-    let told: String = scenarios().iter().filter_map(|scenario| scenario.read("expected.txt")).collect();
-    let own = failure::TABLE.iter().filter(|entry| entry.code < failure::Code::ClientSetup && !ELSEWHERE.contains(&entry.code));
+    let told: String = all_scenarios().iter().filter_map(|scenario| scenario.read("expected.txt")).collect();
+    let own = failure::TABLE
+        .iter()
+        .filter(|entry| entry.code < failure::FailureCode::ClientSetup && !CODES_TESTED_ELSEWHERE.contains(&entry.code));
     let lacking: Vec<&str> = own.map(|entry| entry.word).filter(|word| !told.contains(&format!("error[{word}]:"))).collect();
     assert!(lacking.is_empty(), "no scenario shows {}", lacking.join(", "));
 }
 
 /// What must not change a plan: the notation, the order of rows, foreign guests, when and by whom it was read.
 #[test]
-fn scenarios_that_say_the_same_have_the_same_digest() {
+fn equivalent_scenarios_have_the_same_digest() {
     if is_update() {
         return;
     }
-    let pairs: Vec<(Scenario, Scenario)> = scenarios()
+    let pairs: Vec<(Scenario, Scenario)> = all_scenarios()
         .into_iter()
         .filter_map(|scenario| {
             let other = scenario.read("same-digest-as")?;
-            let other = Scenario::open(scenario.room.with_file_name(other.trim()));
+            let other = Scenario::open(scenario.directory.with_file_name(other.trim()));
             Some((scenario, other))
         })
         .collect();
@@ -155,11 +162,11 @@ fn scenarios_that_say_the_same_have_the_same_digest() {
 }
 
 /// The codes that a scenario is expected to show, in its JSON or at the beginning of a line of its text.
-fn codes_of(scenario: &Scenario) -> Vec<String> {
+fn scenario_codes(scenario: &Scenario) -> Vec<String> {
     let text = scenario.read("expected.txt").unwrap_or_default();
     let bare = |word: &str| word.trim_start_matches("refused[").trim_end_matches(':').trim_end_matches(']').to_owned();
     let first_words = text.lines().filter_map(|line| line.split_whitespace().next()).map(bare);
-    let mut codes: Vec<String> = first_words.filter(|word| Code::find(word).is_some()).collect();
+    let mut codes: Vec<String> = first_words.filter(|word| RefusalCode::from_word(word).is_some()).collect();
     if let Some(json) = scenario.read("expected.json") {
         let json: Value = serde_json::from_str(&json).unwrap_or_else(|error| panic!("{}/expected.json: {error}", scenario.name));
         collect_codes(&json, &mut codes);

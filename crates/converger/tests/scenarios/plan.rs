@@ -4,7 +4,7 @@ use converger_core::artifact::Digest;
 use serde_json::Value;
 
 /// What a plan says that contradicts itself. `value` has its members in order.
-pub(crate) fn contradictions(value: &Value) -> Vec<String> {
+pub(crate) fn find_contradictions(value: &Value) -> Vec<String> {
     let mut faults = Vec::new();
     let mut hold = |holds: bool, sentence: &str| {
         if !holds {
@@ -13,12 +13,12 @@ pub(crate) fn contradictions(value: &Value) -> Vec<String> {
     };
     let found = Digest::of_bytes(value["body"].to_string().as_bytes()).to_string();
     hold(value["digest"] == Value::String(found), "its digest is not that of its body");
-    let guests = list(&value["body"]["guests"]);
+    let guests = as_list(&value["body"]["guests"]);
     let of = |verdict: &'static str| guests.iter().filter(move |guest| guest["verdict"] == verdict);
-    hold(of("refused").all(|guest| !list(&guest["refusals"]).is_empty()), "a guest is refused without a cause");
-    hold(of("steps").all(|guest| !list(&guest["steps"]).is_empty()), "a guest is to be changed without a step");
+    hold(of("refused").all(|guest| !as_list(&guest["refusals"]).is_empty()), "a guest is refused without a cause");
+    hold(of("steps").all(|guest| !as_list(&guest["steps"]).is_empty()), "a guest is to be changed without a step");
     hold(of("converged").all(|guest| guest.get("steps").is_none()), "a converged guest has steps");
-    let steps = of("steps").map(|guest| list(&guest["steps"]).len()).sum();
+    let steps = of("steps").map(|guest| as_list(&guest["steps"]).len()).sum();
     let counts = [("guests", guests.len()), ("converged", of("converged").count()), ("refused", of("refused").count()), ("steps", steps)];
     for (name, count) in counts {
         hold(value["summary"][name] == count, &format!("the summary does not count its {name}"));
@@ -30,7 +30,7 @@ pub(crate) fn contradictions(value: &Value) -> Vec<String> {
 pub(crate) fn exit_code(value: &Value) -> i32 {
     let has = |name: &str| value["summary"][name] != 0;
     let run_wide = [&value["body"]["refusals"], &value["judgement"]["refusals"]];
-    if has("refused") || run_wide.iter().any(|refusals| !list(refusals).is_empty()) {
+    if has("refused") || run_wide.iter().any(|refusals| !as_list(refusals).is_empty()) {
         3
     } else if has("steps") {
         4
@@ -39,19 +39,19 @@ pub(crate) fn exit_code(value: &Value) -> i32 {
     }
 }
 
-fn list(value: &Value) -> &[Value] {
+fn as_list(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
 #[test]
-fn a_plan_that_contradicts_itself_is_found() {
+fn detects_a_plan_that_contradicts_itself() {
     let mut plan: Value = serde_json::from_str(
         r#"{"body": {"guests": [{"verdict": "refused", "refusals": [{}]}, {"verdict": "steps", "steps": [{}]}, {"verdict": "converged"}]},
             "summary": {"guests": 3, "converged": 1, "refused": 1, "steps": 1}, "judgement": {"refusals": []}}"#,
     )
     .expect("JSON");
     plan["digest"] = Digest::of_bytes(plan["body"].to_string().as_bytes()).to_string().into();
-    assert_eq!(contradictions(&plan), Vec::<String>::new());
+    assert_eq!(find_contradictions(&plan), Vec::<String>::new());
     assert_eq!(exit_code(&plan), 3);
     for (path, forged) in [
         ("/digest", "sha256:0".into()),
@@ -61,6 +61,6 @@ fn a_plan_that_contradicts_itself_is_found() {
     ] {
         let mut changed = plan.clone();
         *changed.pointer_mut(path).expect("it is there") = forged;
-        assert!(!contradictions(&changed).is_empty(), "{path}");
+        assert!(!find_contradictions(&changed).is_empty(), "{path}");
     }
 }

@@ -1,36 +1,36 @@
 //! A story on a recording: one command, as text and as JSON, which must leave its directory as it was.
 
-use crate::diff::diff;
-use crate::run::{self, Ran, SURROUNDINGS};
+use crate::diff::diff_lines;
+use crate::run::{self, PROGRAM_VARIABLES, ProgramRun};
 use crate::scenario::Scenario;
 
 /// Runs the story and compares.
 pub(crate) fn check(scenario: &Scenario, faults: &mut Vec<String>) {
-    let arguments = arguments(scenario);
-    let before = scenario.content();
-    let text = everywhere(scenario, &arguments, faults);
-    let json = everywhere(scenario, &with_json(&arguments), faults);
-    if scenario.content() != before {
+    let arguments = command_arguments(scenario);
+    let before = scenario.file_contents();
+    let text = run_everywhere(scenario, &arguments, faults);
+    let json = run_everywhere(scenario, &with_json(&arguments), faults);
+    if scenario.file_contents() != before {
         faults.push("it changed a file in its directory, or left one there".into());
     }
     if (&text.stderr, text.exit) != (&json.stderr, json.exit) {
-        faults.push(format!("with --json it ends in another way:\n{}", diff(&text.text(), &json.text())));
+        faults.push(format!("with --json it ends in another way:\n{}", diff_lines(&text.transcript(), &json.transcript())));
     }
     // A command that itself says `--json` is run as it is, and has no text to compare.
     let is_json_only = arguments.iter().any(|argument| argument == "--json");
-    let expected = if is_json_only { Ran { stdout: String::new(), ..text } } else { text };
-    scenario.settle("expected.txt", Some(expected.text()), faults);
+    let expected = if is_json_only { ProgramRun { stdout: String::new(), ..text } } else { text };
+    scenario.compare_or_update("expected.txt", Some(expected.transcript()), faults);
     // Where the input was not accepted nothing comes out.
     let is_silent = json.stdout.is_empty() && json.exit == 2;
-    let artifact = if is_silent { None } else { run::pretty(&json.stdout, &arguments[0], json.exit, faults) };
-    scenario.settle("expected.json", artifact, faults);
+    let artifact = if is_silent { None } else { run::pretty_json(&json.stdout, &arguments[0], json.exit, faults) };
+    scenario.compare_or_update("expected.json", artifact, faults);
 }
 
-fn arguments(scenario: &Scenario) -> Vec<String> {
+fn command_arguments(scenario: &Scenario) -> Vec<String> {
     if let Some(command) = scenario.read("command") {
         return command.lines().map(str::to_owned).collect();
     }
-    let desired = if scenario.room.join("desired.yaml").exists() { "desired.yaml" } else { "desired.json" };
+    let desired = if scenario.directory.join("desired.yaml").exists() { "desired.yaml" } else { "desired.json" };
     ["audit", desired, "--replay", "current.json"].map(str::to_owned).into()
 }
 
@@ -42,10 +42,11 @@ fn with_json(arguments: &[String]) -> Vec<String> {
 
 /// Runs the program in the scenario's own directory, once in each surroundings, and gives what it said, which must be
 /// the same everywhere.
-fn everywhere(scenario: &Scenario, arguments: &[String], faults: &mut Vec<String>) -> Ran {
-    let [first, second] = SURROUNDINGS.map(|surroundings| run::run(run::program(&scenario.room, &surroundings), arguments, faults));
+fn run_everywhere(scenario: &Scenario, arguments: &[String], faults: &mut Vec<String>) -> ProgramRun {
+    let [first, second] =
+        PROGRAM_VARIABLES.map(|surroundings| run::run_program(run::program(&scenario.directory, &surroundings), arguments, faults));
     if first != second {
-        let differences = diff(&first.text(), &second.text());
+        let differences = diff_lines(&first.transcript(), &second.transcript());
         faults.push(format!("it depends on the locale, the time zone or the width of the terminal:\n{differences}"));
     }
     first

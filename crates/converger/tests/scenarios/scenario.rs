@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::diff::diff;
+use crate::diff::diff_lines;
 
 /// What a story on a recording may hold: a misspelt name must not pass for an absent file.
 const REPLAY_FILES: [&str; 9] = [
@@ -30,23 +30,23 @@ const LIVE_FILES: [&str; 8] =
 /// One story.
 pub(crate) struct Scenario {
     pub(crate) name: String,
-    pub(crate) room: PathBuf,
+    pub(crate) directory: PathBuf,
 }
 
 impl Scenario {
     pub(crate) fn open(room: PathBuf) -> Self {
         let name = room.file_name().expect("a scenario has a name").to_string_lossy().into_owned();
-        Self { name, room }
+        Self { name, directory: room }
     }
 
     /// Whether there is a world to be asked, and not a recording of one.
     pub(crate) fn is_live(&self) -> bool {
-        self.room.join("lab.yaml").exists()
+        self.directory.join("lab.yaml").exists()
     }
 
     /// The text of one of its files, if it has that file.
     pub(crate) fn read(&self, file: &str) -> Option<String> {
-        fs::read_to_string(self.room.join(file)).ok()
+        fs::read_to_string(self.directory.join(file)).ok()
     }
 
     pub(crate) fn expected_json(&self) -> Value {
@@ -55,8 +55,8 @@ impl Scenario {
     }
 
     /// Every file in it, with its bytes.
-    pub(crate) fn content(&self) -> BTreeMap<String, Vec<u8>> {
-        content(&self.room)
+    pub(crate) fn file_contents(&self) -> BTreeMap<String, Vec<u8>> {
+        read_directory(&self.directory)
     }
 
     /// Whether it has its story, and nothing that means nothing.
@@ -65,7 +65,7 @@ impl Scenario {
         let has_meaning = |file: &str| {
             if self.is_live() { LIVE_FILES.contains(&file) || named.contains(file) } else { REPLAY_FILES.contains(&file) }
         };
-        let content = self.content();
+        let content = self.file_contents();
         faults.extend(content.keys().filter(|file| !has_meaning(file)).map(|file| format!("the file {file} means nothing here")));
         if self.read("story.md").is_none_or(|story| story.trim().is_empty()) {
             faults.push("it has no story.md".into());
@@ -73,8 +73,8 @@ impl Scenario {
     }
 
     /// Compares an expected file with what came out, or writes it anew where that was asked for.
-    pub(crate) fn settle(&self, file: &str, got: Option<String>, faults: &mut Vec<String>) {
-        let path = self.room.join(file);
+    pub(crate) fn compare_or_update(&self, file: &str, got: Option<String>, faults: &mut Vec<String>) {
+        let path = self.directory.join(file);
         if is_update() {
             match got {
                 Some(got) => fs::write(&path, got).unwrap_or_else(|error| panic!("{}: {error}", path.display())),
@@ -84,7 +84,7 @@ impl Scenario {
             return;
         }
         match (self.read(file), got) {
-            (Some(expected), Some(got)) if expected != got => faults.push(format!("{file} differs:\n{}", diff(&expected, &got))),
+            (Some(expected), Some(got)) if expected != got => faults.push(format!("{file} differs:\n{}", diff_lines(&expected, &got))),
             (None, Some(got)) => faults.push(format!("{file} is not there; it would be:\n{got}")),
             (Some(_), None) => faults.push(format!("{file} is there, and nothing came out that it could be compared with")),
             _ => {}
@@ -93,7 +93,7 @@ impl Scenario {
 }
 
 /// Every file in a directory, with its bytes.
-pub(crate) fn content(room: &Path) -> BTreeMap<String, Vec<u8>> {
+pub(crate) fn read_directory(room: &Path) -> BTreeMap<String, Vec<u8>> {
     let entries = fs::read_dir(room).expect("a scenario is a directory").map(|entry| entry.expect("an entry").path());
     let content = entries.filter(|path| path.is_file()).map(|path| {
         let name = path.file_name().expect("a file has a name").to_string_lossy().into_owned();
@@ -104,7 +104,7 @@ pub(crate) fn content(room: &Path) -> BTreeMap<String, Vec<u8>> {
 }
 
 /// All stories, by name.
-pub(crate) fn scenarios() -> Vec<Scenario> {
+pub(crate) fn all_scenarios() -> Vec<Scenario> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios");
     let entries = fs::read_dir(&root).expect("the scenarios are beside the crates").map(|entry| entry.expect("an entry").path());
     let mut rooms: Vec<PathBuf> = entries.filter(|path| path.is_dir()).collect();

@@ -11,17 +11,17 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 
-use converger_lab::Record;
+use converger_lab::RequestRecord;
 use tempfile::TempDir;
 
-use crate::clock::Clock;
-use crate::disk::Disk;
-use crate::hook::Hook;
-use crate::lab::{self, Lab};
-use crate::line::Line;
-use crate::run::{self, Surroundings};
-use crate::scenario::{Scenario, content};
-use crate::volatile::Volatile;
+use crate::clock::ShiftedClock;
+use crate::disk::TestDisk;
+use crate::lab::{self, ScenarioLab};
+use crate::line::ScenarioLine;
+use crate::request_hook::RequestHook;
+use crate::run::{self, ProgramVariables};
+use crate::scenario::{Scenario, read_directory};
+use crate::volatile::VolatileValues;
 
 /// How the lab is reached where the story does not say: as `converger lab --clock 100 --into` would leave it.
 const CONVERGER_TOML: &str = "\
@@ -47,113 +47,126 @@ const STATE: &str = "state";
 const USER: &str = "ann";
 
 /// Where a story plays.
-pub(crate) struct Stage<'s> {
-    surroundings: &'s Surroundings,
-    room: TempDir,
-    labs: Vec<Lab>,
+pub(crate) struct ScenarioStage<'s> {
+    variables: &'s ProgramVariables,
+    directory: TempDir,
+    labs: Vec<ScenarioLab>,
     /// What happens to the first of them while a command runs.
-    hook: Arc<Hook>,
+    hook: Arc<RequestHook>,
     secrets: Vec<String>,
-    volatile: Volatile,
+    volatile: VolatileValues,
     /// Whether anything is carried out in it: then what is read is not listed, and artifacts are shown where that is asked for.
-    acts: bool,
+    applies: bool,
     /// What runs or happens while the next command does.
-    meanwhile: Arc<Mutex<String>>,
-    props: Props,
+    concurrent_output: Arc<Mutex<String>>,
+    resources: StageResources,
 }
 
 /// What only some stories need.
 #[derive(Clone, Default)]
-struct Props {
+struct StageResources {
     /// Where the state is kept.
-    disk: Option<Arc<Disk>>,
+    disk: Option<Arc<TestDisk>>,
     /// Our own.
-    clock: Option<Arc<Clock>>,
+    clock: Option<Arc<ShiftedClock>>,
 }
 
-impl Props {
-    fn program(&self, room: &Path, surroundings: &Surroundings) -> Command {
+impl StageResources {
+    fn program(&self, room: &Path, surroundings: &ProgramVariables) -> Command {
         let mut program = self.disk.as_ref().map_or_else(|| run::program(room, surroundings), |disk| disk.program(surroundings));
-        self.clock.iter().for_each(|clock| clock.give(&mut program).expect("it was compiled"));
+        self.clock.iter().for_each(|clock| clock.attach_to(&mut program).expect("it was compiled"));
         program
     }
 
-    fn change(&self, line: &Line, room: &Path) -> Result<(), String> {
+    fn apply_line(&self, line: &ScenarioLine, room: &Path) -> Result<(), String> {
         let disk = || self.disk.as_ref().ok_or("the state is on no disk of its own; `disk 256` puts it on one");
         match line {
-            Line::Fill(kibibytes) => disk()?.fill(*kibibytes),
-            Line::Empty => disk()?.empty(),
-            Line::ReadOnly => disk()?.remount("ro"),
-            Line::Writable => disk()?.remount("rw"),
-            Line::Clock(seconds) => self.clock.as_ref().ok_or("there is no clock")?.set(*seconds),
-            line => in_room(line, room),
+            ScenarioLine::Fill(kibibytes) => disk()?.fill(*kibibytes),
+            ScenarioLine::Empty => disk()?.empty(),
+            ScenarioLine::ReadOnly => disk()?.remount("ro"),
+            ScenarioLine::Writable => disk()?.remount("rw"),
+            ScenarioLine::Clock(seconds) => self.clock.as_ref().ok_or("there is no clock")?.set(*seconds),
+            line => change_files(line, room),
         }
     }
 }
 
-impl<'s> Stage<'s> {
-    pub(crate) fn set(scenario: &Scenario, surroundings: &'s Surroundings, commands: &str) -> Result<Self, String> {
-        let hook = Arc::new(Hook::default());
-        let clock = lab::clock(commands.lines().find_map(|line| line.strip_prefix("@clock ")))?;
+impl<'s> ScenarioStage<'s> {
+    pub(crate) fn start(scenario: &Scenario, surroundings: &'s ProgramVariables, commands: &str) -> Result<Self, String> {
+        let hook = Arc::new(RequestHook::default());
+        let clock = lab::parse_clock(commands.lines().find_map(|line| line.strip_prefix("@clock ")))?;
         let worlds = [("", "lab.yaml"), ("other:", "other-lab.yaml")];
         let worlds = worlds.into_iter().filter_map(|(prefix, file)| Some((prefix, file, scenario.read(file)?)));
         let start = |(prefix, file, text): (&'static str, &str, String)| {
             let watcher = prefix.is_empty().then(|| hook.watcher());
-            Lab::start(prefix, &text, clock, watcher).map_err(|fault| format!("{file}: {fault}"))
+            ScenarioLab::start(prefix, &text, clock, watcher).map_err(|fault| format!("{file}: {fault}"))
         };
-        let labs: Vec<Lab> = worlds.map(start).collect::<Result<_, _>>()?;
-        labs.iter().take(1).for_each(|lab| hook.belongs_to(lab.world()));
+        let labs: Vec<ScenarioLab> = worlds.map(start).collect::<Result<_, _>>()?;
+        labs.iter().take(1).for_each(|lab| hook.set_world(lab.world()));
         let room = tempfile::tempdir().expect("a directory");
-        let mut files = scenario.content();
+        let mut files = scenario.file_contents();
         files.retain(|name, _| !NOT_COPIED.contains(&name.as_str()));
         files.entry("converger.toml".into()).or_insert_with(|| CONVERGER_TOML.into());
-        let first = labs.iter().flat_map(Lab::secrets).next().cloned().unwrap_or_default();
+        let first = labs.iter().flat_map(ScenarioLab::secrets).next().cloned().unwrap_or_default();
         let secret = files.remove("secret").unwrap_or_else(|| format!("{first}\n").into());
-        private(&room.path().join("secret"), &secret);
+        write_private(&room.path().join("secret"), &secret);
         for (name, bytes) in &files {
             let path = room.path().join(name);
-            fs::write(&path, filled(name, bytes, &labs)?).expect("written");
+            fs::write(&path, fill_placeholders(name, bytes, &labs)?).expect("written");
             fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).expect("whatever the mask of this process is");
         }
-        for (file, certificate) in labs.iter().map(Lab::authority) {
+        for (file, certificate) in labs.iter().map(ScenarioLab::authority) {
             fs::write(room.path().join(file), certificate).expect("written");
         }
-        let mut secrets: Vec<String> = labs.iter().flat_map(Lab::secrets).cloned().collect();
+        let mut secrets: Vec<String> = labs.iter().flat_map(ScenarioLab::secrets).cloned().collect();
         secrets.push(String::from_utf8_lossy(&secret).trim().to_owned());
         secrets.retain(|secret| !secret.is_empty());
-        let volatile = Volatile::new(known(&labs, room.path()), files.into_values().collect());
+        let volatile = VolatileValues::new(volatile_values(&labs, room.path()), files.into_values().collect());
         let acts = commands.lines().any(|line| line.split(' ').any(|word| matches!(word, "apply" | "ledger" | "verify")));
         let has_clock = commands.lines().any(|line| line.split(' ').any(|word| word == "clock"));
-        let props = Props { clock: if has_clock { Some(Arc::new(Clock::new()?)) } else { None }, ..Props::default() };
-        Ok(Self { surroundings, room, labs, hook, secrets, volatile, acts, meanwhile: Arc::default(), props })
+        let props =
+            StageResources { clock: if has_clock { Some(Arc::new(ShiftedClock::new()?)) } else { None }, ..StageResources::default() };
+        Ok(Self {
+            variables: surroundings,
+            directory: room,
+            labs,
+            hook,
+            secrets,
+            volatile,
+            applies: acts,
+            concurrent_output: Arc::default(),
+            resources: props,
+        })
     }
 
     /// Something that is no command happens; what there is to be seen of it.
-    pub(crate) fn between(&mut self, line: Line) -> Result<String, String> {
+    pub(crate) fn execute_line(&mut self, line: ScenarioLine) -> Result<String, String> {
         match line {
-            Line::Act(act) => self.labs[0].act(*act),
-            Line::Wait(milliseconds) => self.labs.iter_mut().for_each(|lab| lab.wait(milliseconds)),
-            Line::When(when) => self.hook.expect(*when),
-            Line::Look(vmid) => return Ok(format!("{}\n", self.labs[0].look(vmid))),
-            Line::Show(file) => return self.show(&file),
-            Line::Disk(kibibytes) => self.props.disk = Some(Arc::new(Disk::mount(self.room.path(), STATE, kibibytes)?)),
-            line => self.props.change(&line, self.room.path())?,
+            ScenarioLine::Act(act) => self.labs[0].inject_event(*act),
+            ScenarioLine::Wait(milliseconds) => self.labs.iter_mut().for_each(|lab| lab.advance_time(milliseconds)),
+            ScenarioLine::When(when) => self.hook.add_trigger(*when),
+            ScenarioLine::Look(vmid) => return Ok(format!("{}\n", self.labs[0].describe_guest(vmid))),
+            ScenarioLine::Show(file) => return self.show_file(&file),
+            ScenarioLine::Disk(kibibytes) => {
+                self.resources.disk = Some(Arc::new(TestDisk::mount(self.directory.path(), STATE, kibibytes)?))
+            }
+            line => self.resources.apply_line(&line, self.directory.path())?,
         }
         Ok(String::new())
     }
 
-    fn show(&self, file: &str) -> Result<String, String> {
-        let text = fs::read_to_string(self.room.path().join(file)).map_err(|error| format!("show {file}: {error}"))?;
+    fn show_file(&self, file: &str) -> Result<String, String> {
+        let text = fs::read_to_string(self.directory.path().join(file)).map_err(|error| format!("show {file}: {error}"))?;
         let mut faults = Vec::new();
-        let shown = if file.ends_with(".json") { run::pretty(&text, "show", 0, &mut faults) } else { Some(text) };
+        let shown = if file.ends_with(".json") { run::pretty_json(&text, "show", 0, &mut faults) } else { Some(text) };
         match shown.filter(|_| faults.is_empty()) {
-            Some(shown) => Ok(self.volatile.replaced_of_run(&shown)),
+            Some(shown) => Ok(self.volatile.replace_run_values(&shown)),
             None => Err(format!("show {file}: {}", faults.join("; "))),
         }
     }
 
     /// Runs the program, and tells what it said, what it asked and what it left. `NAME=value` before the verb is set for it.
-    pub(crate) fn run(
+    pub(crate) fn run_command(
         &mut self,
         line: &[String],
         typed: Option<&[String]>,
@@ -161,94 +174,94 @@ impl<'s> Stage<'s> {
         transcript: &mut String,
         faults: &mut Vec<String>,
     ) {
-        let before = self.content();
+        let before = self.all_files();
         let (settings, arguments) = line.split_at(line.iter().take_while(|word| word.contains('=') && !word.starts_with('-')).count());
         let mut program = self.program(kibibytes);
         program.envs(settings.iter().filter_map(|setting| setting.split_once('=')));
-        self.prepare_meanwhile();
+        self.prepare_concurrent_commands();
         let hook = Arc::clone(&self.hook);
-        let mut ran = run::run_at(program, &self.filled(arguments), typed, &hook.running, faults);
-        if hook.left() > 0 {
+        let mut ran = run::run_program_at(program, &self.fill_arguments(arguments), typed, &hook.running, faults);
+        if hook.take_unfired() > 0 {
             faults.push(format!("what was to happen while `{}` runs did not", arguments.join(" ")));
         }
-        let requests: Vec<Record> = self.labs.iter_mut().flat_map(Lab::requests).collect();
+        let requests: Vec<RequestRecord> = self.labs.iter_mut().flat_map(ScenarioLab::requests).collect();
         let verb = arguments.first().map_or("", String::as_str);
-        let mut written = self.content();
+        let mut written = self.all_files();
         written.retain(|name, bytes| before.get(name) != Some(bytes));
-        faults.extend(misdeeds(verb, &requests, &written));
-        faults.extend(leaks(&self.secrets, &ran.text(), &written));
+        faults.extend(find_forbidden_effects(verb, &requests, &written));
+        faults.extend(find_leaks(&self.secrets, &ran.transcript(), &written));
         written.retain(|name, _| !name.starts_with(STATE));
         if arguments.iter().any(|argument| argument == "--json") && !ran.stdout.is_empty() {
-            let lines = ran.stdout.lines().map(|line| run::pretty(&format!("{line}\n"), verb, ran.exit, faults).unwrap_or_default());
+            let lines = ran.stdout.lines().map(|line| run::pretty_json(&format!("{line}\n"), verb, ran.exit, faults).unwrap_or_default());
             ran.stdout = lines.collect();
         }
-        ran.stderr = by_guest(&ran.stderr);
+        ran.stderr = sort_by_guest(&ran.stderr);
         let how = typed.map_or("$", |_| "terminal $");
         let set: String = settings.iter().map(|setting| format!("{setting} ")).collect();
-        let _ = write!(transcript, "{how} {set}converger {}\n{}", arguments.join(" "), self.shown(&ran.text()));
-        let meanwhile = std::mem::take(&mut *self.meanwhile.lock().expect("nobody panicked"));
-        transcript.push_str(&self.shown(&meanwhile));
-        transcript.push_str(&if self.acts { changed(&requests) } else { asked(&requests) });
+        let _ = write!(transcript, "{how} {set}converger {}\n{}", arguments.join(" "), self.normalize(&ran.transcript()));
+        let meanwhile = std::mem::take(&mut *self.concurrent_output.lock().expect("nobody panicked"));
+        transcript.push_str(&self.normalize(&meanwhile));
+        transcript.push_str(&if self.applies { list_changes(&requests) } else { list_requests(&requests) });
         for (name, bytes) in written {
             let text = String::from_utf8_lossy(&bytes);
-            let shown = if name.ends_with(".json") { run::pretty(&text, verb, ran.exit, faults) } else { Some(text.into_owned()) };
-            let shown = if self.acts && name.ends_with(".json") { None } else { shown };
-            let _ = write!(transcript, "--- wrote {name}\n{}", self.shown(&shown.unwrap_or_default()));
+            let shown = if name.ends_with(".json") { run::pretty_json(&text, verb, ran.exit, faults) } else { Some(text.into_owned()) };
+            let shown = if self.applies && name.ends_with(".json") { None } else { shown };
+            let _ = write!(transcript, "--- wrote {name}\n{}", self.normalize(&shown.unwrap_or_default()));
         }
     }
 
-    fn shown(&self, text: &str) -> String {
-        if self.acts { self.volatile.replaced_of_run(text) } else { self.volatile.replaced(text) }
+    fn normalize(&self, text: &str) -> String {
+        if self.applies { self.volatile.replace_run_values(text) } else { self.volatile.replace_values(text) }
     }
 
     fn program(&self, kibibytes: Option<u32>) -> Command {
         let mut program = match kibibytes {
-            None => self.props.program(self.room.path(), self.surroundings),
-            Some(kibibytes) => run::limited(self.room.path(), self.surroundings, kibibytes),
+            None => self.resources.program(self.directory.path(), self.variables),
+            Some(kibibytes) => run::file_limited_program(self.directory.path(), self.variables, kibibytes),
         };
         program.env("PVE_SECRET", self.labs[0].secrets().first().map_or("", String::as_str));
-        program.env("CREDENTIALS_DIRECTORY", self.room.path()).env("USER", USER);
+        program.env("CREDENTIALS_DIRECTORY", self.directory.path()).env("USER", USER);
         program
     }
 
     /// What a line of a story may have in braces: the digest of the plan that was written last, and runs that came up.
-    fn filled(&self, arguments: &[String]) -> Vec<String> {
-        let plan = fs::read(self.room.path().join("plan.json")).unwrap_or_default();
+    fn fill_arguments(&self, arguments: &[String]) -> Vec<String> {
+        let plan = fs::read(self.directory.path().join("plan.json")).unwrap_or_default();
         let plan: serde_json::Value = serde_json::from_slice(&plan).unwrap_or_default();
         let digest = plan["digest"].as_str().unwrap_or("{digest}");
-        arguments.iter().map(|argument| self.volatile.filled(&argument.replace("{digest}", digest))).collect()
+        arguments.iter().map(|argument| self.volatile.fill_argument(&argument.replace("{digest}", digest))).collect()
     }
 
     /// Commands that run while another one does. They are for the store only: the lab answers nobody as long.
-    fn prepare_meanwhile(&self) {
-        let (room, surroundings, props) = (self.room.path().to_owned(), *self.surroundings, self.props.clone());
-        let told = Arc::clone(&self.meanwhile);
-        self.hook.carry_out_with(Box::new(move |line| {
+    fn prepare_concurrent_commands(&self) {
+        let (room, surroundings, props) = (self.directory.path().to_owned(), *self.variables, self.resources.clone());
+        let told = Arc::clone(&self.concurrent_output);
+        self.hook.set_line_handler(Box::new(move |line| {
             let mut told = told.lock().expect("nobody panicked");
-            let Line::Run(arguments) = line else {
-                return props.change(line, &room).expect("it can be done");
+            let ScenarioLine::Run(arguments) = line else {
+                return props.apply_line(line, &room).expect("it can be done");
             };
             let mut program = props.program(&room, &surroundings);
             program.env("USER", "bob");
-            let ran = run::run(program, arguments, &mut Vec::new());
-            let _ = write!(told, "--- meanwhile\n$ converger {}\n{}", arguments.join(" "), ran.text());
+            let ran = run::run_program(program, arguments, &mut Vec::new());
+            let _ = write!(told, "--- meanwhile\n$ converger {}\n{}", arguments.join(" "), ran.transcript());
         }));
     }
 
     /// All files, those of the state too.
-    fn content(&self) -> BTreeMap<String, Vec<u8>> {
-        let mut all = content(self.room.path());
-        let state = self.props.disk.as_ref().map_or_else(|| self.room.path().join(STATE), |disk| disk.directory().to_owned());
+    fn all_files(&self) -> BTreeMap<String, Vec<u8>> {
+        let mut all = read_directory(self.directory.path());
+        let state = self.resources.disk.as_ref().map_or_else(|| self.directory.path().join(STATE), |disk| disk.directory().to_owned());
         if state.is_dir() {
-            all.extend(content(&state).into_iter().map(|(name, bytes)| (format!("{STATE}/{name}"), bytes)));
+            all.extend(read_directory(&state).into_iter().map(|(name, bytes)| (format!("{STATE}/{name}"), bytes)));
         }
         all
     }
 }
 
 /// What differs from machine to machine, and what it is called.
-fn known(labs: &[Lab], room: &Path) -> Vec<(String, String)> {
-    let mut known: Vec<(String, String)> = labs.iter().flat_map(Lab::volatile).collect();
+fn volatile_values(labs: &[ScenarioLab], room: &Path) -> Vec<(String, String)> {
+    let mut known: Vec<(String, String)> = labs.iter().flat_map(ScenarioLab::volatile_values).collect();
     known.push((room.display().to_string(), "<room>".into()));
     let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     // Whoever plays the stories calls themselves by these names.
@@ -260,18 +273,20 @@ fn known(labs: &[Lab], room: &Path) -> Vec<(String, String)> {
 }
 
 /// What happens to files.
-fn in_room(line: &Line, room: &Path) -> Result<(), String> {
+fn change_files(line: &ScenarioLine, room: &Path) -> Result<(), String> {
     let wrong = |file: &str, error: std::io::Error| format!("{file}: {error}");
     match line {
-        Line::Copy(from, to) => fs::copy(room.join(from), room.join(to)).map(drop).map_err(|error| wrong(from, error)),
-        Line::Move(from, to) => fs::rename(room.join(from), room.join(to)).map_err(|error| wrong(from, error)),
-        Line::Link(to, name) => {
+        ScenarioLine::Copy(from, to) => fs::copy(room.join(from), room.join(to)).map(drop).map_err(|error| wrong(from, error)),
+        ScenarioLine::Move(from, to) => fs::rename(room.join(from), room.join(to)).map_err(|error| wrong(from, error)),
+        ScenarioLine::Link(to, name) => {
             // Whatever has the name makes room.
             let _ = fs::remove_file(room.join(name));
             std::os::unix::fs::symlink(to, room.join(name)).map_err(|error| wrong(name, error))
         }
-        Line::Directory(name, mode) => fs::DirBuilder::new().mode(*mode).create(room.join(name)).map_err(|error| wrong(name, error)),
-        Line::Poke { file, offset, bytes } => {
+        ScenarioLine::Directory(name, mode) => {
+            fs::DirBuilder::new().mode(*mode).create(room.join(name)).map_err(|error| wrong(name, error))
+        }
+        ScenarioLine::Poke { file, offset, bytes } => {
             let opened = fs::File::options().write(true).open(room.join(file));
             let poked = opened.and_then(|mut file| file.seek(SeekFrom::Start(*offset)).and_then(|_| file.write_all(bytes)));
             poked.map_err(|error| wrong(file, error))
@@ -281,7 +296,7 @@ fn in_room(line: &Line, room: &Path) -> Result<(), String> {
 }
 
 /// Lines about guests come from several lanes at once: those of one guest stay in their order, and guests are put into theirs.
-fn by_guest(text: &str) -> String {
+fn sort_by_guest(text: &str) -> String {
     let guest = |line: &str| line.split(' ').next().and_then(|word| word.parse::<u32>().ok());
     let mut lines: Vec<&str> = text.split_inclusive('\n').collect();
     for run in lines.chunk_by_mut(|one, other| guest(one).is_some() == guest(other).is_some()) {
@@ -291,7 +306,7 @@ fn by_guest(text: &str) -> String {
 }
 
 /// Where a secret came out.
-fn leaks(secrets: &[String], said: &str, written: &BTreeMap<String, Vec<u8>>) -> Vec<String> {
+fn find_leaks(secrets: &[String], said: &str, written: &BTreeMap<String, Vec<u8>>) -> Vec<String> {
     let written = written.iter().map(|(name, bytes)| (name.as_str(), String::from_utf8_lossy(bytes)));
     let places = written.chain([("what it said", said.into())]);
     let leaks = places.filter(|(_, text)| secrets.iter().any(|secret| text.contains(secret.as_str())));
@@ -299,7 +314,7 @@ fn leaks(secrets: &[String], said: &str, written: &BTreeMap<String, Vec<u8>>) ->
 }
 
 /// What no command that reads may do: send anything but reads (G4, G5), and for an audit, leave anything behind.
-fn misdeeds(verb: &str, requests: &[Record], written: &BTreeMap<String, Vec<u8>>) -> Vec<String> {
+fn find_forbidden_effects(verb: &str, requests: &[RequestRecord], written: &BTreeMap<String, Vec<u8>>) -> Vec<String> {
     let changes = requests.iter().filter(|record| verb != "apply" && record.method != "GET");
     let mut misdeeds: Vec<String> = changes.map(|record| format!("{verb} sent {} {}", record.method, record.path)).collect();
     if verb == "audit" {
@@ -311,13 +326,13 @@ fn misdeeds(verb: &str, requests: &[Record], written: &BTreeMap<String, Vec<u8>>
 }
 
 /// The changes that were asked for, each with its count. How often something is read until it is as wanted depends on other lanes.
-fn changed(requests: &[Record]) -> String {
-    let changes: Vec<Record> = requests.iter().filter(|record| record.method != "GET").cloned().collect();
-    asked(&changes).replacen(" request", " change", 1).replace("--- 0 changes\n", "--- no changes\n")
+fn list_changes(requests: &[RequestRecord]) -> String {
+    let changes: Vec<RequestRecord> = requests.iter().filter(|record| record.method != "GET").cloned().collect();
+    list_requests(&changes).replacen(" request", " change", 1).replace("--- 0 changes\n", "--- no changes\n")
 }
 
 /// The requests, each kind once with its count.
-fn asked(requests: &[Record]) -> String {
+fn list_requests(requests: &[RequestRecord]) -> String {
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     for record in requests {
         let status = if record.status == 0 { "lost".to_owned() } else { record.status.to_string() };
@@ -332,10 +347,10 @@ fn asked(requests: &[Record]) -> String {
 }
 
 /// A file of the story with the addresses of its labs.
-fn filled(name: &str, bytes: &[u8], labs: &[Lab]) -> Result<Vec<u8>, String> {
+fn fill_placeholders(name: &str, bytes: &[u8], labs: &[ScenarioLab]) -> Result<Vec<u8>, String> {
     let Some(text) = std::str::from_utf8(bytes).ok().filter(|_| name.ends_with(".toml")) else { return Ok(bytes.to_vec()) };
     let mut text = text.to_owned();
-    for (key, value) in labs.iter().flat_map(Lab::placeholders) {
+    for (key, value) in labs.iter().flat_map(ScenarioLab::placeholders) {
         text = text.replace(&key, &value);
     }
     match text.find("{url").or_else(|| text.find("{other:")) {
@@ -345,7 +360,7 @@ fn filled(name: &str, bytes: &[u8], labs: &[Lab]) -> Result<Vec<u8>, String> {
 }
 
 /// A file that nobody else may read.
-fn private(path: &Path, bytes: &[u8]) {
+fn write_private(path: &Path, bytes: &[u8]) {
     let mut file = fs::File::options().write(true).create_new(true).mode(0o600).open(path).expect("made");
     file.write_all(bytes).expect("written");
 }
@@ -354,45 +369,48 @@ fn private(path: &Path, bytes: &[u8]) {
 mod tests {
     use super::*;
 
-    fn record(method: &str) -> Record {
+    fn sample_record(method: &str) -> RequestRecord {
         let (entry, path) = ("pve1".to_owned(), "/x".to_owned());
-        Record { at_ms: 0, entry, method: method.to_owned(), path, user: String::new(), status: 200 }
+        RequestRecord { at_ms: 0, entry, method: method.to_owned(), path, user: String::new(), status: 200 }
     }
 
     #[test]
-    fn a_command_that_should_only_read_is_caught_when_it_does_more() {
+    fn detects_a_read_only_command_that_writes() {
         let written = BTreeMap::from([("plan.json".to_owned(), Vec::new())]);
-        assert_eq!(misdeeds("plan", &[record("GET")], &written), Vec::<String>::new());
-        assert_eq!(misdeeds("plan", &[record("GET"), record("PUT")], &written), ["plan sent PUT /x"]);
-        assert_eq!(misdeeds("audit", &[], &written), ["audit wrote plan.json"]);
-        assert_eq!(misdeeds("apply", &[record("POST")], &written), Vec::<String>::new());
+        assert_eq!(find_forbidden_effects("plan", &[sample_record("GET")], &written), Vec::<String>::new());
+        assert_eq!(find_forbidden_effects("plan", &[sample_record("GET"), sample_record("PUT")], &written), ["plan sent PUT /x"]);
+        assert_eq!(find_forbidden_effects("audit", &[], &written), ["audit wrote plan.json"]);
+        assert_eq!(find_forbidden_effects("apply", &[sample_record("POST")], &written), Vec::<String>::new());
     }
 
     #[test]
-    fn a_secret_that_comes_out_is_found_wherever_it_is() {
+    fn detects_a_leaked_secret_anywhere() {
         let secrets = ["hunter2".to_owned()];
         let written = BTreeMap::from([("plan.json".to_owned(), b"{\"token\":\"a=hunter2\"}".to_vec()), ("b".to_owned(), Vec::new())]);
-        assert_eq!(leaks(&secrets, "nothing", &BTreeMap::new()), Vec::<String>::new());
+        assert_eq!(find_leaks(&secrets, "nothing", &BTreeMap::new()), Vec::<String>::new());
         assert_eq!(
-            leaks(&secrets, "it is hunter2.", &written),
+            find_leaks(&secrets, "it is hunter2.", &written),
             ["plan.json", "what it said"].map(|place| format!("the secret of a token is in {place}"))
         );
     }
 
     #[test]
-    fn requests_are_counted_by_what_was_asked_and_answered() {
-        let lost = Record { status: 0, ..record("GET") };
-        assert_eq!(asked(&[record("GET"), lost, record("GET")]), "--- 3 requests\npve1 GET /x 200 (2 times)\npve1 GET /x lost\n");
+    fn requests_are_counted_by_path_and_status() {
+        let lost = RequestRecord { status: 0, ..sample_record("GET") };
+        assert_eq!(
+            list_requests(&[sample_record("GET"), lost, sample_record("GET")]),
+            "--- 3 requests\npve1 GET /x 200 (2 times)\npve1 GET /x lost\n"
+        );
     }
 
     #[test]
     fn changes_are_counted_and_reads_are_not() {
-        assert_eq!(changed(&[record("GET"), record("PUT")]), "--- 1 change\npve1 PUT /x 200\n");
-        assert_eq!(changed(&[record("GET")]), "--- no changes\n");
+        assert_eq!(list_changes(&[sample_record("GET"), sample_record("PUT")]), "--- 1 change\npve1 PUT /x 200\n");
+        assert_eq!(list_changes(&[sample_record("GET")]), "--- no changes\n");
     }
 
     #[test]
-    fn lines_of_several_guests_are_put_in_order() {
-        assert_eq!(by_guest("b\n102 x\n101 z\n101 a\na\n"), "b\n101 z\n101 a\n102 x\na\n");
+    fn sorts_lines_by_guest() {
+        assert_eq!(sort_by_guest("b\n102 x\n101 z\n101 a\na\n"), "b\n101 z\n101 a\n102 x\na\n");
     }
 }

@@ -12,7 +12,7 @@ use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
 
 /// Our side of a terminal.
-pub(crate) struct Terminal {
+pub(crate) struct ScenarioTerminal {
     ours: File,
     typed: Vec<String>,
 }
@@ -21,7 +21,7 @@ pub(crate) struct Terminal {
 const END_OF_INPUT: u8 = 4;
 
 /// Both sides.
-pub(crate) fn open(typed: &[String]) -> (Terminal, OwnedFd) {
+pub(crate) fn open(typed: &[String]) -> (ScenarioTerminal, OwnedFd) {
     let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
     grantpt(&ours).expect("granted");
     unlockpt(&ours).expect("unlocked");
@@ -30,18 +30,18 @@ pub(crate) fn open(typed: &[String]) -> (Terminal, OwnedFd) {
     let mut modes = tcgetattr(&theirs).expect("a terminal");
     modes.local_modes.remove(LocalModes::ECHO);
     tcsetattr(&theirs, OptionalActions::Now, &modes).expect("set");
-    (Terminal { ours: ours.into(), typed: typed.to_vec() }, theirs)
+    (ScenarioTerminal { ours: ours.into(), typed: typed.to_vec() }, theirs)
 }
 
-impl Terminal {
+impl ScenarioTerminal {
     /// The program at it: questions are asked and answered there.
-    pub(crate) fn seat(command: &mut Command, theirs: OwnedFd) {
+    pub(crate) fn attach(command: &mut Command, theirs: OwnedFd) {
         let input = theirs.try_clone().expect("a second one");
         command.env("TERM", "dumb").stdin(input).stderr(theirs);
     }
 
     /// Another one that shows the program's standard output and at which nobody types.
-    pub(crate) fn show(command: &mut Command) -> Self {
+    pub(crate) fn attach_stdout(command: &mut Command) -> Self {
         let (ours, theirs) = open(&[]);
         command.stdout(theirs);
         ours
@@ -53,7 +53,7 @@ impl Terminal {
     }
 
     /// Types what follows behind each question that was not answered yet; where nothing does, somebody leaves.
-    fn answer(&mut self, said: &[u8], answers: &mut usize) {
+    fn answer_questions(&mut self, said: &[u8], answers: &mut usize) {
         let text = String::from_utf8_lossy(said);
         while *answers < QUESTIONS.iter().map(|question| text.matches(question).count()).sum() {
             let line = self.typed.get(*answers).map_or(vec![END_OF_INPUT], |line| format!("{line}\n").into_bytes());
@@ -64,24 +64,24 @@ impl Terminal {
     }
 
     /// What was said there until the program ended, with what was typed behind each question.
-    pub(crate) fn said(mut self) -> Vec<u8> {
+    pub(crate) fn read_to_end(mut self) -> Vec<u8> {
         let mut bytes = Vec::new();
         let mut chunk = [0; 4096];
         let mut answers = 0;
         // Linux says that the other side is gone by an error.
         while let Ok(count @ 1..) = self.ours.read(&mut chunk) {
             bytes.extend_from_slice(&chunk[..count]);
-            self.answer(&bytes, &mut answers);
+            self.answer_questions(&bytes, &mut answers);
         }
         let text = String::from_utf8_lossy(&bytes).replace("\r\n", "\n");
-        answered(&text, &self.typed).into_bytes()
+        insert_answers(&text, &self.typed).into_bytes()
     }
 }
 
 /// The end of every question.
 const QUESTIONS: [&str; 2] = ["[yes/no] ", "Type its name: "];
 
-fn answered(text: &str, typed: &[String]) -> String {
+fn insert_answers(text: &str, typed: &[String]) -> String {
     let (mut told, mut rest, mut typed) = (String::new(), text, typed.iter());
     while let Some(at) = QUESTIONS.iter().filter_map(|question| Some(rest.find(question)? + question.len())).min() {
         told.push_str(&rest[..at]);
@@ -93,9 +93,9 @@ fn answered(text: &str, typed: &[String]) -> String {
 }
 
 #[test]
-fn what_was_typed_stands_behind_its_question() {
+fn typed_text_follows_its_question() {
     let typed = ["yes".to_owned(), "web".to_owned()];
     let said = "Carry this out? [yes/no] web goes down by this. Type its name: sent\n";
-    assert_eq!(answered(said, &typed), "Carry this out? [yes/no] yes\nweb goes down by this. Type its name: web\nsent\n");
-    assert_eq!(answered("Carry this out? [yes/no] ", &[]), "Carry this out? [yes/no] \n");
+    assert_eq!(insert_answers(said, &typed), "Carry this out? [yes/no] yes\nweb goes down by this. Type its name: web\nsent\n");
+    assert_eq!(insert_answers("Carry this out? [yes/no] ", &[]), "Carry this out? [yes/no] \n");
 }

@@ -10,10 +10,10 @@ use std::cell::RefCell;
 const FINGERPRINT_CHARS: usize = 95;
 
 /// Whatever is to be replaced.
-pub(crate) struct Volatile {
+pub(crate) struct VolatileValues {
     known: Vec<(String, String)>,
     /// The files of the story: what stands there was written by somebody, and stays.
-    written: Vec<String>,
+    scenario_files: Vec<String>,
     /// Runs and digests, in the order in which they came up.
     runs: RefCell<Vec<String>>,
     digests: RefCell<Vec<String>>,
@@ -28,14 +28,14 @@ const LOG_CHARS: usize = 26;
 const KEY_CHARS: usize = 80;
 const ROOT_CHARS: usize = 44;
 
-impl Volatile {
+impl VolatileValues {
     pub(crate) fn new(known: Vec<(String, String)>, files: Vec<Vec<u8>>) -> Self {
         let written = files.iter().map(|bytes| String::from_utf8_lossy(bytes).into_owned()).collect();
-        Self { known, written, runs: RefCell::default(), digests: RefCell::default() }
+        Self { known, scenario_files: written, runs: RefCell::default(), digests: RefCell::default() }
     }
 
     /// The text with a name for each of those.
-    pub(crate) fn replaced(&self, text: &str) -> String {
+    pub(crate) fn replace_values(&self, text: &str) -> String {
         let mut text = text.to_owned();
         for (found, name) in &self.known {
             text = text.replace(found, name);
@@ -43,30 +43,30 @@ impl Volatile {
         // A port that is being closed resets whoever stands in its queue, and refuses whoever comes a moment later.
         text = text.replace("no connection (Connection reset by peer (os error 104))", "no connection (Connection refused (os error 111))");
         for before in ["read at ", "seen at ", "since ", "\"taken_at\": \""] {
-            text = with_times_named(&text, before);
+            text = replace_times(&text, before);
         }
-        let text = with_numbers_named(&text, "\"at_ms\": ", "<time>");
-        let text = replaced(&text, DIGEST_CHARS, |part| is_digest(part).then(|| self.digest(part)));
+        let text = replace_numbers(&text, "\"at_ms\": ", "<time>");
+        let text = replace_parts(&text, DIGEST_CHARS, |part| is_digest(part).then(|| self.name_digest(part)));
         // By how much a clock is off: whole seconds, which the time that a request takes can make one more or less.
-        self.with_fingerprints_named(&with_numbers_named(&text, "clock is ", "<some>"))
+        self.replace_fingerprints(&replace_numbers(&text, "clock is ", "<some>"))
     }
 
     /// The same for what comes of carrying out, which has more of it.
-    pub(crate) fn replaced_of_run(&self, text: &str) -> String {
-        let text = replaced(&self.replaced(text), RUN_CHARS, |part| is_run(part).then(|| self.run(part)));
-        let text = replaced(&text, 20, |part| is_time(part).then(|| "<time>".to_owned()));
-        let text = with_numbers_named(&with_numbers_named(&text, "process: ", "<pid>"), "(process ", "<pid>");
-        let text = with_receipts_named(&text);
-        let text = replaced(&text, KEY_CHARS, |part| is_key(part).then(|| "<key of the ledger>".to_owned()));
-        let text = replaced(&text, LOG_CHARS, |part| is_log(part).then(|| "<ledger>".to_owned()));
-        let text = replaced(&text, ROOT_CHARS, |part| is_root(part).then(|| "<root>".to_owned()));
+    pub(crate) fn replace_run_values(&self, text: &str) -> String {
+        let text = replace_parts(&self.replace_values(text), RUN_CHARS, |part| is_run(part).then(|| self.name_run(part)));
+        let text = replace_parts(&text, 20, |part| is_time(part).then(|| "<time>".to_owned()));
+        let text = replace_numbers(&replace_numbers(&text, "process: ", "<pid>"), "(process ", "<pid>");
+        let text = replace_receipts(&text);
+        let text = replace_parts(&text, KEY_CHARS, |part| is_key(part).then(|| "<key of the ledger>".to_owned()));
+        let text = replace_parts(&text, LOG_CHARS, |part| is_log(part).then(|| "<ledger>".to_owned()));
+        let text = replace_parts(&text, ROOT_CHARS, |part| is_root(part).then(|| "<root>".to_owned()));
         // How old a reading is, in whole seconds of this machine.
-        let text = with_numbers_named(&text, "(age_secs: ", "<some>");
-        with_tasks_named(&text)
+        let text = replace_numbers(&text, "(age_secs: ", "<some>");
+        replace_tasks(&text)
     }
 
     /// What a story writes for a digest or a run that came up, in arguments.
-    pub(crate) fn filled(&self, argument: &str) -> String {
+    pub(crate) fn fill_argument(&self, argument: &str) -> String {
         let mut argument = argument.to_owned();
         for (word, list) in [("digest", &self.digests), ("run", &self.runs)] {
             for (number, value) in list.borrow().iter().enumerate() {
@@ -76,20 +76,20 @@ impl Volatile {
         argument
     }
 
-    fn digest(&self, digest: &str) -> String {
-        named(&self.digests, digest, "digest")
+    fn name_digest(&self, digest: &str) -> String {
+        value_name(&self.digests, digest, "digest")
     }
 
-    fn run(&self, run: &str) -> String {
-        named(&self.runs, run, "run")
+    fn name_run(&self, run: &str) -> String {
+        value_name(&self.runs, run, "run")
     }
 
     /// Fingerprints that nobody wrote down are those of certificates that were made just now.
-    fn with_fingerprints_named(&self, text: &str) -> String {
+    fn replace_fingerprints(&self, text: &str) -> String {
         let (mut named, mut rest) = (String::new(), text);
         while let Some(character) = rest.chars().next() {
             let found = rest.get(..FINGERPRINT_CHARS).filter(|part| is_fingerprint(part));
-            match found.filter(|found| !self.written.iter().any(|text| text.contains(*found))) {
+            match found.filter(|found| !self.scenario_files.iter().any(|text| text.contains(*found))) {
                 Some(found) => {
                     named.push_str("<another fingerprint>");
                     rest = &rest[found.len()..];
@@ -105,7 +105,7 @@ impl Volatile {
 }
 
 /// The name of a value: its number in the order in which they came up.
-fn named(list: &RefCell<Vec<String>>, value: &str, word: &str) -> String {
+fn value_name(list: &RefCell<Vec<String>>, value: &str, word: &str) -> String {
     let mut list = list.borrow_mut();
     let at = list.iter().position(|own| own == value).unwrap_or_else(|| {
         list.push(value.to_owned());
@@ -115,7 +115,7 @@ fn named(list: &RefCell<Vec<String>>, value: &str, word: &str) -> String {
 }
 
 /// The text with every part of so many bytes replaced for which there is something.
-fn replaced(text: &str, bytes: usize, name: impl Fn(&str) -> Option<String>) -> String {
+fn replace_parts(text: &str, bytes: usize, name: impl Fn(&str) -> Option<String>) -> String {
     let (mut told, mut rest) = (String::new(), text);
     while let Some(character) = rest.chars().next() {
         if let Some(name) = rest.get(..bytes).and_then(&name) {
@@ -143,7 +143,7 @@ fn is_run(text: &str) -> bool {
 }
 
 /// A receipt has each entry in one line, what they name in others, and a signature in the last.
-fn with_receipts_named(text: &str) -> String {
+fn replace_receipts(text: &str) -> String {
     let named = |line: &str| match line.split_once(' ') {
         Some(("extra", _)) => "extra <entry>".to_owned(),
         Some(("kept", _)) => "kept <bundle>".to_owned(),
@@ -175,7 +175,7 @@ fn is_time(text: &str) -> bool {
     text.len() == 20 && text.bytes().zip(*b"0000-00-00T00:00:00Z").all(shape)
 }
 
-fn with_numbers_named(text: &str, before: &str, name: &str) -> String {
+fn replace_numbers(text: &str, before: &str, name: &str) -> String {
     let mut parts = text.split(before);
     let mut told = parts.next().unwrap_or_default().to_owned();
     for part in parts {
@@ -186,7 +186,7 @@ fn with_numbers_named(text: &str, before: &str, name: &str) -> String {
 }
 
 /// `UPID:node:pid:start:time:kind:about:user:` comes from the world, and its numbers from the order of requests of several lanes.
-fn with_tasks_named(text: &str) -> String {
+fn replace_tasks(text: &str) -> String {
     let mut parts = text.split("UPID:");
     let mut told = parts.next().unwrap_or_default().to_owned();
     for part in parts {
@@ -204,7 +204,7 @@ fn is_fingerprint(text: &str) -> bool {
 }
 
 /// The time after each `before`, up to its `Z`, without which it is none.
-fn with_times_named(text: &str, before: &str) -> String {
+fn replace_times(text: &str, before: &str) -> String {
     let mut parts = text.split(before);
     let mut named = parts.next().unwrap_or_default().to_owned();
     for part in parts {
@@ -221,24 +221,24 @@ fn with_times_named(text: &str, before: &str) -> String {
 }
 
 #[test]
-fn what_is_volatile_is_named_and_nothing_else() {
+fn replaces_only_volatile_values() {
     let (pinned, other) = (["AB"; 32].join(":"), ["CD"; 32].join(":"));
-    let volatile = Volatile::new(vec![("127.0.0.1:4711".into(), "<pve1>".into())], vec![pinned.clone().into_bytes()]);
+    let volatile = VolatileValues::new(vec![("127.0.0.1:4711".into(), "<pve1>".into())], vec![pinned.clone().into_bytes()]);
     assert_eq!(
-        volatile.replaced(&format!("127.0.0.1:4711 shows {other}, not {pinned}; read at 2026-11-15T12:00:00Z.")),
+        volatile.replace_values(&format!("127.0.0.1:4711 shows {other}, not {pinned}; read at 2026-11-15T12:00:00Z.")),
         format!("<pve1> shows <another fingerprint>, not {pinned}; read at <time>.")
     );
     let kept = "127.0.0.1:471 read at noon, 2026-11-15T12:00:00Z, AB:CD é";
-    assert_eq!(volatile.replaced(kept), kept);
+    assert_eq!(volatile.replace_values(kept), kept);
 }
 
 #[test]
-fn what_carrying_out_brings_up_has_a_name_that_it_keeps() {
-    let volatile = Volatile::new(Vec::new(), Vec::new());
+fn run_values_keep_their_names() {
+    let volatile = VolatileValues::new(Vec::new(), Vec::new());
     let digest = format!("sha256:{}", "0a".repeat(32));
     let text =
         format!("{digest} 6b2a9c11-00ffee00-0 2026-11-15T12:00:00Z (process 12) UPID:pve1:0000A:0B:6B2A9C11:qmstart:100:a@pve!b: {digest}");
     let named = "<digest 1> <run 1>-0 <time> (process <pid>) <task qmstart 100 on pve1> <digest 1>";
-    assert_eq!(volatile.replaced_of_run(&text), named);
-    assert_eq!(volatile.filled("{run:1}-0 {digest:1} {run:2}"), format!("6b2a9c11-00ffee00-0 {digest} {{run:2}}"));
+    assert_eq!(volatile.replace_run_values(&text), named);
+    assert_eq!(volatile.fill_argument("{run:1}-0 {digest:1} {run:2}"), format!("6b2a9c11-00ffee00-0 {digest} {{run:2}}"));
 }

@@ -10,50 +10,53 @@ mod sim;
 use std::collections::BTreeSet;
 use std::process::Command;
 
-use converger_core::apply::{Record, Run};
+use converger_core::apply::{JournalRecord, RunStart};
 use converger_core::testing::{Rng, some_binding, some_inputs, some_operations};
-use converger_store::{Batch, MemoryStore, Write};
-use sim::{Bug, NOT_PLAYED, SAGAS, Told, caught, drawn, find, finds_wrong_ways_back, found_in_wrong_ones, run, sagas, told};
+use converger_store::{Batch, MemoryStore, StoreWrite};
+use sim::{
+    PlantedBug, SAGAS, SimulationResult, UNPLAYED_WRITES, catch_panic, check_altered_ledgers, detects_wrong_inverses, drawn_fault_names,
+    find_bug, run_sagas, simulate_schedules, simulate_seed,
+};
 
 /// A few of them in every build; `cargo xtask simulate` tells as many as one likes.
 #[test]
-fn no_schedule_breaks_a_rule_and_everything_happens_sometimes() {
-    let tally = run(0, 2_000, 2, None);
+fn no_schedule_breaks_a_rule_and_every_fault_and_state_occurs() {
+    let tally = simulate_schedules(0, 2_000, 2, None);
     let first = tally.violations.first_key_value().map(|(seed, violation)| format!("seed {seed}: {} {}", violation.rule, violation.text));
     assert_eq!(first, None, "one of {}; `cargo xtask simulate --seed N` tells the story of a seed", tally.violations.len());
-    assert_eq!(tally.missing(), Vec::<String>::new(), "seeds 0 to 1999");
+    assert_eq!(tally.missing_events(), Vec::<String>::new(), "seeds 0 to 1999");
 }
 
 /// Nobody searches for the schedule that ended in one.
 #[test]
-fn a_panic_is_a_violation_of_its_seed_and_the_others_go_on() {
-    let left = caught(7, || -> Told { panic!("op-{} cannot be", 1) });
+fn panic_is_a_violation_of_its_seed_only() {
+    let left = catch_panic(7, || -> SimulationResult { panic!("op-{} cannot be", 1) });
     let violation = left.violation.map(|violation| (violation.rule, violation.text));
     assert_eq!(violation, Some(("panic", "op-1 cannot be".to_owned())));
-    assert!(told(8, None, false).violation.is_none());
-    let many = run(0, 100, 1, Some(Bug::Unwrap));
+    assert!(simulate_seed(8, None, false).violation.is_none());
+    let many = simulate_schedules(0, 100, 1, Some(PlantedBug::Unwrap));
     let panics = many.violations.values().filter(|violation| violation.rule == "panic").count();
     assert!((1..100).contains(&panics) && many.schedules == 100, "{panics} of {}", many.schedules);
 }
 
 /// The check of ledgers finds what it is for.
 #[test]
-fn a_ledger_that_is_not_its_journal_is_found() {
+fn detects_a_ledger_that_differs_from_its_journal() {
     let store = MemoryStore::new();
     let operation = some_operations(&mut Rng::new(11), "run-1").swap_remove(0);
     let (id, environment, plan) = (operation.run.clone(), operation.environment.clone(), operation.plan);
-    let run = Run { id, environment: environment.clone(), plan, by: "ann".into(), at_ms: 1, boot: None };
-    let intent = Record::Intent { operation: Box::new(operation), at_ms: 2 };
-    let binding = Write::Bind(some_binding(&environment));
-    let batch = Batch::from(binding).with(Write::RunStarted { run, inputs: Box::new(some_inputs()) }).with(intent);
+    let run = RunStart { id, environment: environment.clone(), plan, by: "ann".into(), at_ms: 1, boot: None };
+    let intent = JournalRecord::Intent { operation: Box::new(operation), at_ms: 2 };
+    let binding = StoreWrite::Bind(some_binding(&environment));
+    let batch = Batch::from(binding).with(StoreWrite::RunStarted { run, inputs: Box::new(some_inputs()) }).with(intent);
     assert!(store.commit_now(batch).is_ok());
-    let found = found_in_wrong_ones(&store, &environment);
+    let found = check_altered_ledgers(&store, &environment);
     assert_eq!(found.iter().map(Option::is_some).collect::<Vec<_>>(), [false, true, true, true], "{found:?}");
 }
 
 #[test]
-fn g13_every_step_of_every_kind_of_operation_may_fail_crash_and_be_recovered_twice() {
-    let sagas = sagas();
+fn g13_every_operation_survives_a_fault_or_crash_at_each_step() {
+    let sagas = run_sagas();
     assert_eq!(sagas.wrong, Vec::<String>::new(), "of {} stories", sagas.stories);
     assert!(sagas.stories > 3_000 && sagas.sends > 3_000, "{} stories, {} changes", sagas.stories, sagas.sends);
     let sent: Vec<String> = sagas.sent.iter().map(|(kind, verb)| format!("{kind} {verb}")).collect();
@@ -68,26 +71,27 @@ fn g13_every_step_of_every_kind_of_operation_may_fail_crash_and_be_recovered_twi
 
 /// What is published is what is played.
 #[test]
-fn s21_a_way_back_that_is_not_the_published_one_is_found() {
-    assert_eq!(finds_wrong_ways_back(), [true, true]);
+fn s21_detects_an_inverse_that_was_not_published() {
+    assert_eq!(detects_wrong_inverses(), [true, true]);
 }
 
 /// A write that is new in the codec has a saga, or a reason why not.
 #[test]
-fn what_the_codec_can_write_is_played_or_named_with_the_reason_why_not() {
-    let named = NOT_PLAYED.map(|(name, _)| name);
+fn every_codec_write_has_a_saga_or_a_stated_reason() {
+    let named = UNPLAYED_WRITES.map(|(name, _)| name);
     let played = ["Start", "Shutdown", "Stop", "RebootQemu", "ConfigSet"];
     let all: BTreeSet<&str> = named.into_iter().chain(played).collect();
-    assert_eq!(commands::variants("Write"), all);
-    assert!(NOT_PLAYED.iter().all(|(_, reason)| !reason.is_empty()));
+    assert_eq!(commands::command_variants("Write"), all);
+    assert!(UNPLAYED_WRITES.iter().all(|(_, reason)| !reason.is_empty()));
 }
 
 /// A fault that is new in the lab or in the store is drawn here, for each service and each face too.
 #[test]
-fn every_fault_that_the_lab_and_the_store_know_is_drawn() {
-    let (act, fault) = (include_str!("../../../converger-lab/src/fault/act.rs"), include_str!("../../../converger-lab/src/fault.rs"));
+fn every_fault_of_lab_and_store_is_drawn() {
+    let (act, fault) =
+        (include_str!("../../../converger-lab/src/fault/world_event.rs"), include_str!("../../../converger-lab/src/fault.rs"));
     let (wire, store) = (include_str!("../../../converger-lab/src/wire.rs"), include_str!("../../../converger-store/src/memory.rs"));
-    let of = |source: &'static str, name: &str| commands::variants_in(source, name);
+    let of = |source: &'static str, name: &str| commands::enum_variants(source, name);
     let named = |source, name: &'static str| of(source, name).into_iter().map(move |variant| format!("{name} {variant}"));
     let mut all: BTreeSet<String> = named(act, "Act").chain(named(fault, "Twist")).chain(named(fault, "TaskTwist")).collect();
     all.extend(named(store, "Fault"));
@@ -95,77 +99,77 @@ fn every_fault_that_the_lab_and_the_store_know_is_drawn() {
         all.extend(of(act, "Part").into_iter().map(|part| format!("{service} {part}")));
     }
     all.extend(of(wire, "Face").into_iter().map(|face| format!("Show {face}")));
-    assert_eq!(drawn(), all);
+    assert_eq!(drawn_fault_names(), all);
 }
 
 /// Told whole, or from where it is another one than those of its world: in as many worlds as there are seeds here.
 #[test]
-fn one_seed_is_one_story() {
+fn same_seed_gives_same_schedule() {
     for seed in (0..2_000).map(|number| number * 17) {
-        assert_eq!(told(seed, None, false), whole(seed, None), "{seed}");
+        assert_eq!(simulate_seed(seed, None, false), simulate_whole(seed, None), "{seed}");
     }
 }
 
 /// What is planted is planted in both.
 #[test]
-fn one_seed_is_one_story_with_a_bug_too() {
-    let stories = Bug::ALL.into_iter().flat_map(|bug| (0..24).map(move |number| (bug, number * 17)));
+fn same_seed_gives_same_schedule_with_a_bug() {
+    let stories = PlantedBug::ALL.into_iter().flat_map(|bug| (0..24).map(move |number| (bug, number * 17)));
     let mut broken = 0;
     for (bug, seed) in stories {
-        let short = told(seed, Some(bug), false);
+        let short = simulate_seed(seed, Some(bug), false);
         broken += u32::from(short.violation.is_some());
-        assert_eq!(short, whole(seed, Some(bug)), "{seed} {bug:?}");
+        assert_eq!(short, simulate_whole(seed, Some(bug)), "{seed} {bug:?}");
     }
     assert!(broken > 200, "{broken} rules were broken");
 }
 
 /// Everything that came of a story that was told from its first moment on, but its lines.
-fn whole(seed: u64, bug: Option<Bug>) -> Told {
-    Told { lines: Vec::new(), ..told(seed, bug, true) }
+fn simulate_whole(seed: u64, bug: Option<PlantedBug>) -> SimulationResult {
+    SimulationResult { lines: Vec::new(), ..simulate_seed(seed, bug, true) }
 }
 
 /// Whoever tells many stories tells them in turns.
 #[test]
-fn one_seed_is_one_story_whoever_is_told_beside_it() {
-    let alone = SEEDS.fold(0_u64, |sum, seed| sum.wrapping_add(told(seed, None, false).hash.wrapping_mul(seed | 1)));
-    assert_eq!(run(SEEDS.start, SEEDS.end - SEEDS.start, 1, None).hash, alone);
+fn same_seed_gives_same_schedule_when_interleaved() {
+    let alone = SEEDS.fold(0_u64, |sum, seed| sum.wrapping_add(simulate_seed(seed, None, false).hash.wrapping_mul(seed | 1)));
+    assert_eq!(simulate_schedules(SEEDS.start, SEEDS.end - SEEDS.start, 1, None).hash, alone);
 }
 
 const SEEDS: std::ops::Range<u64> = 0..50;
 
 /// The hash of each seed's story, one line each.
-fn hashes() -> Vec<String> {
-    SEEDS.map(|seed| format!("seed {seed} {:016x}", told(seed, None, false).hash)).collect()
+fn seed_hashes() -> Vec<String> {
+    SEEDS.map(|seed| format!("seed {seed} {:016x}", simulate_seed(seed, None, false).hash)).collect()
 }
 
 /// Whoever counts schedules counts stories: hardly one of them is told twice.
 #[test]
-fn nearly_every_seed_has_a_story_of_its_own() {
-    let stories: BTreeSet<u64> = (0..3_200).map(|seed| told(seed, None, false).hash).collect();
+fn nearly_every_seed_gives_a_different_schedule() {
+    let stories: BTreeSet<u64> = (0..3_200).map(|seed| simulate_seed(seed, None, false).hash).collect();
     assert!(stories.len() > 3_100, "{} stories", stories.len());
 }
 
 /// What the other process of the next test tells.
 #[test]
 fn every_story_has_a_hash() {
-    let hashes = hashes();
+    let hashes = seed_hashes();
     assert!(hashes.iter().all(|line| !line.ends_with(" 0000000000000000")), "{hashes:#?}");
     println!("\n{}", hashes.join("\n"));
 }
 
 #[test]
-fn one_seed_is_one_story_in_another_process_too() {
+fn same_seed_gives_same_schedule_in_another_process() {
     let own = std::env::current_exe().expect("this test is a program");
     let arguments = ["--exact", "every_story_has_a_hash", "--nocapture"];
     let output = Command::new(own).args(arguments).output().expect("it can be started again");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let told: Vec<&str> = text.lines().filter(|line| line.starts_with("seed ")).collect();
-    assert_eq!(told, hashes(), "{text}");
+    assert_eq!(told, seed_hashes(), "{text}");
 }
 
 #[test]
-fn every_planted_bug_is_found() {
-    assert!(Bug::ALL.len() >= 20);
-    let missed: Vec<Bug> = Bug::ALL.into_iter().filter(|bug| find(*bug, 10_000).is_none()).collect();
+fn detects_every_planted_bug() {
+    assert!(PlantedBug::ALL.len() >= 20);
+    let missed: Vec<PlantedBug> = PlantedBug::ALL.into_iter().filter(|bug| find_bug(*bug, 10_000).is_none()).collect();
     assert_eq!(missed, []);
 }

@@ -3,8 +3,8 @@
 //!
 //! A rule has the number that it has among the invariants of the design (S1, S2, ...). What never enters: how an operation decides.
 
-mod fresh;
-mod legal;
+mod freshness;
+mod refusal_grounds;
 mod run;
 mod send;
 pub(crate) mod truth;
@@ -12,44 +12,47 @@ pub(crate) mod truth;
 use std::collections::{BTreeMap, BTreeSet};
 
 use converger_core::action::Change;
-use converger_core::apply::{Answer, Ask, End, History, Operation, OperationId, Outcome, Record, Release, Sent, Source, TaskId, TaskState};
+use converger_core::apply::{
+    EnvRequest, EnvResponse, JournalRecord, Operation, OperationEnd, OperationHistory, OperationId, OperationSource, Outcome,
+    ReleaseCondition, SendResult, TaskId, TaskState,
+};
 use converger_core::guest::RunState;
-use converger_core::plan::Reason;
+use converger_core::plan::StepReason;
 use converger_engine::schedule::OnFailure;
 
-use super::scene::{TOKEN, Wanted};
-use super::stage::Snapshot;
+use super::setup::{TOKEN, WantedGuest};
+use super::stage::TruthSnapshot;
 
-pub(crate) use fresh::Against;
-use fresh::LastWord;
-pub(crate) use legal::Grounds;
-use run::Course;
-pub(crate) use send::Mutation;
+use freshness::HoldCheck;
+pub(crate) use freshness::HoldOrFreeze;
+pub(crate) use refusal_grounds::RefusalGrounds;
+use run::RunCourse;
+pub(crate) use send::ParsedMutation;
 
 /// So long a living process waits for the answer to a change and looks for it after that; nobody who comes back says sooner that it will not come.
 const LATE_MS: u64 = 120_500;
 
 /// A rule that did not hold.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Violation {
+pub(crate) struct RuleViolation {
     pub(crate) rule: &'static str,
     pub(crate) text: String,
 }
 
 /// What is known about one operation over all lives of the process.
 #[derive(Clone)]
-pub(crate) struct Case {
+pub(crate) struct OracleCase {
     operation: Operation,
     /// The life in which its turn came.
     life: u32,
     is_under_way: bool,
     is_recovered: bool,
     /// What was read in this life, and how it really was.
-    cluster: Option<Snapshot>,
-    status: Option<Snapshot>,
-    config: Option<Snapshot>,
+    cluster: Option<TruthSnapshot>,
+    status: Option<TruthSnapshot>,
+    config: Option<TruthSnapshot>,
     /// What people had said when the last word was asked for, if nothing was read since.
-    word: Option<LastWord>,
+    hold_check: Option<HoldCheck>,
     /// The word of the last ask.
     last: &'static str,
     sends: u32,
@@ -68,12 +71,12 @@ pub(crate) struct Case {
     may_have_run: bool,
     task_lost: bool,
     /// The journal did not take its last record, and the process knows.
-    is_turned_down: bool,
+    is_record_rejected: bool,
     /// What the process was told is durable.
-    told_intent: bool,
-    told_mark: bool,
-    told_task: Option<TaskId>,
-    told_end: Option<Outcome>,
+    acknowledged_intent: bool,
+    acknowledged_mark: bool,
+    acknowledged_task: Option<TaskId>,
+    acknowledged_end: Option<Outcome>,
     /// What really is.
     intent: bool,
     task: Option<TaskId>,
@@ -84,11 +87,11 @@ pub(crate) struct Case {
     /// Tasks of ours about its guest that there were by then: whatever became of them, they did not come later.
     known: Vec<String>,
     /// Its end, as the process believes.
-    believed: Option<End>,
+    believed: Option<OperationEnd>,
 }
 
-impl Case {
-    fn occupies(&self) -> bool {
+impl OracleCase {
+    fn occupies_guest(&self) -> bool {
         let is_held = matches!(self.ended, Some(Outcome::Held { .. })) && !self.resolved;
         self.intent && (self.ended.is_none() || is_held)
     }
@@ -97,8 +100,8 @@ impl Case {
 /// Who watches.
 #[derive(Clone)]
 pub(crate) struct Oracle {
-    wanted: BTreeMap<u32, Wanted>,
-    cases: BTreeMap<OperationId, Case>,
+    wanted: BTreeMap<u32, WantedGuest>,
+    cases: BTreeMap<OperationId, OracleCase>,
     life: u32,
     is_stopped: bool,
     is_healed: bool,
@@ -110,16 +113,16 @@ pub(crate) struct Oracle {
     /// The process was told so.
     is_unwritable: bool,
     sent_under_key: BTreeMap<String, u32>,
-    course: Course,
+    run_course: RunCourse,
     /// Changes that were sent, in all.
     pub(crate) sends: u64,
     /// The kinds of guests and changes among them.
     pub(crate) sent: BTreeSet<(String, String)>,
-    pub(crate) violation: Option<Violation>,
+    pub(crate) violation: Option<RuleViolation>,
 }
 
 impl Oracle {
-    pub(crate) fn new(wanted: BTreeMap<u32, Wanted>, on_failure: OnFailure) -> Self {
+    pub(crate) fn new(wanted: BTreeMap<u32, WantedGuest>, on_failure: OnFailure) -> Self {
         Self {
             wanted,
             cases: BTreeMap::new(),
@@ -131,7 +134,7 @@ impl Oracle {
             unwritten: BTreeSet::new(),
             is_unwritable: false,
             sent_under_key: BTreeMap::new(),
-            course: Course::default(),
+            run_course: RunCourse::default(),
             sends: 0,
             sent: BTreeSet::new(),
             violation: None,
@@ -139,42 +142,42 @@ impl Oracle {
     }
 
     /// From now on something else is wanted.
-    pub(crate) fn wants(&mut self, wanted: BTreeMap<u32, Wanted>) {
+    pub(crate) fn set_wanted(&mut self, wanted: BTreeMap<u32, WantedGuest>) {
         self.wanted = wanted;
     }
 
     /// Nothing goes wrong any more.
-    pub(crate) fn heals(&mut self) {
+    pub(crate) fn on_healed(&mut self) {
         self.is_healed = true;
     }
 
     /// The first violation is the one that counts.
-    fn broken(&mut self, rule: &'static str, text: String) {
-        self.violation.get_or_insert(Violation { rule, text });
+    fn report_violation(&mut self, rule: &'static str, text: String) {
+        self.violation.get_or_insert(RuleViolation { rule, text });
     }
 
-    fn demand(&mut self, holds: bool, rule: &'static str, text: impl FnOnce() -> String) {
+    fn require(&mut self, holds: bool, rule: &'static str, text: impl FnOnce() -> String) {
         if !holds {
-            self.broken(rule, text());
+            self.report_violation(rule, text());
         }
     }
 
     /// A process begins; where the machine lost its power, marks may be gone.
-    pub(crate) fn begins(&mut self, was_dark: bool) {
+    pub(crate) fn on_process_start(&mut self, was_dark: bool) {
         self.life += 1;
         (self.is_stopped, self.is_halted) = (false, false);
         (self.unwritten, self.is_unwritable) = (BTreeSet::new(), false);
         for case in self.cases.values_mut() {
             case.is_under_way = false;
-            (case.cluster, case.status, case.config, case.word, case.last) = (None, None, None, None, "");
-            (case.task_lost, case.is_turned_down, case.is_read, case.asks) = (false, false, false, 0);
-            case.told_mark &= !was_dark;
+            (case.cluster, case.status, case.config, case.hold_check, case.last) = (None, None, None, None, "");
+            (case.task_lost, case.is_record_rejected, case.is_read, case.asks) = (false, false, false, 0);
+            case.acknowledged_mark &= !was_dark;
         }
     }
 
     /// An operation was made of a plan. Nothing was done about it yet.
-    pub(crate) fn planned(&mut self, operation: &Operation) {
-        let case = Case {
+    pub(crate) fn on_planned(&mut self, operation: &Operation) {
+        let case = OracleCase {
             operation: operation.clone(),
             life: self.life,
             is_under_way: false,
@@ -182,7 +185,7 @@ impl Oracle {
             cluster: None,
             status: None,
             config: None,
-            word: None,
+            hold_check: None,
             last: "",
             sends: 0,
             sent_to: String::new(),
@@ -193,11 +196,11 @@ impl Oracle {
             is_rejected: false,
             may_have_run: false,
             task_lost: false,
-            is_turned_down: false,
-            told_intent: false,
-            told_mark: false,
-            told_task: None,
-            told_end: None,
+            is_record_rejected: false,
+            acknowledged_intent: false,
+            acknowledged_mark: false,
+            acknowledged_task: None,
+            acknowledged_end: None,
             intent: false,
             task: None,
             ended: None,
@@ -207,20 +210,20 @@ impl Oracle {
             believed: None,
         };
         let is_new = self.cases.insert(operation.id.clone(), case).is_none();
-        self.demand(is_new, "G13", || format!("the id {} was used twice", operation.id));
+        self.require(is_new, "G13", || format!("the id {} was used twice", operation.id));
     }
 
     pub(crate) fn is_stopped(&self) -> bool {
         self.is_stopped
     }
 
-    pub(crate) fn drained(&mut self) {
+    pub(crate) fn on_drain(&mut self) {
         self.is_stopped = true;
     }
 
     /// The turn of an operation has come.
-    pub(crate) fn begun(&mut self, id: &OperationId, is_recovered: bool) {
-        let Some(case) = self.cases.get(id) else { return self.broken("S11", format!("{id} is not of any plan")) };
+    pub(crate) fn on_begin(&mut self, id: &OperationId, is_recovered: bool) {
+        let Some(case) = self.cases.get(id) else { return self.report_violation("S11", format!("{id} is not of any plan")) };
         let (vmid, run, position) = (case.operation.guest.vmid, case.operation.run.clone(), case.operation.position);
         let wait = case.operation.step.wait.clone();
         let mut found = Vec::new();
@@ -232,51 +235,51 @@ impl Oracle {
             if is_recovered || own.operation.run != run {
                 continue;
             }
-            let is_done = own.believed == Some(End::Done);
+            let is_done = own.believed == Some(OperationEnd::Done);
             if of_guest && own.operation.position < position && !is_done {
                 found.push(("S16", format!("{id} begins although {other} before it did not end well")));
             }
-            let is_power = own.operation.step.change.leads_to().is_some();
+            let is_power = own.operation.step.change.resulting_state().is_some();
             if is_power && wait.contains(&own.operation.guest.vmid) && !is_done {
                 found.push(("S16", format!("{id} begins before {other}, for which it waits, is done")));
             }
         }
         if let Some((rule, text)) = found.into_iter().next() {
-            self.broken(rule, text);
+            self.report_violation(rule, text);
         }
         // A guest that was taken down to come up again is not left down (decision 0017).
         let brings_up_again = self.cases.get(id).is_some_and(|case| {
             let step = &case.operation.step;
-            step.change == Change::Start && matches!(step.reason, Reason::RestartForConfig(_)) && case.operation.position > 0
+            step.change == Change::Start && matches!(step.reason, StepReason::RestartForConfig(_)) && case.operation.position > 0
         });
         let goes_on = is_recovered || brings_up_again;
-        self.demand(goes_on || !self.is_stopped, "S16", || format!("{id} begins after the run was stopped"));
-        self.demand(goes_on || !self.is_halted, "S16", || format!("{id} begins after a failure that ends the run"));
-        self.demand(goes_on || !self.is_unwritable, "S18", || format!("{id} begins although the journal cannot be written"));
+        self.require(goes_on || !self.is_stopped, "S16", || format!("{id} begins after the run was stopped"));
+        self.require(goes_on || !self.is_halted, "S16", || format!("{id} begins after a failure that ends the run"));
+        self.require(goes_on || !self.is_unwritable, "S18", || format!("{id} begins although the journal cannot be written"));
         if let Some(case) = self.cases.get_mut(id) {
             (case.is_under_way, case.is_recovered) = (true, is_recovered);
         }
     }
 
     /// A record is in the journal.
-    pub(crate) fn durable(&mut self, record: &Record) {
+    pub(crate) fn on_durable(&mut self, record: &JournalRecord) {
         let id = record.id().clone();
-        if let Record::Intent { operation, .. } = record {
+        if let JournalRecord::Intent { operation, .. } = record {
             let vmid = operation.guest.vmid;
-            let other = self.cases.iter().find(|(other, case)| **other != id && case.operation.guest.vmid == vmid && case.occupies());
+            let other = self.cases.iter().find(|(other, case)| **other != id && case.operation.guest.vmid == vmid && case.occupies_guest());
             let other = other.map(|(other, _)| other.clone());
-            self.demand(other.is_none(), "S3", || format!("{id} is recorded while {other:?} has the guest"));
+            self.require(other.is_none(), "S3", || format!("{id} is recorded while {other:?} has the guest"));
         }
         let Some(case) = self.cases.get_mut(&id) else { return };
         match record {
-            Record::Intent { .. } => case.intent = true,
-            Record::Sending { .. } => {}
-            Record::Tasked { task, .. } => case.task = Some(task.clone()),
-            Record::Ended { outcome, .. } => {
+            JournalRecord::Intent { .. } => case.intent = true,
+            JournalRecord::Sending { .. } => {}
+            JournalRecord::TaskStarted { task, .. } => case.task = Some(task.clone()),
+            JournalRecord::Ended { outcome, .. } => {
                 case.is_given_up |= is_not_carried_out(outcome);
                 case.ended = Some(outcome.clone());
             }
-            Record::Resolved { reason, .. } => {
+            JournalRecord::Resolved { reason, .. } => {
                 case.is_given_up |= reason.contains("not-carried-out");
                 case.resolved = true;
             }
@@ -284,36 +287,36 @@ impl Oracle {
     }
 
     /// The process was told that a record is in the journal.
-    pub(crate) fn acknowledged(&mut self, record: &Record) {
+    pub(crate) fn on_acknowledged(&mut self, record: &JournalRecord) {
         let Some(case) = self.cases.get_mut(record.id()) else { return };
         match record {
-            Record::Intent { .. } => case.told_intent = true,
-            Record::Sending { .. } => case.told_mark = true,
-            Record::Tasked { task, .. } => case.told_task = Some(task.clone()),
-            Record::Ended { outcome, .. } => case.told_end = Some(outcome.clone()),
-            Record::Resolved { .. } => {}
+            JournalRecord::Intent { .. } => case.acknowledged_intent = true,
+            JournalRecord::Sending { .. } => case.acknowledged_mark = true,
+            JournalRecord::TaskStarted { task, .. } => case.acknowledged_task = Some(task.clone()),
+            JournalRecord::Ended { outcome, .. } => case.acknowledged_end = Some(outcome.clone()),
+            JournalRecord::Resolved { .. } => {}
         }
     }
 
     /// The process was told that a record is not in the journal.
-    pub(crate) fn turned_down(&mut self, id: &OperationId) {
+    pub(crate) fn on_record_rejected(&mut self, id: &OperationId) {
         if let Some(case) = self.cases.get_mut(id) {
-            case.is_turned_down = true;
+            case.is_record_rejected = true;
         }
     }
 
     /// A record of an operation could not be written, for whatever reason but a rule.
-    pub(crate) fn unwritten(&mut self, id: &OperationId) {
+    pub(crate) fn on_write_failed(&mut self, id: &OperationId) {
         self.unwritten.insert(id.clone());
     }
 
     /// The process was told that: in this run nothing is sent any more.
-    pub(crate) fn told_unwritten(&mut self) {
+    pub(crate) fn on_write_failure_reported(&mut self) {
         self.is_unwritable = true;
     }
 
     /// A recovery or a run begins.
-    pub(crate) fn drives(&mut self) {
+    pub(crate) fn on_run_start(&mut self) {
         self.is_unwritable = false;
     }
 
@@ -323,20 +326,20 @@ impl Oracle {
     }
 
     /// The journal as the next life finds it (S19).
-    pub(crate) fn found(&mut self, id: &OperationId, history: Option<&History>) {
+    pub(crate) fn check_journal(&mut self, id: &OperationId, history: Option<&OperationHistory>) {
         let Some(case) = self.cases.get(id) else { return };
         let has = |told: bool, is: bool| !told || is;
-        let holds = has(case.told_intent, history.is_some())
-            && has(case.told_mark, history.is_some_and(|history| history.sending.is_some()))
+        let holds = has(case.acknowledged_intent, history.is_some())
+            && has(case.acknowledged_mark, history.is_some_and(|history| history.sending.is_some()))
             && has(
-                case.told_task.is_some(),
-                history.is_some_and(|history| history.task.as_ref().map(|(task, _)| task) == case.told_task.as_ref()),
+                case.acknowledged_task.is_some(),
+                history.is_some_and(|history| history.task.as_ref().map(|(task, _)| task) == case.acknowledged_task.as_ref()),
             )
             && has(
-                case.told_end.is_some(),
-                history.is_some_and(|history| history.ended.as_ref().map(|(end, _)| end) == case.told_end.as_ref()),
+                case.acknowledged_end.is_some(),
+                history.is_some_and(|history| history.ended.as_ref().map(|(end, _)| end) == case.acknowledged_end.as_ref()),
             );
-        self.demand(holds, "S19", || format!("what was acknowledged of {id} is not found after the crash"));
+        self.require(holds, "S19", || format!("what was acknowledged of {id} is not found after the crash"));
         // What was not acknowledged may be there all the same.
         if let (Some(case), Some(history)) = (self.cases.get_mut(id), history) {
             case.intent = true;
@@ -347,133 +350,134 @@ impl Oracle {
         }
     }
 
-    pub(crate) fn ids(&self) -> Vec<OperationId> {
+    pub(crate) fn operation_ids(&self) -> Vec<OperationId> {
         self.cases.keys().cloned().collect()
     }
 
     /// Something was asked, and this is how it really was when it was answered.
-    pub(crate) fn read(&mut self, id: &OperationId, ask: &Ask, answer: &Answer, snapshot: Option<Snapshot>) {
-        if let Ask::Task(task) = ask {
-            self.asked_about(id, task);
+    pub(crate) fn on_read(&mut self, id: &OperationId, ask: &EnvRequest, answer: &EnvResponse, snapshot: Option<TruthSnapshot>) {
+        if let EnvRequest::Task(task) = ask {
+            self.check_task_request(id, task);
         }
         let Some(case) = self.cases.get_mut(id) else { return };
-        (case.last, case.word) = (ask.word(), None);
-        case.is_read |= matches!(answer, Answer::Status(_) | Answer::Config(_));
-        let asked = case.asks_again();
-        let is_own_task = !matches!(ask, Ask::Task(task) if case.is_start_after_reboot(task));
+        (case.last, case.hold_check) = (ask.word(), None);
+        case.is_read |= matches!(answer, EnvResponse::Status(_) | EnvResponse::Config(_));
+        let asked = case.count_request();
+        let is_own_task = !matches!(ask, EnvRequest::Task(task) if case.is_start_after_reboot(task));
         match (answer, snapshot) {
-            (Answer::Cluster(_), snapshot) => case.cluster = snapshot,
-            (Answer::Status(_), snapshot) => case.status = snapshot,
-            (Answer::Config(_), snapshot) => case.config = snapshot,
-            (Answer::Task(state), _) if is_own_task => case.task_lost = matches!(state, TaskState::Lost(_)),
-            (Answer::Where(Some(_)), _) => self.moved(),
+            (EnvResponse::Cluster(_), snapshot) => case.cluster = snapshot,
+            (EnvResponse::Status(_), snapshot) => case.status = snapshot,
+            (EnvResponse::Config(_), snapshot) => case.config = snapshot,
+            (EnvResponse::Task(state), _) if is_own_task => case.task_lost = matches!(state, TaskState::Lost(_)),
+            (EnvResponse::Located(Some(_)), _) => self.on_guest_moved(),
             _ => {}
         }
         if let Some((rule, text)) = asked {
-            self.broken(rule, text);
+            self.report_violation(rule, text);
         }
     }
 
     /// A task is asked about only once it is written down, and it is one of ours on this guest. The start that follows a reboot is not ours, and
     /// is asked about once the reboot is written down.
-    fn asked_about(&mut self, id: &OperationId, task: &TaskId) {
+    fn check_task_request(&mut self, id: &OperationId, task: &TaskId) {
         let Some(case) = self.cases.get(id) else { return };
         if case.is_start_after_reboot(task) {
             let is_written = case.task.is_some() || matches!(case.ended, Some(Outcome::Held { .. }));
-            return self.demand(is_written, "S1", || format!("{id} asks about the start {task}, and its own task is not in the journal"));
+            return self.require(is_written, "S1", || format!("{id} asks about the start {task}, and its own task is not in the journal"));
         }
         // What was held keeps its records, and its task may have turned up since.
         let is_held = matches!(case.ended, Some(Outcome::Held { .. }));
         let is_written = case.task.as_ref() == Some(task) || is_held;
         let is_ours = task.as_str().contains(&format!(":{}:{TOKEN}:", case.operation.guest.vmid));
-        self.demand(is_written, "S1", || format!("{id} asks about the task {task}, which is not in the journal"));
-        self.demand(is_ours, "S2", || format!("{id} takes the task {task} for its own"));
+        self.require(is_written, "S1", || format!("{id} asks about the task {task}, which is not in the journal"));
+        self.require(is_ours, "S2", || format!("{id} takes the task {task} for its own"));
     }
 
     /// What came of a change.
-    pub(crate) fn answered(&mut self, id: &OperationId, sent: &Sent, has_effect: bool) {
+    pub(crate) fn on_answer(&mut self, id: &OperationId, sent: &SendResult, has_effect: bool) {
         let Some(case) = self.cases.get_mut(id) else { return };
         case.has_effect |= has_effect;
-        case.is_rejected = matches!(sent, Sent::No(_) | Sent::NotDelivered(_));
-        case.may_have_run = matches!(sent, Sent::MayHaveRun(_));
+        case.is_rejected = matches!(sent, SendResult::Rejected(_) | SendResult::NotDelivered(_));
+        case.may_have_run = matches!(sent, SendResult::MaybeExecuted(_));
     }
 
     /// A restart says that nothing of it was carried out: whatever is slow has had its time by then (0016).
-    pub(crate) fn given_up(&mut self, id: &OperationId, outcome: &Outcome, known: impl FnOnce() -> Vec<String>, now_ms: u64) {
+    pub(crate) fn on_given_up(&mut self, id: &OperationId, outcome: &Outcome, known: impl FnOnce() -> Vec<String>, now_ms: u64) {
         let Some(case) = self.cases.get_mut(id).filter(|case| case.sends > 0 && is_not_carried_out(outcome)) else { return };
         case.known = known();
         let is_early = case.is_recovered && now_ms < case.sent_ms + LATE_MS;
-        self.demand(!is_early, "S20", || format!("{id} was sent a moment ago, may still come, and is given up by a restart"));
+        self.require(!is_early, "S20", || format!("{id} was sent a moment ago, may still come, and is given up by a restart"));
     }
 
     /// An operation ended, as the process believes.
-    pub(crate) fn ended(&mut self, id: &OperationId, outcome: &Outcome, is_recorded: bool, at_work: usize) {
+    pub(crate) fn on_end(&mut self, id: &OperationId, outcome: &Outcome, is_recorded: bool, at_work: usize) {
         let Some(case) = self.cases.get_mut(id) else { return };
         case.believed = Some(outcome.end());
         case.is_under_way = false;
-        self.is_halted |= outcome.end() != End::Done && !case.is_recovered && self.on_failure == OnFailure::Stop;
+        self.is_halted |= outcome.end() != OperationEnd::Done && !case.is_recovered && self.on_failure == OnFailure::Stop;
         let case = &self.cases[id];
-        let mut found = case.judged(outcome, self.wanted.get(&case.operation.guest.vmid.get()), at_work);
-        found = found.or_else(|| case.by_absence(outcome));
-        if self.is_healed && outcome.end() == End::Refused && !self.is_taken(id) {
+        let mut found = case.find_violation(outcome, self.wanted.get(&case.operation.guest.vmid.get()), at_work);
+        found = found.or_else(|| case.check_absence(outcome));
+        if self.is_healed && outcome.end() == OperationEnd::Refused && !self.is_guest_occupied(id) {
             found = found.or(Some(("L2", "nothing changes any more, and what was planned a moment ago is refused".to_owned())));
         }
-        let needs_record = case.intent && outcome.end() != End::NotRun;
-        if needs_record && !is_recorded && case.ended.is_none() && !case.is_turned_down {
+        let needs_record = case.intent && outcome.end() != OperationEnd::NotRun;
+        if needs_record && !is_recorded && case.ended.is_none() && !case.is_record_rejected {
             found = found.or(Some(("S19", "its end is told and not recorded".to_owned())));
         }
         if let Some((rule, text)) = found {
-            self.broken(rule, format!("{id} {:?}: {text}", case_word(outcome)));
+            self.report_violation(rule, format!("{id} {:?}: {text}", outcome_text(outcome)));
         }
-        self.remember(id, outcome);
+        self.remember_done(id, outcome);
     }
 
     /// Whether an earlier operation has the guest of this one, because it is not known what became of it.
-    fn is_taken(&self, id: &OperationId) -> bool {
+    fn is_guest_occupied(&self, id: &OperationId) -> bool {
         let Some(vmid) = self.cases.get(id).map(|case| case.operation.guest.vmid) else { return false };
-        self.cases.iter().any(|(other, case)| other != id && case.operation.guest.vmid == vmid && case.occupies())
+        self.cases.iter().any(|(other, case)| other != id && case.operation.guest.vmid == vmid && case.occupies_guest())
     }
 
     /// Its turn never came.
-    pub(crate) fn not_run(&mut self, id: &OperationId, code: &str) {
-        self.blamed(id, code);
+    pub(crate) fn on_not_run(&mut self, id: &OperationId, code: &str) {
+        self.check_not_run_reason(id, code);
         let Some(case) = self.cases.get_mut(id) else { return };
-        case.believed = Some(End::NotRun);
+        case.believed = Some(OperationEnd::NotRun);
         let is_clean = !case.intent && case.sends == 0;
-        self.demand(is_clean, "S16", || format!("{id} is told not to have run, and was recorded or sent"));
+        self.require(is_clean, "S16", || format!("{id} is told not to have run, and was recorded or sent"));
     }
 
     /// The process rests: nothing is under way, and nothing waits for its turn.
-    pub(crate) fn rests(&mut self, is_idle: bool) {
-        self.demand(is_idle, "L3", || "something waits for its turn, and nothing goes on".into());
+    pub(crate) fn on_rest(&mut self, is_idle: bool) {
+        self.require(is_idle, "L3", || "something waits for its turn, and nothing goes on".into());
         let open = self.cases.iter().find(|(_, case)| case.is_under_way);
         let open = open.map(|(id, _)| id.clone());
-        self.demand(open.is_none(), "L3", || format!("{open:?} is still under way, and nothing goes on"));
+        self.require(open.is_none(), "L3", || format!("{open:?} is still under way, and nothing goes on"));
     }
 
     /// Everything has healed and was recovered: no operation is without an end.
-    pub(crate) fn settled(&mut self) {
+    pub(crate) fn check_settled(&mut self) {
         let open = self.cases.iter().find(|(_, case)| case.intent && case.ended.is_none()).map(|(id, _)| id.clone());
-        self.demand(open.is_none(), "L3", || format!("{open:?} has no end although everything has healed"));
+        self.require(open.is_none(), "L3", || format!("{open:?} has no end although everything has healed"));
     }
 
     /// Whether a task of ours is in no record although its operation was sent, and it was said that nothing of it was carried out: it
     /// came after it was given up. A restart may not do that (`docs/decisions/0016-what-proves-that-nothing-ran.md`).
-    pub(crate) fn came_late(&mut self, task: &str) -> bool {
+    pub(crate) fn record_late_task(&mut self, task: &str) -> bool {
         if self.cases.values().any(|case| case.task.as_ref().is_some_and(|own| own.as_str() == task)) {
             return false;
         }
-        let is_of = |case: &&Case| task.contains(&format!("{}:{}:{TOKEN}:", case.operation.step.change.word(), case.operation.guest.vmid));
+        let is_of =
+            |case: &&OracleCase| task.contains(&format!("{}:{}:{TOKEN}:", case.operation.step.change.word(), case.operation.guest.vmid));
         // One that began in time and was lost since is not late: the guest was read, and whatever it did shows there.
-        let is_late = |case: &&Case| case.sends > 0 && case.is_given_up && !case.known.iter().any(|known| known == task);
+        let is_late = |case: &&OracleCase| case.sends > 0 && case.is_given_up && !case.known.iter().any(|known| known == task);
         let given_up = self.cases.values().filter(is_late).find(is_of);
         let Some((id, is_recovered)) = given_up.map(|case| (case.operation.id.clone(), case.is_recovered)) else { return false };
-        self.demand(!is_recovered, "S20", || format!("{id} came as {task} after a restart had given it up"));
+        self.require(!is_recovered, "S20", || format!("{id} came as {task} after a restart had given it up"));
         true
     }
 
-    pub(crate) fn broken_by(&mut self, rule: &'static str, text: String) {
-        self.broken(rule, text);
+    pub(crate) fn report(&mut self, rule: &'static str, text: String) {
+        self.report_violation(rule, text);
     }
 }
 
@@ -481,19 +485,19 @@ fn is_not_carried_out(outcome: &Outcome) -> bool {
     outcome.code().is_some_and(|code| code.as_str() == "not-carried-out")
 }
 
-fn case_word(outcome: &Outcome) -> String {
+fn outcome_text(outcome: &Outcome) -> String {
     let code = outcome.code().map_or("", |code| code.as_str());
     format!("{} {code}", outcome.end().word())
 }
 
-impl Case {
+impl OracleCase {
     /// What is wrong with an end, if something is.
-    fn judged(&self, outcome: &Outcome, wanted: Option<&Wanted>, at_work: usize) -> Option<(&'static str, String)> {
+    fn find_violation(&self, outcome: &Outcome, wanted: Option<&WantedGuest>, at_work: usize) -> Option<(&'static str, String)> {
         let code = outcome.code().map_or("", |code| code.as_str());
         match outcome {
-            Outcome::Done(findings) if findings.evidence.get("not_needed").is_some() => self.needless(wanted),
-            Outcome::Done(_) if !self.is_shown(wanted) => Some(("S17", "nothing that was read shows that it is done".into())),
-            Outcome::Done(_) if self.is_once() && self.task.is_none() && self.ended.is_none() => {
+            Outcome::Done(findings) if findings.evidence.get("not_needed").is_some() => self.check_needless_restart(wanted),
+            Outcome::Done(_) if !self.is_proven(wanted) => Some(("S17", "nothing that was read shows that it is done".into())),
+            Outcome::Done(_) if self.is_not_idempotent() && self.task.is_none() && self.ended.is_none() => {
                 Some(("S17", "done, and no task shows that it was this and nobody else".into()))
             }
             Outcome::Refused { .. } if self.sends > 0 && !self.is_rejected => {
@@ -504,7 +508,7 @@ impl Case {
                 Some(("S17", "not delivered, and the world changed".into()))
             }
             Outcome::Failed { .. } if self.task_lost => Some(("S17", "nobody knows how its task ended, and it is not held".into())),
-            Outcome::Failed { .. } if self.may_have_run && self.is_once() && self.task.is_none() => {
+            Outcome::Failed { .. } if self.may_have_run && self.is_not_idempotent() && self.task.is_none() => {
                 Some(("S17", "it may have run, only a person could tell, and it is not held".into()))
             }
             Outcome::Failed { .. } if at_work > 0 && self.sends > 0 => Some(("S17", "failed, and its task is at work".into())),
@@ -523,9 +527,9 @@ impl Case {
     }
 
     /// What is wrong with a restart that is said not to be needed: the guest runs, and has in effect what it was for.
-    fn needless(&self, wanted: Option<&Wanted>) -> Option<(&'static str, String)> {
-        let truth = |snapshot: &Option<Snapshot>| snapshot.as_ref().and_then(|snapshot| snapshot.truth.clone());
-        let Reason::RestartForConfig(fields) = &self.operation.step.reason else {
+    fn check_needless_restart(&self, wanted: Option<&WantedGuest>) -> Option<(&'static str, String)> {
+        let truth = |snapshot: &Option<TruthSnapshot>| snapshot.as_ref().and_then(|snapshot| snapshot.truth.clone());
+        let StepReason::RestartForConfig(fields) = &self.operation.step.reason else {
             return Some(("S17", "not needed, and it is no restart".into()));
         };
         let is_up = truth(&self.status).is_some_and(|truth| truth::runs_as(&truth, RunState::Running));
@@ -536,37 +540,37 @@ impl Case {
 
     /// Whether a task is the one by which the node starts the guest that this reboots.
     fn is_start_after_reboot(&self, task: &TaskId) -> bool {
-        self.is_once() && task.as_str().contains(&format!(":qmstart:{}:", self.operation.guest.vmid))
+        self.is_not_idempotent() && task.as_str().contains(&format!(":qmstart:{}:", self.operation.guest.vmid))
     }
 
     /// Once is not twice: what it did cannot be told from what it was.
-    fn is_once(&self) -> bool {
+    fn is_not_idempotent(&self) -> bool {
         matches!(self.operation.step.change, Change::Reboot { .. })
     }
 
     /// Whether what was read in this life, as it really was, shows that the change took effect.
-    fn is_shown(&self, wanted: Option<&Wanted>) -> bool {
+    fn is_proven(&self, wanted: Option<&WantedGuest>) -> bool {
         let status = self.status.as_ref().and_then(|snapshot| snapshot.truth.as_ref());
         let config = self.config.as_ref().and_then(|snapshot| snapshot.truth.as_ref());
         let runs = |state: RunState| status.is_some_and(|truth| truth::runs_as(truth, state));
         match &self.operation.step.change {
-            Change::ConfigSet(fields) => config.zip(wanted).is_some_and(|(truth, wanted)| truth::holds(truth, wanted, fields)),
+            Change::ConfigSet(fields) => config.zip(wanted).is_some_and(|(truth, wanted)| truth::has_fields(truth, wanted, fields)),
             Change::Start | Change::Reboot { .. } => runs(RunState::Running),
             Change::Shutdown { .. } | Change::Stop => runs(RunState::Stopped),
         }
     }
 
-    fn key(&self) -> Option<String> {
+    fn idempotency_key(&self) -> Option<String> {
         match &self.operation.source {
-            Source::OneShot { key, .. } => Some(key.as_str().to_owned()),
-            Source::Convergent => None,
+            OperationSource::OneShot { key, .. } => Some(key.as_str().to_owned()),
+            OperationSource::Convergent => None,
         }
     }
 }
 
 /// Whether a held operation waits for a reading, so that a recovery looks at it.
-pub(crate) fn waits_for_reading(history: &History) -> bool {
-    let is_held = matches!(&history.ended, Some((Outcome::Held { release: Release::Reading, .. }, _)));
+pub(crate) fn waits_for_reading(history: &OperationHistory) -> bool {
+    let is_held = matches!(&history.ended, Some((Outcome::Held { release: ReleaseCondition::Reading, .. }, _)));
     is_held && history.resolved.is_none()
 }
 

@@ -1,68 +1,68 @@
 //! One life of our process: it recovers what is open, plans, and carries the plan out, until it is done or dies.
 //!
-//! What is done when is decided by the program's own [`Drive`]; here it is carried out on a virtual clock, and what came of it is fed back
+//! What is done when is decided by the program's own [`RunMachine`]; here it is carried out on a virtual clock, and what came of it is fed back
 //! when its time has come. What never enters: real time, sockets, threads, and any rule of the engine.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use converger_adapters::proxmox::actuator::{self, CallerIdentity};
 use converger_adapters::proxmox::client::TokenId;
-use converger_adapters::proxmox::codec::{self, Failure};
-use converger_adapters::proxmox::hand::{self, Caller};
+use converger_adapters::proxmox::codec::{self, ProxmoxFailure};
 use converger_core::apply::{
-    Answer, Ask, Cause, End, Freeze, History, Hold, Operation, OperationId, Outcome, Place, Record, Sent, Target, TaskId, TaskSeen, Terms,
-    Trouble, Word,
+    CheckContext, EnvFault, EnvFaultKind, EnvRequest, EnvResponse, Freeze, GuestAddress, Hold, JournalRecord, ObservedTask, Operation,
+    OperationEnd, OperationHistory, OperationId, OperationTarget, Outcome, SendResult, Slug, TaskId,
 };
-use converger_core::failure::Code;
+use converger_core::failure::FailureCode;
 use converger_core::guest::Vmid;
-use converger_engine::clock::Steady;
-use converger_engine::drive::{Drive, Effect, RunOptions};
-use converger_engine::driver::{cleared, committed, taken};
-use converger_engine::operation::{self, Command, Event, NotCleared, Phase};
-use converger_store::{Fault, MemoryStore, Receipt, Store as _, StoreError, Write};
+use converger_engine::clock::MonotonicClock;
+use converger_engine::executor::{check_holds, commit_event, find_task_owners};
+use converger_engine::operation::{self, OperationCommand, OperationEvent, Phase, SendBlock};
+use converger_engine::run_machine::{RunEffect, RunMachine, RunOptions};
+use converger_store::{CommitAck, CommitFault, MemoryStore, Store as _, StoreError, StoreWrite};
 use futures_util::FutureExt as _;
 
-use super::bugs::{self, Bug};
-use super::harm::{Harm, Kind};
-use super::oracle::{Against, Mutation, Oracle};
-use super::recall;
-use super::scene::{Scene, TOKEN};
-use super::stage::Stage;
-use super::trace::Brief;
+use super::decode_cache;
+use super::faults::{FaultKind, ScheduledFault};
+use super::oracle::{HoldOrFreeze, Oracle, ParsedMutation};
+use super::planted_bugs::{self, PlantedBug};
+use super::setup::{SimulationSetup, TOKEN};
+use super::stage::SimulationStage;
+use super::trace::AnswerSummary;
 
 /// A process that does more than this goes round in circles.
 const COMMANDS_MAX: u64 = 20_000;
 
 /// The process is gone, and nothing of it is left but its store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Died;
+pub(crate) struct ProcessDied;
 
 /// What the process is about to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Act {
+enum ProcessAct {
     Read,
     Write,
     Send,
 }
 
 /// A process at work.
-pub(crate) struct Life<'l> {
-    pub(crate) stage: &'l mut Stage,
+pub(crate) struct SimulatedProcess<'l> {
+    pub(crate) stage: &'l mut SimulationStage,
     pub(crate) store: MemoryStore,
     pub(crate) oracle: &'l mut Oracle,
-    pub(crate) scene: &'l Scene,
-    pub(crate) bug: Option<Bug>,
+    pub(crate) scene: &'l SimulationSetup,
+    pub(crate) bug: Option<PlantedBug>,
     skew_ms: i64,
-    steady: Cell<Steady>,
+    monotonic_clock: Cell<MonotonicClock>,
     /// That of the process, which also recovered before it planned.
-    drive: &'l mut Drive,
-    caller: Caller,
+    run_machine: &'l mut RunMachine,
+    caller: CallerIdentity,
     /// What was begun.
-    shapes: BTreeMap<OperationId, Arc<Operation>>,
+    operations: BTreeMap<OperationId, Arc<Operation>>,
     sent: BTreeSet<OperationId>,
-    queue: BTreeMap<(u64, u64), (OperationId, Event)>,
-    made: u64,
+    queue: BTreeMap<(u64, u64), (OperationId, OperationEvent)>,
+    event_count: u64,
     commands: u64,
     dies_after: bool,
     /// What the machine slept between the last word and the change that is being sent.
@@ -70,7 +70,7 @@ pub(crate) struct Life<'l> {
     /// When a planted bug last read a guest, by its own clock.
     asked_ms: u64,
     /// What happens to the next commit.
-    fault: Option<(Kind, Fault)>,
+    fault: Option<(FaultKind, CommitFault)>,
     /// The last commit could not be written; the place in the queue at which the process is told so.
     has_failed: bool,
     told_failed: Option<(u64, u64)>,
@@ -79,19 +79,19 @@ pub(crate) struct Life<'l> {
     /// There is no room to send the next change in.
     is_full: bool,
     /// Records that a planted bug keeps back.
-    kept_back: Vec<Record>,
+    withheld: Vec<JournalRecord>,
 }
 
-impl<'l> Life<'l> {
+impl<'l> SimulatedProcess<'l> {
     pub(crate) fn new(
-        stage: &'l mut Stage,
+        stage: &'l mut SimulationStage,
         store: MemoryStore,
         oracle: &'l mut Oracle,
-        scene: &'l Scene,
-        bug: Option<Bug>,
-        drive: &'l mut Drive,
+        scene: &'l SimulationSetup,
+        bug: Option<PlantedBug>,
+        drive: &'l mut RunMachine,
     ) -> Self {
-        oracle.drives();
+        oracle.on_run_start();
         Self {
             stage,
             store,
@@ -99,13 +99,13 @@ impl<'l> Life<'l> {
             scene,
             bug,
             skew_ms: 0,
-            steady: Cell::default(),
-            drive,
-            caller: Caller { token: TokenId::new(TOKEN).unwrap_or_else(|| panic!("a token")), cluster: None },
-            shapes: BTreeMap::new(),
+            monotonic_clock: Cell::default(),
+            run_machine: drive,
+            caller: CallerIdentity { token: TokenId::new(TOKEN).unwrap_or_else(|| panic!("a token")), cluster: None },
+            operations: BTreeMap::new(),
             sent: BTreeSet::new(),
             queue: BTreeMap::new(),
-            made: 0,
+            event_count: 0,
             commands: 0,
             dies_after: false,
             slept_ms: 0,
@@ -115,248 +115,249 @@ impl<'l> Life<'l> {
             told_failed: None,
             is_drained: false,
             is_full: false,
-            kept_back: Vec::new(),
+            withheld: Vec::new(),
         }
     }
 
     /// Carries these out, and goes on until nothing is under way.
-    pub(crate) fn carry_out(&mut self, mut operations: Vec<(Operation, Terms)>) -> Result<(), Died> {
+    pub(crate) fn execute_operations(&mut self, mut operations: Vec<(Operation, CheckContext)>) -> Result<(), ProcessDied> {
         for (operation, _) in &mut operations {
-            self.oracle.planned(operation);
-            bugs::operation(self.bug, operation);
+            self.oracle.on_planned(operation);
+            planted_bugs::corrupt_operation(self.bug, operation);
         }
         let ids: Vec<OperationId> = operations.iter().map(|(operation, _)| operation.id.clone()).collect();
-        let options = RunOptions { on_failure: bugs::on_failure(self.bug, self.scene.on_failure), patience: self.scene.patience };
-        let (_, effects) = self.drive.submit(operations, options, self.clock());
-        self.follow(effects)?;
-        if self.bug == Some(Bug::TwoAtOnce) {
+        let options =
+            RunOptions { on_failure: planted_bugs::buggy_on_failure(self.bug, self.scene.on_failure), patience: self.scene.patience };
+        let (_, effects) = self.run_machine.submit(operations, options, self.process_now_ms());
+        self.apply_effects(effects)?;
+        if self.bug == Some(PlantedBug::TwoAtOnce) {
             for id in ids {
-                self.feed(&id, Event::Begin)?;
+                self.feed_event(&id, OperationEvent::Begin)?;
             }
         }
-        self.go()
+        self.run_queue()
     }
 
     /// Finds out what became of these by reading.
-    pub(crate) fn resolve(&mut self, unsettled: Vec<History>) -> Result<(), Died> {
-        let (patience, uptime) = (bugs::patience(self.bug, self.scene.patience.brief()), self.stage.uptime());
-        let (_, effects) = self.drive.recover(unsettled, patience, Some(&uptime), self.clock());
-        self.follow(effects)?;
-        self.go()
+    pub(crate) fn recover_operations(&mut self, unsettled: Vec<OperationHistory>) -> Result<(), ProcessDied> {
+        let (patience, uptime) = (planted_bugs::buggy_patience(self.bug, self.scene.patience.for_startup()), self.stage.uptime());
+        let (_, effects) = self.run_machine.recover(unsettled, patience, Some(&uptime), self.process_now_ms());
+        self.apply_effects(effects)?;
+        self.run_queue()
     }
 
-    fn go(&mut self) -> Result<(), Died> {
+    fn run_queue(&mut self) -> Result<(), ProcessDied> {
         while let Some((place, (id, event))) = self.queue.pop_first() {
             if place.0 > self.stage.now_ms {
-                self.oracle.time_passes();
+                self.oracle.on_time_passed();
             }
-            self.stage.pass_to(place.0);
+            self.stage.advance_to(place.0);
             if self.told_failed.is_some_and(|told| told <= place) {
-                self.oracle.told_unwritten();
+                self.oracle.on_write_failure_reported();
             }
             if std::mem::take(&mut self.is_drained) {
-                self.oracle.drained();
-                self.stage.has_struck(Kind::Drained);
-                let effects = self.drive.stop(Code::RunStopped, self.clock());
-                self.follow(effects)?;
+                self.oracle.on_drain();
+                self.stage.note_struck(FaultKind::Drained);
+                let effects = self.run_machine.stop(FailureCode::RunStopped, self.process_now_ms());
+                self.apply_effects(effects)?;
             }
-            self.feed(&id, event)?;
+            self.feed_event(&id, event)?;
         }
         // What has ended is forgotten, so that a process may go on for months.
-        let has_forgotten = self.bug.is_some() || self.drive.entry_count() == 0;
-        self.oracle.rests(self.drive.is_idle() && has_forgotten);
+        let has_forgotten = self.bug.is_some() || self.run_machine.entry_count() == 0;
+        self.oracle.on_rest(self.run_machine.is_idle() && has_forgotten);
         Ok(())
     }
 
-    fn feed(&mut self, id: &OperationId, event: Event) -> Result<(), Died> {
+    fn feed_event(&mut self, id: &OperationId, event: OperationEvent) -> Result<(), ProcessDied> {
         // With the bug, whatever was read is as young as if it had been read now.
-        let is_young = self.bug == Some(Bug::OldReading) && event == Event::Cleared;
-        let effects = self.drive.feed(id, event, if is_young { self.asked_ms } else { self.clock() });
-        self.follow(effects)
+        let is_young = self.bug == Some(PlantedBug::OldReading) && event == OperationEvent::SendAllowed;
+        let effects = self.run_machine.feed(id, event, if is_young { self.asked_ms } else { self.process_now_ms() });
+        self.apply_effects(effects)
     }
 
-    fn follow(&mut self, effects: Vec<Effect>) -> Result<(), Died> {
+    fn apply_effects(&mut self, effects: Vec<RunEffect>) -> Result<(), ProcessDied> {
         for effect in effects {
             match effect {
-                Effect::Begun(id) => self.begun(&id),
-                Effect::Reached(id, Phase::Ended) => self.reached_its_end(&id)?,
-                Effect::Reached(..) => {}
-                Effect::Do(id, command) => self.carry(&id, command)?,
+                RunEffect::Begun(id) => self.on_begun(&id),
+                RunEffect::PhaseReached(id, Phase::Ended) => self.on_ended(&id)?,
+                RunEffect::PhaseReached(..) => {}
+                RunEffect::Execute(id, command) => self.execute_command(&id, command)?,
                 // With a planted bug operations that have ended may go on: they are not forgotten then.
-                Effect::SubmissionEnded(submission) if self.bug.is_none() => drop(self.drive.take_report(submission)),
-                Effect::SubmissionEnded(_) => {}
+                RunEffect::SubmissionEnded(submission) if self.bug.is_none() => drop(self.run_machine.take_report(submission)),
+                RunEffect::SubmissionEnded(_) => {}
             }
         }
         Ok(())
     }
 
     /// Its story is over, or never begins.
-    fn reached_its_end(&mut self, id: &OperationId) -> Result<(), Died> {
-        let Some(state) = self.drive.state(id) else { return Ok(()) };
-        if state.ended().is_some() {
+    fn on_ended(&mut self, id: &OperationId) -> Result<(), ProcessDied> {
+        let Some(state) = self.run_machine.operation_state(id) else { return Ok(()) };
+        if state.outcome().is_some() {
             let state = state.clone();
-            self.ended(&state);
+            self.finish_operation(&state);
             return Ok(());
         }
-        let code = self.drive.outcome(id).and_then(Outcome::code).map_or("", |code| code.as_str()).to_owned();
-        if bugs::begins_all_the_same(self.bug, &code, self.oracle.is_stopped()) {
-            return self.feed(id, Event::Begin);
+        let code = self.run_machine.outcome(id).and_then(Outcome::code).map_or("", |code| code.as_str()).to_owned();
+        if planted_bugs::starts_anyway(self.bug, &code, self.oracle.is_stopped()) {
+            return self.feed_event(id, OperationEvent::Begin);
         }
-        self.stage.tell(format_args!("{id}: not run, {code}"));
-        self.stage.sometimes("an operation was not run");
-        self.oracle.not_run(id, &code);
+        self.stage.trace_line(format_args!("{id}: not run, {code}"));
+        self.stage.note_reached("an operation was not run");
+        self.oracle.on_not_run(id, &code);
         Ok(())
     }
 
     /// What a planted bug does about what is found open, in the place of reading.
-    pub(crate) fn planted_recovery(&mut self, operation: &Operation) -> Result<(), Died> {
+    pub(crate) fn planted_recovery(&mut self, operation: &Operation) -> Result<(), ProcessDied> {
         let id = operation.id.clone();
-        self.oracle.begun(&id, true);
+        self.oracle.on_begin(&id, true);
         match self.bug {
-            Some(Bug::ResendOnRecovery) => {
-                let digest = self.stage.world.truth(operation.guest.vmid.get()).map(|truth| truth.digest);
-                let revision = digest.as_deref().and_then(converger_core::apply::Revision::new);
-                let Target { node, kind, vmid, .. } = &operation.guest;
-                let place = Place { node: node.clone(), kind: *kind, vmid: *vmid };
-                let ask = Ask::Send { place, change: operation.step.change.clone(), revision };
-                let _ = self.exchange(&id, operation, &ask);
-                Err(Died)
+            Some(PlantedBug::ResendOnRecovery) => {
+                let digest = self.stage.world.guest_truth(operation.guest.vmid.get()).map(|truth| truth.digest);
+                let revision = digest.as_deref().and_then(converger_core::apply::ConfigRevision::new);
+                let OperationTarget { node, kind, vmid, .. } = &operation.guest;
+                let place = GuestAddress { node: node.clone(), kind: *kind, vmid: *vmid };
+                let ask = EnvRequest::Send { address: place, change: operation.step.change.clone(), revision };
+                let _ = self.exchange_request(&id, operation, &ask);
+                Err(ProcessDied)
             }
             _ => {
-                self.give_up(&id);
+                self.record_not_carried_out(&id);
                 Ok(())
             }
         }
     }
 
     /// A planted bug writes down that nothing was carried out, and says so.
-    fn give_up(&mut self, id: &OperationId) {
-        let outcome = Outcome::failed(Code::NotCarriedOut, converger_core::apply::Findings::default());
-        let record = Record::Ended { id: id.clone(), outcome: outcome.clone(), at_ms: self.clock() };
-        let is_recorded = self.journal(&record) == Event::Committed;
+    fn record_not_carried_out(&mut self, id: &OperationId) {
+        let outcome = Outcome::new_failed(FailureCode::NotCarriedOut, converger_core::apply::Findings::default());
+        let record = JournalRecord::Ended { id: id.clone(), outcome: outcome.clone(), at_ms: self.process_now_ms() };
+        let is_recorded = self.write_journal(&record) == OperationEvent::Committed;
         if is_recorded {
-            self.oracle.acknowledged(&record);
+            self.oracle.on_acknowledged(&record);
         }
-        self.oracle.ended(id, &outcome, is_recorded, 0);
+        self.oracle.on_end(id, &outcome, is_recorded, 0);
     }
 
-    fn begun(&mut self, id: &OperationId) {
-        let Some(state) = self.drive.state(id) else { return };
+    fn on_begun(&mut self, id: &OperationId) {
+        let Some(state) = self.run_machine.operation_state(id) else { return };
         let operation = state.operation();
-        self.stage.tell(format_args!("{id}: begins, {} of {}", operation.step.change.word(), operation.guest.vmid));
-        self.oracle.begun(id, state.is_recovered());
-        self.shapes.insert(id.clone(), Arc::new(operation.clone()));
+        self.stage.trace_line(format_args!("{id}: begins, {} of {}", operation.step.change.word(), operation.guest.vmid));
+        self.oracle.on_begin(id, state.is_recovered());
+        self.operations.insert(id.clone(), Arc::new(operation.clone()));
     }
 
-    fn clock(&self) -> u64 {
-        let mut steady = self.steady.get();
-        let now_ms = steady.read(self.stage.now_ms.saturating_add_signed(self.skew_ms), self.stage.awake_ms());
-        self.steady.set(steady);
+    fn process_now_ms(&self) -> u64 {
+        let mut steady = self.monotonic_clock.get();
+        let now_ms = steady.advance(self.stage.now_ms.saturating_add_signed(self.skew_ms), self.stage.awake_ms());
+        self.monotonic_clock.set(steady);
         now_ms
     }
 
-    fn carry(&mut self, id: &OperationId, command: Command) -> Result<(), Died> {
-        let Some(operation) = self.shapes.get(id).cloned() else { return Ok(()) };
+    fn execute_command(&mut self, id: &OperationId, command: OperationCommand) -> Result<(), ProcessDied> {
+        let Some(operation) = self.operations.get(id).cloned() else { return Ok(()) };
         match command {
-            Command::Commit(record) => self.commit(id, *record),
-            Command::Mark => {
+            OperationCommand::Commit(record) => self.commit_record(id, *record),
+            OperationCommand::Mark => {
                 let up_ms = self.stage.awake_ms();
-                self.commit(id, Record::Sending { id: id.clone(), at_ms: self.clock(), up_ms })
+                self.commit_record(id, JournalRecord::Sending { id: id.clone(), at_ms: self.process_now_ms(), up_ms })
             }
-            Command::Ask(ask) => self.ask(id, &operation, ask),
+            OperationCommand::Request(ask) => self.send_request(id, &operation, ask),
             // Before anybody is asked for the last word.
-            Command::Clear if std::mem::take(&mut self.is_full) => {
-                self.stage.has_struck(Kind::NoRoom);
-                let word = Word::new("busy").unwrap_or_else(|| panic!("a word"));
-                let cause = Cause { trouble: Trouble::Busy, word, text: "no answer to earlier requests yet".into() };
-                self.later(self.stage.now_ms, id, Event::NotCleared(NotCleared::NoRoom(cause)));
+            OperationCommand::RecheckHolds if std::mem::take(&mut self.is_full) => {
+                self.stage.note_struck(FaultKind::NoRoom);
+                let word = Slug::new("busy").unwrap_or_else(|| panic!("a word"));
+                let cause = EnvFault { kind: EnvFaultKind::Busy, word, text: "no answer to earlier requests yet".into() };
+                self.schedule_event(self.stage.now_ms, id, OperationEvent::SendBlocked(SendBlock::NodeBusy(cause)));
                 Ok(())
             }
-            Command::Clear => {
-                self.oracle.last_word(id, self.against(&operation), self.stage.now_ms);
-                let said = cleared(&self.store, operation.environment.clone(), operation.guest.vmid).now_or_never();
+            OperationCommand::RecheckHolds => {
+                self.oracle.on_hold_check(id, self.find_hold_or_freeze(&operation), self.stage.now_ms);
+                let said = check_holds(&self.store, operation.environment.clone(), operation.guest.vmid).now_or_never();
                 let said = said.unwrap_or_else(|| panic!("nothing here waits"));
-                self.later(self.stage.now_ms, id, bugs::cleared(self.bug, said));
+                self.schedule_event(self.stage.now_ms, id, planted_bugs::buggy_hold_check(self.bug, said));
                 Ok(())
             }
-            Command::Whose(tasks) => {
-                let said = taken(&self.store, operation.environment.clone(), id, tasks).now_or_never();
-                self.later(self.stage.now_ms, id, said.unwrap_or_else(|| panic!("nothing here waits")));
+            OperationCommand::FindTaskOwners(tasks) => {
+                let said = find_task_owners(&self.store, operation.environment.clone(), id, tasks).now_or_never();
+                self.schedule_event(self.stage.now_ms, id, said.unwrap_or_else(|| panic!("nothing here waits")));
                 Ok(())
             }
-            Command::Wait(ms) => {
-                self.later(self.stage.now_ms + ms, id, Event::Woken);
+            OperationCommand::Wait(ms) => {
+                self.schedule_event(self.stage.now_ms + ms, id, OperationEvent::Woken);
                 Ok(())
             }
         }
     }
 
     /// What people have said against a change, as the journal has it.
-    fn against(&self, operation: &Operation) -> Option<Against> {
+    fn find_hold_or_freeze(&self, operation: &Operation) -> Option<HoldOrFreeze> {
         let environment = &operation.environment;
         let freeze = self.store.freeze(environment.clone()).now_or_never().and_then(Result::ok).flatten();
         let holds = self.store.holds(environment.clone()).now_or_never().and_then(Result::ok).unwrap_or_default();
         let is_held = holds.iter().any(|hold| hold.vmid == operation.guest.vmid);
-        freeze.map(|_| Against::Freeze).or_else(|| is_held.then_some(Against::Hold))
+        freeze.map(|_| HoldOrFreeze::Freeze).or_else(|| is_held.then_some(HoldOrFreeze::Hold))
     }
 
-    fn later(&mut self, at_ms: u64, id: &OperationId, event: Event) {
-        self.made += 1;
-        self.queue.insert((at_ms, self.made), (id.clone(), event));
+    fn schedule_event(&mut self, at_ms: u64, id: &OperationId, event: OperationEvent) {
+        self.event_count += 1;
+        self.queue.insert((at_ms, self.event_count), (id.clone(), event));
     }
 
     /// Something is about to be done to the world or to the store: the moment for whatever strikes the process.
-    fn about_to_act(&mut self, act: Act) -> Result<(), Died> {
+    fn before_act(&mut self, act: ProcessAct) -> Result<(), ProcessDied> {
         self.commands += 1;
         if self.commands > COMMANDS_MAX {
-            self.oracle.broken_by("L3", format!("the process did {COMMANDS_MAX} things and goes on"));
-            return Err(Died);
+            self.oracle.report("L3", format!("the process did {COMMANDS_MAX} things and goes on"));
+            return Err(ProcessDied);
         }
-        let (harms, before_ms) = (self.stage.command(act == Act::Send), self.stage.now_ms);
+        let (harms, before_ms) = (self.stage.count_command(act == ProcessAct::Send), self.stage.now_ms);
         for harm in harms {
-            self.struck(&harm)?;
+            self.strike_process(&harm)?;
         }
         // Nothing but a machine that sleeps takes time here.
-        self.slept_ms = if act == Act::Send { self.stage.now_ms - before_ms } else { 0 };
+        self.slept_ms = if act == ProcessAct::Send { self.stage.now_ms - before_ms } else { 0 };
         if self.slept_ms > 0 {
-            self.stage.sometimes("the machine slept between the last word and the sending");
+            self.stage.note_reached("the machine slept between the last word and the sending");
         }
         Ok(())
     }
 
-    fn struck(&mut self, harm: &Harm) -> Result<(), Died> {
-        self.stage.tell(format_args!("harm: {:?}", harm.kind));
+    fn strike_process(&mut self, harm: &ScheduledFault) -> Result<(), ProcessDied> {
+        self.stage.trace_line(format_args!("harm: {:?}", harm.kind));
         let environment = self.scene.desired.environment().clone();
         let (by, reason, at_ms): (Box<str>, Box<str>, u64) = ("ann".into(), "maintenance".into(), self.stage.now_ms);
         let has_struck = match harm.kind {
-            Kind::CrashBefore | Kind::CrashAfter => {
+            FaultKind::CrashBefore | FaultKind::CrashAfter => {
                 self.dies_after = true;
                 true
             }
-            Kind::PowerLost => {
+            FaultKind::PowerLost => {
                 self.stage.lose_power();
                 true
             }
-            Kind::OwnClockJump => {
+            FaultKind::OwnClockJump => {
                 self.skew_ms = i64::try_from(harm.number % 7_200_000).unwrap_or(0) - 3_600_000;
                 self.skew_ms != 0
             }
-            Kind::Asleep => {
+            FaultKind::Asleep => {
                 self.stage.sleep(3_600_000);
                 true
             }
-            Kind::HeldByPerson => {
+            FaultKind::HeldByPerson => {
                 let vmid = Vmid::new(u64::from(harm.vmid)).unwrap_or_else(|| panic!("an id"));
-                self.store.commit_now(Write::Hold(Hold { environment, vmid, by, reason, at_ms }).into()).is_ok()
+                self.store.commit_now(StoreWrite::Hold(Hold { environment, vmid, by, reason, at_ms }).into()).is_ok()
             }
-            Kind::Frozen => self.store.commit_now(Write::Freeze(Freeze { environment, by, reason, at_ms }).into()).is_ok(),
+            FaultKind::Frozen => self.store.commit_now(StoreWrite::Freeze(Freeze { environment, by, reason, at_ms }).into()).is_ok(),
             // Heard when the next thing comes back.
-            Kind::Drained => {
+            FaultKind::Drained => {
                 self.is_drained = true;
                 false
             }
             // Noticed when a change is to be sent.
-            Kind::NoRoom => {
+            FaultKind::NoRoom => {
                 self.is_full = true;
                 false
             }
@@ -366,167 +367,169 @@ impl<'l> Life<'l> {
             }
         };
         if has_struck {
-            self.stage.has_struck(harm.kind);
+            self.stage.note_struck(harm.kind);
         }
-        if matches!(harm.kind, Kind::CrashBefore | Kind::PowerLost) { Err(Died) } else { Ok(()) }
+        if matches!(harm.kind, FaultKind::CrashBefore | FaultKind::PowerLost) { Err(ProcessDied) } else { Ok(()) }
     }
 
-    fn has_acted(&mut self) -> Result<(), Died> {
-        if self.dies_after { Err(Died) } else { Ok(()) }
+    fn after_act(&mut self) -> Result<(), ProcessDied> {
+        if self.dies_after { Err(ProcessDied) } else { Ok(()) }
     }
 
     /// Writes beside the journal: that a run begins or ends.
-    pub(crate) fn write(&mut self, write: Write) -> Result<bool, Died> {
-        self.about_to_act(Act::Write)?;
+    pub(crate) fn write_store(&mut self, write: StoreWrite) -> Result<bool, ProcessDied> {
+        self.before_act(ProcessAct::Write)?;
         let written = self.store.commit_now(write.into());
-        self.has_acted()?;
+        self.after_act()?;
         match written {
-            Err(StoreError::Stopped { .. }) => Err(Died),
+            Err(StoreError::Stopped { .. }) => Err(ProcessDied),
             other => Ok(other.is_ok()),
         }
     }
 
-    fn commit(&mut self, id: &OperationId, record: Record) -> Result<(), Died> {
-        self.about_to_act(Act::Write)?;
-        let record = bugs::record(self.bug, record);
-        self.stage.tell(format_args!("{id}: commit {}", word(&record)));
+    fn commit_record(&mut self, id: &OperationId, record: JournalRecord) -> Result<(), ProcessDied> {
+        self.before_act(ProcessAct::Write)?;
+        let record = planted_bugs::buggy_record(self.bug, record);
+        self.stage.trace_line(format_args!("{id}: commit {}", record_word(&record)));
         let event = match self.planted_commit(&record) {
             Some(event) => event,
-            None => self.journal(&record),
+            None => self.write_journal(&record),
         };
-        self.has_acted()?;
-        if event == Event::Committed {
-            self.oracle.acknowledged(&record);
+        self.after_act()?;
+        if event == OperationEvent::Committed {
+            self.oracle.on_acknowledged(&record);
         } else {
-            self.stage.sometimes("a record was not taken");
-            self.oracle.turned_down(id);
+            self.stage.note_reached("a record was not taken");
+            self.oracle.on_record_rejected(id);
         }
-        self.later(self.stage.now_ms + 2, id, event);
+        self.schedule_event(self.stage.now_ms + 2, id, event);
         if std::mem::take(&mut self.has_failed) {
-            self.told_failed.get_or_insert((self.stage.now_ms + 2, self.made));
+            self.told_failed.get_or_insert((self.stage.now_ms + 2, self.event_count));
         }
         Ok(())
     }
 
-    fn journal(&mut self, record: &Record) -> Event {
+    fn write_journal(&mut self, record: &JournalRecord) -> OperationEvent {
         // A mark is not synced, so that no sync of it can fail.
-        let fault = self.fault.take_if(|(_, fault)| record.must_be_durable() || *fault == Fault::Full);
+        let fault = self.fault.take_if(|(_, fault)| record.must_be_durable() || *fault == CommitFault::Full);
         if let Some((_, fault)) = fault {
             self.store.fail_next(fault);
         }
         let answer = self.store.commit_now(record.clone().into());
         if let (Some((kind, _)), Err(StoreError::Full { .. } | StoreError::Stopped { .. })) = (fault, &answer) {
-            self.stage.has_struck(kind);
+            self.stage.note_struck(kind);
         }
         match &answer {
-            Ok(Receipt::Written { .. }) => self.oracle.durable(record),
-            Ok(Receipt::Repeated { .. }) => self.stage.sometimes("a request was repeated"),
-            Err(StoreError::Refused(refused)) => self.stage.tell(format_args!("store: {refused}")),
+            Ok(CommitAck::Written { .. }) => self.oracle.on_durable(record),
+            Ok(CommitAck::Repeated { .. }) => self.stage.note_reached("a request was repeated"),
+            Err(StoreError::Refused(refused)) => self.stage.trace_line(format_args!("store: {refused}")),
             Err(error) => {
-                self.stage.tell(format_args!("store: {error}"));
+                self.stage.trace_line(format_args!("store: {error}"));
                 if matches!(error, StoreError::Stopped { .. }) {
-                    self.stage.sometimes("a sync failed");
+                    self.stage.note_reached("a sync failed");
                 }
-                self.oracle.unwritten(record.id());
+                self.oracle.on_write_failed(record.id());
                 self.has_failed = true;
             }
         }
-        bugs::committed(self.bug, record, committed(answer))
+        planted_bugs::buggy_commit_event(self.bug, record, commit_event(answer))
     }
 
     /// What a planted bug does in the place of a commit.
-    fn planted_commit(&mut self, record: &Record) -> Option<Event> {
-        let (is_intent, is_mark) = (matches!(record, Record::Intent { .. }), matches!(record, Record::Sending { .. }));
+    fn planted_commit(&mut self, record: &JournalRecord) -> Option<OperationEvent> {
+        let (is_intent, is_mark) = (matches!(record, JournalRecord::Intent { .. }), matches!(record, JournalRecord::Sending { .. }));
         match self.bug? {
-            Bug::SkipIntent if is_intent || is_mark => Some(Event::Committed),
-            Bug::SkipMark if is_mark => Some(Event::Committed),
-            Bug::ForgetTask if matches!(record, Record::Tasked { .. }) => Some(Event::Committed),
-            Bug::SendBeforeCommit if is_intent || is_mark => {
-                self.kept_back.push(record.clone());
-                Some(Event::Committed)
+            PlantedBug::SkipIntent if is_intent || is_mark => Some(OperationEvent::Committed),
+            PlantedBug::SkipMark if is_mark => Some(OperationEvent::Committed),
+            PlantedBug::ForgetTask if matches!(record, JournalRecord::TaskStarted { .. }) => Some(OperationEvent::Committed),
+            PlantedBug::SendBeforeCommit if is_intent || is_mark => {
+                self.withheld.push(record.clone());
+                Some(OperationEvent::Committed)
             }
-            Bug::SendBeforeCommit => {
-                for record in std::mem::take(&mut self.kept_back) {
-                    self.journal(&record);
+            PlantedBug::SendBeforeCommit => {
+                for record in std::mem::take(&mut self.withheld) {
+                    self.write_journal(&record);
                 }
                 None
             }
-            Bug::AcknowledgeFirst => {
-                for record in std::mem::replace(&mut self.kept_back, vec![record.clone()]) {
-                    self.journal(&record);
+            PlantedBug::AcknowledgeFirst => {
+                for record in std::mem::replace(&mut self.withheld, vec![record.clone()]) {
+                    self.write_journal(&record);
                 }
-                Some(Event::Committed)
+                Some(OperationEvent::Committed)
             }
             _ => None,
         }
     }
 
-    fn ask(&mut self, id: &OperationId, operation: &Operation, ask: Ask) -> Result<(), Died> {
-        self.about_to_act(if ask.is_mutation() { Act::Send } else { Act::Read })?;
-        let has_sent = self.sent.contains(id) || self.drive.state(id).is_some_and(operation::State::is_recovered);
-        if self.bug == Some(Bug::StaleRead) && !has_sent && matches!(ask, Ask::Status(_)) {
+    fn send_request(&mut self, id: &OperationId, operation: &Operation, ask: EnvRequest) -> Result<(), ProcessDied> {
+        self.before_act(if ask.is_mutation() { ProcessAct::Send } else { ProcessAct::Read })?;
+        let has_sent = self.sent.contains(id) || self.run_machine.operation_state(id).is_some_and(operation::OperationState::is_recovered);
+        if self.bug == Some(PlantedBug::StaleRead) && !has_sent && matches!(ask, EnvRequest::Status(_)) {
             // Everything is as it was planned on, it thinks.
-            return self.believe_the_plan(id, operation);
+            return self.send_without_checks(id, operation);
         }
-        if matches!(ask, Ask::Status(_)) {
-            self.asked_ms = self.clock();
+        if matches!(ask, EnvRequest::Status(_)) {
+            self.asked_ms = self.process_now_ms();
         }
         let ask = match self.bug {
             Some(bug) => {
-                let digest = self.stage.world.truth(operation.guest.vmid.get()).map(|truth| truth.digest);
-                bugs::ask(bug, operation, ask, digest.as_deref())
+                let digest = self.stage.world.guest_truth(operation.guest.vmid.get()).map(|truth| truth.digest);
+                planted_bugs::buggy_request(bug, operation, ask, digest.as_deref())
             }
             None => ask,
         };
-        let (answer, at_ms) = self.exchange(id, operation, &ask);
-        self.has_acted()?;
-        self.stage.tell(format_args!("{id}: {} -> {}", ask.word(), Brief(&answer)));
+        let (answer, at_ms) = self.exchange_request(id, operation, &ask);
+        self.after_act()?;
+        self.stage.trace_line(format_args!("{id}: {} -> {}", ask.word(), AnswerSummary(&answer)));
         let (answer, at_ms) = match (&ask, &answer, self.bug) {
-            (Ask::Send { .. }, Answer::Sent(Sent::MayHaveRun(_)), Some(Bug::RetryLostAnswer)) => self.exchange(id, operation, &ask),
-            (_, Answer::Unread(_), Some(Bug::AskForEver)) => self.until_answered(id, operation, &ask),
-            (_, Answer::Tasks(tasks), Some(Bug::BelieveTheList)) if tasks.is_empty() => return self.believe_the_list(id),
+            (EnvRequest::Send { .. }, EnvResponse::Sent(SendResult::MaybeExecuted(_)), Some(PlantedBug::RetryLostAnswer)) => {
+                self.exchange_request(id, operation, &ask)
+            }
+            (_, EnvResponse::Unreadable(_), Some(PlantedBug::AskForEver)) => self.retry_until_answered(id, operation, &ask),
+            (_, EnvResponse::Tasks(tasks), Some(PlantedBug::BelieveTheList)) if tasks.is_empty() => return self.give_up_without_task(id),
             _ => (answer, at_ms),
         };
         if ask.is_mutation() {
             self.sent.insert(id.clone());
         }
-        let answer = bugs::answer(self.bug, operation, answer, has_sent);
-        self.later(at_ms, id, Event::Answered(answer));
+        let answer = planted_bugs::buggy_response(self.bug, operation, answer, has_sent);
+        self.schedule_event(at_ms, id, OperationEvent::Responded(answer));
         Ok(())
     }
 
     /// Goes straight to the change, on what the plan says.
-    fn believe_the_plan(&mut self, id: &OperationId, operation: &Operation) -> Result<(), Died> {
-        let Ok(place) = self.drive.state(id).map(|state| state.place().clone()).ok_or(()) else { return Ok(()) };
-        let digest = self.stage.world.truth(place.vmid.get()).map(|truth| truth.digest);
-        let revision = digest.as_deref().and_then(converger_core::apply::Revision::new);
-        let ask = Ask::Send { place, change: operation.step.change.clone(), revision };
-        let _ = self.journal(&Record::Sending { id: id.clone(), at_ms: self.clock(), up_ms: self.stage.awake_ms() });
-        let _ = self.exchange(id, operation, &ask);
-        Err(Died)
+    fn send_without_checks(&mut self, id: &OperationId, operation: &Operation) -> Result<(), ProcessDied> {
+        let Ok(place) = self.run_machine.operation_state(id).map(|state| state.address().clone()).ok_or(()) else { return Ok(()) };
+        let digest = self.stage.world.guest_truth(place.vmid.get()).map(|truth| truth.digest);
+        let revision = digest.as_deref().and_then(converger_core::apply::ConfigRevision::new);
+        let ask = EnvRequest::Send { address: place, change: operation.step.change.clone(), revision };
+        let _ = self.write_journal(&JournalRecord::Sending { id: id.clone(), at_ms: self.process_now_ms(), up_ms: self.stage.awake_ms() });
+        let _ = self.exchange_request(id, operation, &ask);
+        Err(ProcessDied)
     }
 
     /// No list has its task, so that nothing was carried out, it thinks.
-    fn believe_the_list(&mut self, id: &OperationId) -> Result<(), Died> {
-        self.give_up(id);
-        Err(Died)
+    fn give_up_without_task(&mut self, id: &OperationId) -> Result<(), ProcessDied> {
+        self.record_not_carried_out(id);
+        Err(ProcessDied)
     }
 
     /// Asks until something comes, or nobody can bear it any longer.
-    fn until_answered(&mut self, id: &OperationId, operation: &Operation, ask: &Ask) -> (Answer, u64) {
-        let mut came = self.exchange(id, operation, ask);
+    fn retry_until_answered(&mut self, id: &OperationId, operation: &Operation, ask: &EnvRequest) -> (EnvResponse, u64) {
+        let mut came = self.exchange_request(id, operation, ask);
         for _ in 0..1_000 {
-            if !matches!(came.0, Answer::Unread(_)) {
+            if !matches!(came.0, EnvResponse::Unreadable(_)) {
                 break;
             }
-            came = self.exchange(id, operation, ask);
+            came = self.exchange_request(id, operation, ask);
         }
         came
     }
 
     /// One ask, as one request, and what came of it when.
-    fn exchange(&mut self, id: &OperationId, operation: &Operation, ask: &Ask) -> (Answer, u64) {
-        let command = match hand::command(ask) {
+    fn exchange_request(&mut self, id: &OperationId, operation: &Operation, ask: &EnvRequest) -> (EnvResponse, u64) {
+        let command = match actuator::command_for(ask) {
             Ok(command) => command,
             Err(unsent) => return (*unsent, self.stage.now_ms),
         };
@@ -535,102 +538,107 @@ impl<'l> Life<'l> {
         if ask.is_mutation() {
             self.check_send(id, &request, vmid);
         }
-        let came = self.stage.carry(&request, vmid);
-        let snapshot = self.snapshot(ask, operation);
-        let read = came.answer.and_then(|answer| recall::decode(&command, &answer));
-        let (time, at_ms) = self.time(hand::clock(ask, &read), vmid, came.at_ms);
-        let answer = hand::answer(&self.caller, ask, read, time);
+        let came = self.stage.carry_request(&request, vmid);
+        let snapshot = self.take_snapshot(ask, operation);
+        let read = came.answer.and_then(|answer| decode_cache::decode_cached(&command, &answer));
+        let (time, at_ms) = self.read_clock(actuator::clock_command(ask, &read), vmid, came.at_ms);
+        let answer = actuator::interpret_response(&self.caller, ask, read, time);
         let answer = self.with_foreign_tasks(ask, answer);
-        if let Answer::Sent(sent) = &answer {
-            self.oracle.answered(id, sent, came.has_effect);
-            self.saw_sent(sent);
+        if let EnvResponse::Sent(sent) = &answer {
+            self.oracle.on_answer(id, sent, came.has_effect);
+            self.note_send_result(sent);
         } else {
-            self.oracle.read(id, ask, &answer, snapshot);
+            self.oracle.on_read(id, ask, &answer, snapshot);
         }
         (answer, at_ms)
     }
 
     /// What came of reading a clock, where one has to be read, and when both answers are there.
-    fn time(&mut self, clock: Option<codec::Command>, vmid: u32, at_ms: u64) -> (Option<Result<codec::Event, Failure>>, u64) {
+    fn read_clock(
+        &mut self,
+        clock: Option<codec::ProxmoxCommand>,
+        vmid: u32,
+        at_ms: u64,
+    ) -> (Option<Result<codec::ProxmoxEvent, ProxmoxFailure>>, u64) {
         let Some(command) = clock else { return (None, at_ms) };
-        let came = self.stage.carry(&codec::encode(&command), vmid);
-        (Some(came.answer.and_then(|answer| recall::decode(&command, &answer))), at_ms.max(came.at_ms))
+        let came = self.stage.carry_request(&codec::encode(&command), vmid);
+        (Some(came.answer.and_then(|answer| decode_cache::decode_cached(&command, &answer))), at_ms.max(came.at_ms))
     }
 
     fn check_send(&mut self, id: &OperationId, request: &codec::HttpRequest, vmid: u32) {
-        let history = self.history(id);
+        let history = self.load_history(id);
         let at_work = self.stage.tasks_at_work(vmid);
-        match Mutation::of(request.path(), request.form().unwrap_or("")) {
-            Some(mutation) => self.oracle.sends(id, &mutation, history.as_ref(), at_work, self.stage.now_ms),
-            None => self.oracle.broken_by("S12", format!("{id} sends {}", request.path())),
+        match ParsedMutation::parse(request.path(), request.form().unwrap_or("")) {
+            Some(mutation) => self.oracle.on_send(id, &mutation, history.as_ref(), at_work, self.stage.now_ms),
+            None => self.oracle.report("S12", format!("{id} sends {}", request.path())),
         }
-        self.oracle.rests_on(id, self.stage.now_ms - self.slept_ms);
+        self.oracle.check_freshness(id, self.stage.now_ms - self.slept_ms);
     }
 
     /// What is on the disk. A store that has stopped tells nobody, and what it has is there all the same.
-    fn history(&self, id: &OperationId) -> Option<History> {
+    fn load_history(&self, id: &OperationId) -> Option<OperationHistory> {
         let read = |store: &MemoryStore| store.operation(id.clone()).now_or_never().and_then(Result::ok);
         read(&self.store).or_else(|| read(&self.store.crash())).flatten()
     }
 
-    fn snapshot(&self, ask: &Ask, operation: &Operation) -> Option<super::stage::Snapshot> {
+    fn take_snapshot(&self, ask: &EnvRequest, operation: &Operation) -> Option<super::stage::TruthSnapshot> {
         let vmid = operation.guest.vmid.get();
         match ask {
-            Ask::Cluster => {
-                let node = self.drive.state(&operation.id).map_or(&operation.guest.node, |state| &state.place().node);
-                Some(self.stage.membership(node.as_str()))
+            EnvRequest::Cluster => {
+                let node = self.run_machine.operation_state(&operation.id).map_or(&operation.guest.node, |state| &state.address().node);
+                Some(self.stage.cluster_snapshot(node.as_str()))
             }
-            Ask::Status(place) | Ask::Config(place) => Some(self.stage.snapshot(place.node.as_str(), vmid)),
+            EnvRequest::Status(place) | EnvRequest::Config(place) => Some(self.stage.guest_snapshot(place.node.as_str(), vmid)),
             _ => None,
         }
     }
 
     /// With the bug, every task of the guest is one of ours.
-    fn with_foreign_tasks(&self, ask: &Ask, answer: Answer) -> Answer {
-        let (Some(Bug::AdoptForeignTask), Ask::Tasks { place, .. }) = (self.bug, ask) else { return answer };
+    fn with_foreign_tasks(&self, ask: &EnvRequest, answer: EnvResponse) -> EnvResponse {
+        let (Some(PlantedBug::AdoptForeignTask), EnvRequest::Tasks { address: place, .. }) = (self.bug, ask) else { return answer };
         let foreign = self.stage.foreign_tasks(place.vmid.get()).pop().and_then(|upid| TaskId::new(&upid));
-        let as_ours = |task| TaskSeen { task, ended_age_secs: None, is_ours: true };
-        foreign.map_or(answer, |task| Answer::Tasks(vec![as_ours(task)]))
+        let as_ours = |task| ObservedTask { task, ended_age_secs: None, is_ours: true };
+        foreign.map_or(answer, |task| EnvResponse::Tasks(vec![as_ours(task)]))
     }
 
-    fn saw_sent(&mut self, sent: &Sent) {
-        self.stage.sometimes(match sent {
-            Sent::Task(_) => "a change became a task",
-            Sent::Done => "a change was done at once",
-            Sent::No(_) => "a change was turned down",
-            Sent::NotDelivered(_) => "a change was not delivered",
-            Sent::MayHaveRun(_) => "a change may have run",
+    fn note_send_result(&mut self, sent: &SendResult) {
+        self.stage.note_reached(match sent {
+            SendResult::Task(_) => "a change became a task",
+            SendResult::Done => "a change was done at once",
+            SendResult::Rejected(_) => "a change was turned down",
+            SendResult::NotDelivered(_) => "a change was not delivered",
+            SendResult::MaybeExecuted(_) => "a change may have run",
         });
     }
 
-    fn ended(&mut self, state: &operation::State) {
-        let (id, Some(outcome)) = (&state.operation().id, state.ended()) else { return };
-        let outcome = &bugs::outcome(self.bug, outcome.clone());
+    fn finish_operation(&mut self, state: &operation::OperationState) {
+        let (id, Some(outcome)) = (&state.operation().id, state.outcome()) else { return };
+        let outcome = &planted_bugs::buggy_outcome(self.bug, outcome.clone());
         let code = outcome.code().map_or("", |code| code.as_str());
-        self.stage.tell(format_args!("{id}: {} {code}", outcome.end().word()));
-        self.stage.ended(outcome, state.is_recovered());
-        let was_held = self.history(id).is_some_and(|history| history.progress().end == Some(End::Held));
+        self.stage.trace_line(format_args!("{id}: {} {code}", outcome.end().word()));
+        self.stage.note_end(outcome, state.is_recovered());
+        let was_held = self.load_history(id).is_some_and(|history| history.progress().end == Some(OperationEnd::Held));
         if was_held && code == "not-carried-out" {
-            self.stage.sometimes("given up by a later reading");
+            self.stage.note_reached("given up by a later reading");
         }
-        let is_escalated = self.bug == Some(Bug::Escalate) && code == "shutdown-timeout";
-        if let Some(change) = bugs::escalated(&state.operation().step.change).filter(|_| is_escalated) {
-            let ask = Ask::Send { place: state.place().clone(), change, revision: None };
-            let _ = self.exchange(id, state.operation(), &ask);
+        let is_escalated = self.bug == Some(PlantedBug::Escalate) && code == "shutdown-timeout";
+        if let Some(change) = planted_bugs::escalate_shutdown(&state.operation().step.change).filter(|_| is_escalated) {
+            let ask = EnvRequest::Send { address: state.address().clone(), change, revision: None };
+            let _ = self.exchange_request(id, state.operation(), &ask);
         }
-        let at_work = if outcome.end() == End::Failed { self.stage.tasks_at_work(state.operation().guest.vmid.get()) } else { 0 };
+        let at_work = if outcome.end() == OperationEnd::Failed { self.stage.tasks_at_work(state.operation().guest.vmid.get()) } else { 0 };
         let vmid = state.operation().guest.vmid.get();
-        self.oracle.given_up(id, outcome, || self.stage.own_tasks(vmid), self.stage.now_ms);
-        self.oracle.ended(id, outcome, state.is_recorded(), at_work);
+        self.oracle.on_given_up(id, outcome, || self.stage.own_tasks(vmid), self.stage.now_ms);
+        self.oracle.on_end(id, outcome, state.is_recorded(), at_work);
     }
 }
 
-fn word(record: &Record) -> String {
+fn record_word(record: &JournalRecord) -> String {
     match record {
-        Record::Intent { .. } => "intent".into(),
-        Record::Sending { .. } => "mark".into(),
-        Record::Tasked { task, .. } => format!("task {task}"),
-        Record::Ended { outcome, .. } => format!("end {}", outcome.end().word()),
-        Record::Resolved { resolution, .. } => format!("resolved {}", resolution.word()),
+        JournalRecord::Intent { .. } => "intent".into(),
+        JournalRecord::Sending { .. } => "mark".into(),
+        JournalRecord::TaskStarted { task, .. } => format!("task {task}"),
+        JournalRecord::Ended { outcome, .. } => format!("end {}", outcome.end().word()),
+        JournalRecord::Resolved { resolution, .. } => format!("resolved {}", resolution.word()),
     }
 }

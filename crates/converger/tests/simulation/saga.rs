@@ -8,13 +8,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use converger_lab::Kind as Of;
+use converger_lab::LabGuestKind as Of;
 use serde_json::Value as Json;
 
-use super::harm::{Harm, Kind, Moment};
-use super::oracle::Violation;
-use super::scene::{self, Scene};
-use super::story::{Told, Undone, published_undo, tell_of, tell_there_and_back};
+use super::faults::{FaultKind, FaultTrigger, ScheduledFault};
+use super::oracle::RuleViolation;
+use super::setup::{self, SimulationSetup};
+use super::simulation::{SimulationResult, UndoResult, published_undo, simulate_setup, simulate_undo};
 
 /// The kinds of guests and operations, with what is sent for each. A virtual machine that is declared with a hard stop is restarted by a
 /// stop and a start; a container is never restarted, because all that can be declared of one takes effect at once.
@@ -34,9 +34,9 @@ pub(crate) const SAGAS: [(Of, &str, &[&str]); 12] = [
 ];
 
 /// What must be played of every saga.
-const WORDS: [&str; 7] = ["failed", "crashed before", "crashed after", "crashed again", "power lost", "not written", "repeated"];
+const REQUIRED_EFFECTS: [&str; 7] = ["failed", "crashed before", "crashed after", "crashed again", "power lost", "not written", "repeated"];
 /// Of those that have one, their task fails, hangs, is killed and warns.
-const OF_A_TASK: &str = "task failed";
+const TASK_FAILED: &str = "task failed";
 /// Of those that take a guest down to start it again, the start fails.
 const START_FAILED: &str = "start failed";
 const RESTARTS: [&str; 2] = ["reboot", "restart"];
@@ -44,7 +44,7 @@ const UNDONE: &str = "undone";
 
 /// Writes that the codec knows and no saga plays, and why: none of them is an operation yet, so that there is nothing to record, recover or
 /// undo. How each is encoded, decoded and proven is tested at the hand, against the lab.
-pub(crate) const NOT_PLAYED: [(&str, &str); 7] = [
+pub(crate) const UNPLAYED_WRITES: [(&str, &str); 7] = [
     ("SnapshotCreate", "nothing that can be declared has snapshots; they come with the actions of a person"),
     ("SnapshotDelete", "as for making one; it takes data away, and needs a signed approval"),
     ("SnapshotRollback", "as for making one; it takes data away, and needs a signed approval"),
@@ -56,7 +56,7 @@ pub(crate) const NOT_PLAYED: [(&str, &str); 7] = [
 
 /// So many stories with how many commands were told, and what was wrong.
 #[derive(Default)]
-pub(crate) struct Sagas {
+pub(crate) struct SagaResults {
     pub(crate) stories: u64,
     pub(crate) sends: u64,
     /// How often each thing took effect, by saga.
@@ -67,109 +67,127 @@ pub(crate) struct Sagas {
 }
 
 /// All of them.
-pub(crate) fn sagas() -> Sagas {
-    let mut sagas = Sagas::default();
+pub(crate) fn run_sagas() -> SagaResults {
+    let mut sagas = SagaResults::default();
     for (kind, step, sent) in SAGAS {
-        sagas.of(kind, step, sent);
-        sagas.repeated(kind, step);
-        let undo = way_back(kind, step);
+        sagas.run_saga(kind, step, sent);
+        sagas.check_repeated_request(kind, step);
+        let undo = published_inverse(kind, step);
         if let Some(undo) = &undo {
-            sagas.undone(kind, step, undo);
+            sagas.check_undo(kind, step, undo);
         }
-        sagas.lacks(kind, step, undo.is_some());
+        sagas.check_coverage(kind, step, undo.is_some());
     }
     sagas
 }
 
 /// What plan.json publishes as the way back, where it has one step and something undoes it. Of a restart each step is played by itself.
-fn way_back(kind: Of, step: &str) -> Option<Json> {
-    let [undo] = <[Json; 1]>::try_from(published_undo(scene::single(kind, step))).ok()?;
+fn published_inverse(kind: Of, step: &str) -> Option<Json> {
+    let [undo] = <[Json; 1]>::try_from(published_undo(setup::single_guest(kind, step))).ok()?;
     undo.get("change").is_some().then_some(undo)
 }
 
-fn titled(kind: Of, step: &str) -> String {
+fn saga_title(kind: Of, step: &str) -> String {
     format!("{kind:?} {step}")
 }
 
-impl Sagas {
-    fn of(&mut self, kind: Of, step: &str, sent: &[&str]) {
-        let (saga, scene) = (titled(kind, step), || scene::single(kind, step));
-        let calm = tell_of(scene(), Vec::new(), 1);
-        let (commands, requests, sends) = (calm.commands, calm.early, calm.sends);
-        self.add(&saga, &calm, sends);
+impl SagaResults {
+    fn run_saga(&mut self, kind: Of, step: &str, sent: &[&str]) {
+        let (saga, scene) = (saga_title(kind, step), || setup::single_guest(kind, step));
+        let calm = simulate_setup(scene(), Vec::new(), 1);
+        let (commands, requests, sends) = (calm.commands, calm.early_requests, calm.sends);
+        self.add_result(&saga, &calm, sends);
         let verbs: Vec<&str> = calm.sent.iter().map(|(_, verb)| verb.as_str()).collect();
         if verbs != sent {
             self.wrong.push(format!("{saga}: {verbs:?} is sent for it, and not {sent:?}"));
         }
         for at in 1..=commands {
-            for (death, word) in [(Kind::CrashBefore, "crashed before"), (Kind::CrashAfter, "crashed after")] {
-                self.death(&saga, word, &scene, Harm::at(death, Moment::Command(at)), sends);
+            for (death, word) in [(FaultKind::CrashBefore, "crashed before"), (FaultKind::CrashAfter, "crashed after")] {
+                self.check_death(&saga, word, &scene, ScheduledFault::at(death, FaultTrigger::Command(at)), sends);
             }
-            self.told(&saga, "power lost", scene(), vec![Harm::at(Kind::PowerLost, Moment::Command(at))], sends);
-            for fault in [Kind::StoreFull, Kind::SyncLost, Kind::SyncLostWritten] {
-                self.told(&saga, "not written", scene(), vec![Harm::at(fault, Moment::Command(at))], sends);
+            self.check_with_faults(
+                &saga,
+                "power lost",
+                scene(),
+                vec![ScheduledFault::at(FaultKind::PowerLost, FaultTrigger::Command(at))],
+                sends,
+            );
+            for fault in [FaultKind::StoreFull, FaultKind::SyncLost, FaultKind::SyncLostWritten] {
+                self.check_with_faults(&saga, "not written", scene(), vec![ScheduledFault::at(fault, FaultTrigger::Command(at))], sends);
             }
         }
         for at in 1..=requests {
-            for wire in Kind::of_the_wire() {
-                self.told(&saga, "failed", scene(), vec![Harm::at(wire, Moment::Request(at))], sends);
+            for wire in FaultKind::wire_kinds() {
+                self.check_with_faults(&saga, "failed", scene(), vec![ScheduledFault::at(wire, FaultTrigger::Request(at))], sends);
             }
         }
-        for task in [Kind::TaskFails, Kind::TaskHangs, Kind::TaskWarns] {
-            self.told(&saga, OF_A_TASK, scene(), vec![Harm::at(task, Moment::BeforeSend)], sends);
+        for task in [FaultKind::TaskFails, FaultKind::TaskHangs, FaultKind::TaskWarns] {
+            self.check_with_faults(&saga, TASK_FAILED, scene(), vec![ScheduledFault::at(task, FaultTrigger::BeforeSend)], sends);
         }
-        self.told(&saga, OF_A_TASK, scene(), vec![Harm::at(Kind::TaskKilled, Moment::AfterSend)], sends);
+        self.check_with_faults(
+            &saga,
+            TASK_FAILED,
+            scene(),
+            vec![ScheduledFault::at(FaultKind::TaskKilled, FaultTrigger::AfterSend)],
+            sends,
+        );
         if RESTARTS.contains(&step) {
             self.left_down(&saga, &scene, commands, sends);
         }
     }
 
     /// The guest goes down for its restart and cannot start again; the process dies before and after each command of that.
-    fn left_down(&mut self, saga: &str, scene: &dyn Fn() -> Scene, commands: u64, sends: u64) {
-        let few = || Harm::at(Kind::FewCpus, Moment::BeforeSend);
-        self.told(saga, START_FAILED, scene(), vec![few()], sends);
+    fn left_down(&mut self, saga: &str, scene: &dyn Fn() -> SimulationSetup, commands: u64, sends: u64) {
+        let few = || ScheduledFault::at(FaultKind::FewCpus, FaultTrigger::BeforeSend);
+        self.check_with_faults(saga, START_FAILED, scene(), vec![few()], sends);
         for at in 1..=commands {
-            for death in [Kind::CrashBefore, Kind::CrashAfter] {
-                self.told(saga, "crashed again", scene(), vec![few(), Harm::at(death, Moment::Command(at))], sends);
+            for death in [FaultKind::CrashBefore, FaultKind::CrashAfter] {
+                self.check_with_faults(
+                    saga,
+                    "crashed again",
+                    scene(),
+                    vec![few(), ScheduledFault::at(death, FaultTrigger::Command(at))],
+                    sends,
+                );
             }
         }
     }
 
     /// The process dies, and dies again at each command of its recovery: twice is once.
-    fn death(&mut self, saga: &str, word: &'static str, scene: &dyn Fn() -> Scene, first: Harm, sends: u64) {
-        let Moment::Command(at) = first.moment else { return };
-        let once = tell_of(scene(), vec![first.clone()], 2);
-        self.count(saga, word, once.struck.contains(&first.kind));
-        self.add(&format!("{saga}: {:?} {at}", first.kind), &once, sends);
+    fn check_death(&mut self, saga: &str, word: &'static str, scene: &dyn Fn() -> SimulationSetup, first: ScheduledFault, sends: u64) {
+        let FaultTrigger::Command(at) = first.trigger else { return };
+        let once = simulate_setup(scene(), vec![first.clone()], 2);
+        self.count_effect(saga, word, once.struck.contains(&first.kind));
+        self.add_result(&format!("{saga}: {:?} {at}", first.kind), &once, sends);
         for again in at + 1..=once.commands {
-            for death in [Kind::CrashBefore, Kind::CrashAfter] {
-                let second = Harm::at(death, Moment::Command(again));
-                self.told(saga, "crashed again", scene(), vec![first.clone(), second], sends);
+            for death in [FaultKind::CrashBefore, FaultKind::CrashAfter] {
+                let second = ScheduledFault::at(death, FaultTrigger::Command(again));
+                self.check_with_faults(saga, "crashed again", scene(), vec![first.clone(), second], sends);
             }
         }
     }
 
     /// The same request is asked for again after each death, and is not carried out a second time (G13).
-    fn repeated(&mut self, kind: Of, step: &str) {
-        let saga = titled(kind, step);
-        let scene = || Scene { is_one_shot: true, ..scene::single(kind, step) };
-        let calm = tell_of(scene(), Vec::new(), 1);
+    fn check_repeated_request(&mut self, kind: Of, step: &str) {
+        let saga = saga_title(kind, step);
+        let scene = || SimulationSetup { is_one_shot: true, ..setup::single_guest(kind, step) };
+        let calm = simulate_setup(scene(), Vec::new(), 1);
         for at in 1..=calm.commands {
-            for death in [Kind::CrashBefore, Kind::CrashAfter] {
-                let told = tell_of(scene(), vec![Harm::at(death, Moment::Command(at))], 3);
-                self.count(&saga, "repeated", told.seen.contains(&"a request was repeated"));
-                self.add(&format!("{saga}, once: {death:?} {at}"), &told, calm.sends);
+            for death in [FaultKind::CrashBefore, FaultKind::CrashAfter] {
+                let told = simulate_setup(scene(), vec![ScheduledFault::at(death, FaultTrigger::Command(at))], 3);
+                self.count_effect(&saga, "repeated", told.seen.contains(&"a request was repeated"));
+                self.add_result(&format!("{saga}, once: {death:?} {at}"), &told, calm.sends);
             }
         }
     }
 
     /// Undone twice is undone once, wherever the process dies on the way back, twice too (S21).
-    fn undone(&mut self, kind: Of, step: &str, undo: &Json) {
-        let saga = titled(kind, step);
-        let back = || scene::undone(kind, step, undo).unwrap_or_else(|| panic!("{undo} cannot be asked for"));
-        let tell = |harms: &[(Kind, u64)]| tell_there_and_back(scene::single(kind, step), back(), harms);
+    fn check_undo(&mut self, kind: Of, step: &str, undo: &Json) {
+        let saga = saga_title(kind, step);
+        let back = || setup::undo_setup(kind, step, undo).unwrap_or_else(|| panic!("{undo} cannot be asked for"));
+        let tell = |harms: &[(FaultKind, u64)]| simulate_undo(setup::single_guest(kind, step), back(), harms);
         let calm = tell(&[]);
-        self.add_undone(&saga, "", &calm);
+        self.add_undo_result(&saga, "", &calm);
         let published = undo["change"].as_str().map(|word| word.trim_end_matches(".set")).into_iter().map(str::to_owned).collect();
         if calm.sent != published {
             self.wrong.push(format!("{saga}, undone: {:?} is sent, and {published:?} is published", calm.sent));
@@ -178,21 +196,21 @@ impl Sagas {
             self.wrong.push(format!("{saga}, undone: nothing was done on the way back before everything healed"));
         }
         for at in 1..=calm.commands {
-            for death in [Kind::CrashBefore, Kind::CrashAfter] {
-                self.add_undone(&saga, &format!(": {death:?} {at}"), &tell(&[(death, at)]));
-                let twice = [(death, at), (Kind::CrashAfter, at + 2)];
-                self.add_undone(&saga, &format!(": {death:?} {at} and later"), &tell(&twice));
+            for death in [FaultKind::CrashBefore, FaultKind::CrashAfter] {
+                self.add_undo_result(&saga, &format!(": {death:?} {at}"), &tell(&[(death, at)]));
+                let twice = [(death, at), (FaultKind::CrashAfter, at + 2)];
+                self.add_undo_result(&saga, &format!(": {death:?} {at} and later"), &tell(&twice));
             }
         }
     }
 
-    fn add_undone(&mut self, saga: &str, name: &str, told: &Undone) {
+    fn add_undo_result(&mut self, saga: &str, name: &str, told: &UndoResult) {
         self.stories += 1;
         self.sends += told.sends.iter().sum::<u64>();
         let [before, once, twice] = &told.seen;
         let [done, undone, again] = told.sends;
-        self.count(saga, UNDONE, undone > 0);
-        if let Some(Violation { rule, text }) = &told.violation {
+        self.count_effect(saga, UNDONE, undone > 0);
+        if let Some(RuleViolation { rule, text }) = &told.violation {
             self.wrong.push(format!("{saga}, undone{name}: {rule} {text}"));
         }
         if before != once || once != twice || done != 1 || !(1..=2).contains(&undone) || again != 0 {
@@ -201,25 +219,25 @@ impl Sagas {
     }
 
     /// The story with these harms, of which the last one is what the word is about.
-    fn told(&mut self, saga: &str, word: &'static str, scene: Scene, harms: Vec<Harm>, sends: u64) {
-        let name: Vec<String> = harms.iter().map(|harm| format!("{:?} {:?}", harm.kind, harm.moment)).collect();
-        let told = tell_of(scene, harms.clone(), 3);
-        self.count(saga, word, harms.last().is_some_and(|harm| told.struck.contains(&harm.kind)));
-        self.add(&format!("{saga}: {}", name.join(", ")), &told, sends);
+    fn check_with_faults(&mut self, saga: &str, word: &'static str, scene: SimulationSetup, harms: Vec<ScheduledFault>, sends: u64) {
+        let name: Vec<String> = harms.iter().map(|harm| format!("{:?} {:?}", harm.kind, harm.trigger)).collect();
+        let told = simulate_setup(scene, harms.clone(), 3);
+        self.count_effect(saga, word, harms.last().is_some_and(|harm| told.struck.contains(&harm.kind)));
+        self.add_result(&format!("{saga}: {}", name.join(", ")), &told, sends);
     }
 
-    fn count(&mut self, saga: &str, word: &'static str, took_effect: bool) {
+    fn count_effect(&mut self, saga: &str, word: &'static str, took_effect: bool) {
         if took_effect {
             *self.played.entry(saga.to_owned()).or_default().entry(word).or_default() += 1;
         }
     }
 
     /// Nothing is sent more often than it would be undisturbed, and once more for each life in which it did not arrive.
-    fn add(&mut self, name: &str, told: &Told, sends: u64) {
+    fn add_result(&mut self, name: &str, told: &SimulationResult, sends: u64) {
         self.stories += 1;
         self.sends += told.sends;
         self.sent.extend(told.sent.iter().cloned());
-        if let Some(Violation { rule, text }) = &told.violation {
+        if let Some(RuleViolation { rule, text }) = &told.violation {
             self.wrong.push(format!("{name}: {rule} {text}"));
         }
         if told.sends > 2 * sends {
@@ -228,26 +246,26 @@ impl Sagas {
     }
 
     /// What should have been played of a saga and was not.
-    fn lacks(&mut self, kind: Of, step: &str, can_be_undone: bool) {
-        let saga = titled(kind, step);
+    fn check_coverage(&mut self, kind: Of, step: &str, can_be_undone: bool) {
+        let saga = saga_title(kind, step);
         let own = can_be_undone.then_some(UNDONE);
         // A config is written at once.
-        let task = (!step.starts_with("config")).then_some(OF_A_TASK);
+        let task = (!step.starts_with("config")).then_some(TASK_FAILED);
         let played = self.played.get(&saga).cloned().unwrap_or_default();
         let start = RESTARTS.contains(&step).then_some(START_FAILED);
-        let lacking = WORDS.into_iter().chain(own).chain(task).chain(start).filter(|word| !played.contains_key(word));
+        let lacking = REQUIRED_EFFECTS.into_iter().chain(own).chain(task).chain(start).filter(|word| !played.contains_key(word));
         self.wrong.extend(lacking.map(|word| format!("{saga}: never {word}")));
     }
 }
 
 /// Whether it is found that a plan publishes another way back than its own.
 #[cfg(test)]
-pub(crate) fn finds_wrong_ways_back() -> [bool; 2] {
+pub(crate) fn detects_wrong_inverses() -> [bool; 2] {
     let to_another_value = serde_json::json!({ "change": "config.set", "fields": { "cores": 3 } });
     let nowhere = serde_json::json!({ "change": "start" });
     [("config.set", to_another_value), ("start", nowhere)].map(|(step, undo)| {
-        let mut sagas = Sagas::default();
-        sagas.undone(Of::Qemu, step, &undo);
+        let mut sagas = SagaResults::default();
+        sagas.check_undo(Of::Qemu, step, &undo);
         !sagas.wrong.is_empty()
     })
 }

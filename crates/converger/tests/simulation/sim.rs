@@ -3,18 +3,18 @@
 //!
 //! What never enters: threads, real time, sockets and files inside of a story; a run spreads seeds over threads.
 
-mod book;
-mod bugs;
-mod harm;
+mod decode_cache;
+mod faults;
+mod interleaving;
+mod ledger_agreement;
 mod oracle;
+mod planted_bugs;
 mod process;
-mod recall;
 mod saga;
-mod scene;
+mod setup;
+mod simulation;
 mod stage;
-mod story;
 mod trace;
-mod turns;
 #[path = "../../../converger-adapters/tests/lab/wire.rs"]
 mod wire;
 
@@ -24,37 +24,37 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+pub(crate) use faults::FaultKind;
 #[cfg(test)]
-pub(crate) use book::found_in_wrong_ones;
-pub(crate) use bugs::Bug;
-pub(crate) use harm::Kind;
+pub(crate) use faults::drawn_fault_names;
+use interleaving::{INTERLEAVED_SCHEDULES, run_alone, run_interleaved};
 #[cfg(test)]
-pub(crate) use harm::drawn;
-pub(crate) use oracle::Violation;
+pub(crate) use ledger_agreement::check_altered_ledgers;
+pub(crate) use oracle::RuleViolation;
+pub(crate) use planted_bugs::PlantedBug;
 #[cfg(test)]
-pub(crate) use saga::finds_wrong_ways_back;
-pub(crate) use saga::{NOT_PLAYED, SAGAS, sagas};
+pub(crate) use saga::detects_wrong_inverses;
+pub(crate) use saga::{SAGAS, UNPLAYED_WRITES, run_sagas};
+pub(crate) use simulation::SimulationResult;
+use simulation::{AUDIT_INTERVAL, simulate};
 pub(crate) use stage::ENDS;
-pub(crate) use story::Told;
-use story::{CLOSELY_ONE_IN, tell};
-use turns::{IN_TURNS, alone, in_turns};
 
 /// What came of many schedules.
 #[derive(Default)]
-pub(crate) struct Tally {
+pub(crate) struct SimulationTally {
     pub(crate) schedules: u64,
     /// All hashes, in an order-free sum.
     pub(crate) hash: u64,
     pub(crate) sends: u64,
     pub(crate) requests: u64,
-    pub(crate) struck: BTreeMap<Kind, u64>,
+    pub(crate) struck: BTreeMap<FaultKind, u64>,
     pub(crate) seen: BTreeMap<&'static str, u64>,
     /// What went wrong, by seed.
-    pub(crate) violations: BTreeMap<u64, Violation>,
+    pub(crate) violations: BTreeMap<u64, RuleViolation>,
 }
 
-impl Tally {
-    fn add(&mut self, seed: u64, told: Told) {
+impl SimulationTally {
+    fn add(&mut self, seed: u64, told: SimulationResult) {
         self.schedules += 1;
         self.hash = self.hash.wrapping_add(told.hash.wrapping_mul(seed | 1));
         self.sends += told.sends;
@@ -70,7 +70,7 @@ impl Tally {
         }
     }
 
-    fn join(&mut self, other: Self) {
+    fn merge(&mut self, other: Self) {
         self.schedules += other.schedules;
         self.hash = self.hash.wrapping_add(other.hash);
         self.sends += other.sends;
@@ -85,12 +85,12 @@ impl Tally {
     }
 
     /// What never happened and should have.
-    pub(crate) fn missing(&self) -> Vec<String> {
-        let kinds = Kind::ALL.iter().filter(|kind| !self.struck.contains_key(kind)).map(|kind| format!("harm {kind:?}"));
+    pub(crate) fn missing_events(&self) -> Vec<String> {
+        let kinds = FaultKind::ALL.iter().filter(|kind| !self.struck.contains_key(kind)).map(|kind| format!("harm {kind:?}"));
         let states = STATES.iter().chain(ENDS).filter(|state| !self.seen.contains_key(*state)).map(|state| format!("state `{state}`"));
-        let closely = self.seen.get(PLAYED_AGAIN).copied().unwrap_or(0) + self.violations.len() as u64;
-        let too_few = self.schedules / CLOSELY_ONE_IN;
-        let looks = (closely < too_few).then(|| format!("a close look at one in {CLOSELY_ONE_IN}: {closely} of {}", self.schedules));
+        let closely = self.seen.get(LEDGER_REPLAYED).copied().unwrap_or(0) + self.violations.len() as u64;
+        let too_few = self.schedules / AUDIT_INTERVAL;
+        let looks = (closely < too_few).then(|| format!("a close look at one in {AUDIT_INTERVAL}: {closely} of {}", self.schedules));
         kinds.chain(states).chain(looks).collect()
     }
 }
@@ -99,7 +99,7 @@ impl Tally {
 const PANIC: &str = "panic";
 
 /// What is told of a schedule that was looked at closely.
-pub(crate) const PLAYED_AGAIN: &str = "a ledger played again";
+pub(crate) const LEDGER_REPLAYED: &str = "a ledger played again";
 
 /// States that a long run must have reached.
 const STATES: &[&str] = &[
@@ -134,45 +134,45 @@ const STATES: &[&str] = &[
     "the plan is over its limits",
     "no reading",
     "a guest converged after healing",
-    PLAYED_AGAIN,
+    LEDGER_REPLAYED,
     "a guest is refused after healing",
 ];
 
 /// The story of a seed. One that ends in a panic broke a rule too, and its seed is told.
-pub(crate) fn told(seed: u64, bug: Option<Bug>, keeps_lines: bool) -> Told {
-    caught(seed, || alone(tell(seed, bug, keeps_lines)))
+pub(crate) fn simulate_seed(seed: u64, bug: Option<PlantedBug>, keeps_lines: bool) -> SimulationResult {
+    catch_panic(seed, || run_alone(simulate(seed, bug, keeps_lines)))
 }
 
 /// What is left of a story that may end in a panic: nothing of it is used any more, so that it does not matter how it was left.
-pub(crate) fn caught(seed: u64, story: impl FnOnce() -> Told) -> Told {
-    catch_unwind(AssertUnwindSafe(story)).unwrap_or_else(|cause| panicked(seed, &*cause))
+pub(crate) fn catch_panic(seed: u64, story: impl FnOnce() -> SimulationResult) -> SimulationResult {
+    catch_unwind(AssertUnwindSafe(story)).unwrap_or_else(|cause| panic_result(seed, &*cause))
 }
 
-fn panicked(seed: u64, cause: &(dyn Any + Send)) -> Told {
+fn panic_result(seed: u64, cause: &(dyn Any + Send)) -> SimulationResult {
     let said = cause.downcast_ref::<String>().map(String::as_str).or_else(|| cause.downcast_ref::<&str>().copied());
     let text = said.unwrap_or("without a word").to_owned();
     eprintln!("seed {seed} ended in a panic: {text}");
-    Told { violation: Some(Violation { rule: PANIC, text }), ..Told::default() }
+    SimulationResult { violation: Some(RuleViolation { rule: PANIC, text }), ..SimulationResult::default() }
 }
 
 /// Tells the stories of these seeds, on so many threads.
-pub(crate) fn run(first: u64, schedules: u64, threads: usize, bug: Option<Bug>) -> Tally {
+pub(crate) fn simulate_schedules(first: u64, schedules: u64, threads: usize, bug: Option<PlantedBug>) -> SimulationTally {
     let next = AtomicU64::new(first);
-    let all = Mutex::new(Tally::default());
+    let all = Mutex::new(SimulationTally::default());
     std::thread::scope(|scope| {
         for _ in 0..threads.max(1) {
             scope.spawn(|| {
-                let mut own = Tally::default();
+                let mut own = SimulationTally::default();
                 loop {
-                    let from = next.fetch_add(IN_TURNS, Ordering::Relaxed);
-                    let to = (from + IN_TURNS).min(first + schedules);
+                    let from = next.fetch_add(INTERLEAVED_SCHEDULES, Ordering::Relaxed);
+                    let to = (from + INTERLEAVED_SCHEDULES).min(first + schedules);
                     if from >= to {
                         break;
                     }
-                    in_turns(from..to, bug, &mut own);
+                    run_interleaved(from..to, bug, &mut own);
                 }
                 if let Ok(mut all) = all.lock() {
-                    all.join(own);
+                    all.merge(own);
                 }
             });
         }
@@ -181,7 +181,8 @@ pub(crate) fn run(first: u64, schedules: u64, threads: usize, bug: Option<Bug>) 
 }
 
 /// The first seed whose story shows the bug by a rule that it breaks, within so many.
-pub(crate) fn find(bug: Bug, schedules: u64) -> Option<(u64, Violation)> {
-    let shows = |seed: u64| told(seed, Some(bug), false).violation.filter(|violation| bug.rules().contains(&violation.rule));
+pub(crate) fn find_bug(bug: PlantedBug, schedules: u64) -> Option<(u64, RuleViolation)> {
+    let shows =
+        |seed: u64| simulate_seed(seed, Some(bug), false).violation.filter(|violation| bug.violated_rules().contains(&violation.rule));
     (0..schedules).find_map(|seed| shows(seed).map(|violation| (seed, violation)))
 }

@@ -5,16 +5,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use converger_adapters::proxmox::client::Exchange;
-use converger_adapters::proxmox::codec::{Cause, Command, Delivery, Event, Failure, HttpAnswer, HttpRequest, Method};
-use converger_core::apply::{BootId, End, Outcome, Uptime};
-use converger_lab::{Act, Answer, Face, Part, Request, Setting, Truth, World};
+use converger_adapters::proxmox::client::ProxmoxTransport;
+use converger_adapters::proxmox::codec::{
+    Delivery, FailureCause, HttpMethod, HttpRequest, HttpResponse, ProxmoxCommand, ProxmoxEvent, ProxmoxFailure,
+};
+use converger_core::apply::{BootId, OperationEnd, Outcome, Uptime};
+use converger_lab::{GuestTruth, LabRequest, LabResponse, NodeService, TlsIdentity, World, WorldEvent, WorldSpec};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::harm::{self, Blow, Harm, Kind, Moment};
-use super::recall;
-use super::scene::{OTHER, TOKEN};
-use super::trace::Trace;
+use super::decode_cache;
+use super::faults::{self, FaultEffect, FaultKind, FaultTrigger, ScheduledFault};
+use super::setup::{OTHER_TOKEN, TOKEN};
+use super::trace::SimulationTrace;
 use super::wire;
 
 /// Codes of ends that must be reached sometimes.
@@ -49,22 +51,22 @@ pub(crate) const ENDS: &[&str] = &[
 
 /// How a guest and its cluster really were when a request was answered.
 #[derive(Clone, Debug)]
-pub(crate) struct Snapshot {
+pub(crate) struct TruthSnapshot {
     /// When that was.
     pub(crate) at_ms: u64,
     pub(crate) quorate: bool,
     /// Whether the node that was asked is there for the entry node.
     pub(crate) online: bool,
     /// The guest; none where it is not there, or hidden.
-    pub(crate) truth: Option<Truth>,
+    pub(crate) truth: Option<GuestTruth>,
 }
 
 /// What can be looked at of a guest and of a node.
-type Shown = (Option<Truth>, Vec<bool>, bool, u64);
+type VisibleState = (Option<GuestTruth>, Vec<bool>, bool, u64);
 
 /// What came of a request.
-pub(crate) struct Came {
-    pub(crate) answer: Result<HttpAnswer, Failure>,
+pub(crate) struct RequestOutcome {
+    pub(crate) answer: Result<HttpResponse, ProxmoxFailure>,
     /// When the client has it.
     pub(crate) at_ms: u64,
     /// Whether it changed the guest, or began a task.
@@ -73,14 +75,14 @@ pub(crate) struct Came {
 
 /// The world and its clock.
 #[derive(Clone)]
-pub(crate) struct Stage {
+pub(crate) struct SimulationStage {
     pub(crate) world: World,
     pub(crate) now_ms: u64,
     start_ms: u64,
     entry: String,
     /// The last request of ours.
-    request: Request,
-    harms: Vec<Harm>,
+    request: LabRequest,
+    faults: Vec<ScheduledFault>,
     /// How often our machine was started, and when last.
     boots: u64,
     booted_ms: u64,
@@ -91,36 +93,36 @@ pub(crate) struct Stage {
     requests: u64,
     commands: u64,
     /// What makes something good again, and when.
-    healing: BTreeMap<(u64, u64), Act>,
-    made: u64,
+    healing: BTreeMap<(u64, u64), WorldEvent>,
+    event_count: u64,
     /// Harms that wait for the request or the task that they hit.
-    on_wire: Vec<Kind>,
-    on_task: Vec<(Kind, u32, usize)>,
+    on_wire: Vec<FaultKind>,
+    on_task: Vec<(FaultKind, u32, usize)>,
     /// Harms to the world of which nothing was seen yet, and until when they last.
-    unseen: Vec<(Harm, Option<u64>)>,
+    unseen: Vec<(ScheduledFault, Option<u64>)>,
     /// What our way into the world shows to those who begin TLS.
-    face: Face,
+    face: TlsIdentity,
     /// Our token was once denied what it needs.
     is_revoked: bool,
     /// Whether what is asked and answered is held against the table of the API.
     is_verified: bool,
     /// What took effect.
-    pub(crate) struck: BTreeSet<Kind>,
+    pub(crate) struck: BTreeSet<FaultKind>,
     pub(crate) seen: BTreeSet<&'static str>,
-    pub(crate) trace: Trace,
+    pub(crate) trace: SimulationTrace,
 }
 
-impl Stage {
-    pub(crate) fn new(setting: &Setting, harms: Vec<Harm>, trace: Trace) -> Self {
+impl SimulationStage {
+    pub(crate) fn new(setting: &WorldSpec, harms: Vec<ScheduledFault>, trace: SimulationTrace) -> Self {
         let mut world = World::new(setting).unwrap_or_else(|error| panic!("{error}"));
-        world.keep_no_records();
+        world.disable_records();
         let mut stage = Self {
             world,
             now_ms: setting.start_ms,
             start_ms: setting.start_ms,
             entry: setting.nodes.keys().next().cloned().unwrap_or_default(),
-            request: wire::unsent(&format!("{TOKEN}=s3cret")),
-            harms,
+            request: wire::request_template(&format!("{TOKEN}=s3cret")),
+            faults: harms,
             boots: 1,
             booted_ms: setting.start_ms,
             asleep_ms: 0,
@@ -128,11 +130,11 @@ impl Stage {
             requests: 0,
             commands: 0,
             healing: BTreeMap::new(),
-            made: 0,
+            event_count: 0,
             on_wire: Vec::new(),
             on_task: Vec::new(),
             unseen: Vec::new(),
-            face: Face::Own,
+            face: TlsIdentity::Own,
             is_revoked: false,
             is_verified: true,
             struck: BTreeSet::new(),
@@ -140,35 +142,35 @@ impl Stage {
             trace,
         };
         // Long enough for every node to have told of its guests.
-        stage.pass(20_000);
+        stage.advance(20_000);
         stage
     }
 
     /// From now on nobody looks at the form of what is asked and answered.
-    pub(crate) fn unverified(self) -> Self {
+    pub(crate) fn without_verification(self) -> Self {
         Self { is_verified: false, ..self }
     }
 
-    pub(crate) fn tell(&mut self, text: fmt::Arguments<'_>) {
-        self.trace.line(self.now_ms - self.start_ms, text);
+    pub(crate) fn trace_line(&mut self, text: fmt::Arguments<'_>) {
+        self.trace.add_line(self.now_ms - self.start_ms, text);
     }
 
     /// Something that must be reached sometimes was.
-    pub(crate) fn sometimes(&mut self, what: &'static str) {
+    pub(crate) fn note_reached(&mut self, what: &'static str) {
         self.seen.insert(what);
     }
 
-    pub(crate) fn pass(&mut self, ms: u64) {
-        self.pass_to(self.now_ms + ms);
+    pub(crate) fn advance(&mut self, ms: u64) {
+        self.advance_to(self.now_ms + ms);
     }
 
     /// Time goes by, and what heals by then does so when its time has come.
-    pub(crate) fn pass_to(&mut self, now_ms: u64) {
+    pub(crate) fn advance_to(&mut self, now_ms: u64) {
         while let Some(entry) = self.healing.first_entry().filter(|entry| entry.key().0 <= now_ms) {
             let ((at_ms, _), act) = entry.remove_entry();
             self.now_ms = self.now_ms.max(at_ms);
-            self.tell(format_args!("world: {act:?}"));
-            self.act(act);
+            self.trace_line(format_args!("world: {act:?}"));
+            self.apply_event(act);
         }
         self.now_ms = self.now_ms.max(now_ms);
         self.world.advance_to(self.now_ms);
@@ -188,7 +190,7 @@ impl Stage {
     /// Our machine sleeps for so long.
     pub(crate) fn sleep(&mut self, ms: u64) {
         self.asleep_ms += ms;
-        self.pass(ms);
+        self.advance(ms);
     }
 
     /// Our machine loses its power, and starts again.
@@ -197,7 +199,7 @@ impl Stage {
     }
 
     /// Whether it did since this was last asked.
-    pub(crate) fn was_dark(&mut self) -> bool {
+    pub(crate) fn take_power_loss(&mut self) -> bool {
         std::mem::take(&mut self.is_dark)
     }
 
@@ -212,87 +214,87 @@ impl Stage {
     }
 
     /// From now on these harms wait for their moment.
-    pub(crate) fn expect(&mut self, harms: Vec<Harm>) {
-        self.harms = harms;
+    pub(crate) fn set_faults(&mut self, harms: Vec<ScheduledFault>) {
+        self.faults = harms;
     }
 
     /// How much is still to go wrong.
-    pub(crate) fn harms(&self) -> usize {
-        self.harms.len()
+    pub(crate) fn pending_fault_count(&self) -> usize {
+        self.faults.len()
     }
 
     /// Another thing that the process does to the world or to its store. What strikes the process at it.
-    pub(crate) fn command(&mut self, is_send: bool) -> Vec<Harm> {
+    pub(crate) fn count_command(&mut self, is_send: bool) -> Vec<ScheduledFault> {
         self.commands += 1;
         let now = self.commands;
-        self.take(|moment| match moment {
-            Moment::Command(at) => at <= now,
-            Moment::Sending => is_send,
-            Moment::Request(_) | Moment::BeforeSend | Moment::AfterSend => false,
+        self.take_due(|moment| match moment {
+            FaultTrigger::Command(at) => at <= now,
+            FaultTrigger::Sending => is_send,
+            FaultTrigger::Request(_) | FaultTrigger::BeforeSend | FaultTrigger::AfterSend => false,
         })
     }
 
-    fn take(&mut self, is_due: impl Fn(Moment) -> bool) -> Vec<Harm> {
+    fn take_due(&mut self, is_due: impl Fn(FaultTrigger) -> bool) -> Vec<ScheduledFault> {
         // Most of the time nothing waits.
-        if !self.harms.iter().any(|harm| is_due(harm.moment)) {
+        if !self.faults.iter().any(|harm| is_due(harm.trigger)) {
             return Vec::new();
         }
-        let (due, rest) = std::mem::take(&mut self.harms).into_iter().partition(|harm| is_due(harm.moment));
-        self.harms = rest;
+        let (due, rest) = std::mem::take(&mut self.faults).into_iter().partition(|harm| is_due(harm.trigger));
+        self.faults = rest;
         due
     }
 
-    fn strike(&mut self, harms: Vec<Harm>) {
+    fn apply_faults(&mut self, harms: Vec<ScheduledFault>) {
         for harm in harms {
-            self.tell(format_args!("harm: {:?} {} {}", harm.kind, harm.vmid, harm.node));
-            match harm.blow() {
+            self.trace_line(format_args!("harm: {:?} {} {}", harm.kind, harm.vmid, harm.node));
+            match harm.effect() {
                 None => {}
-                Some(Blow::Wire(twist)) => {
-                    self.world.add_request_fault(harm::next_request(twist));
+                Some(FaultEffect::Wire(twist)) => {
+                    self.world.add_request_fault(faults::fault_on_next_request(twist));
                     self.on_wire.push(harm.kind);
                 }
-                Some(Blow::Task(twist)) => {
-                    self.world.add_task_fault(harm::next_task(harm.vmid, twist));
-                    self.on_task.push((harm.kind, harm.vmid, self.world.tasks_about(harm.vmid).count()));
+                Some(FaultEffect::Task(twist)) => {
+                    self.world.add_task_fault(faults::fault_on_next_task(harm.vmid, twist));
+                    self.on_task.push((harm.kind, harm.vmid, self.world.tasks_for_guest(harm.vmid).count()));
                 }
-                Some(Blow::Other(request)) => {
-                    let before = self.shown(&harm);
-                    self.somebody_else(harm.vmid, &request);
-                    self.count(&harm, &before);
+                Some(FaultEffect::Other(request)) => {
+                    let before = self.visible_state(&harm);
+                    self.send_foreign_request(harm.vmid, &request);
+                    self.count_effect(&harm, &before);
                 }
-                Some(Blow::Act(act, good)) => {
-                    let before = self.shown(&harm);
-                    self.act(act);
-                    self.count(&harm, &before);
+                Some(FaultEffect::Act(act, good)) => {
+                    let before = self.visible_state(&harm);
+                    self.apply_event(act);
+                    self.count_effect(&harm, &before);
                     if let (Some(act), Some(ms)) = (good, harm.heals_ms) {
-                        self.made += 1;
-                        self.healing.insert((self.now_ms + ms, self.made), act);
+                        self.event_count += 1;
+                        self.healing.insert((self.now_ms + ms, self.event_count), act);
                     }
                 }
             }
         }
     }
 
-    fn act(&mut self, act: Act) {
-        if let Act::Show(node, face) = &act
+    fn apply_event(&mut self, act: WorldEvent) {
+        if let WorldEvent::Show(node, face) = &act
             && *node == self.entry
         {
             self.face = *face;
         }
-        self.is_revoked |= matches!(act, Act::Revoke(_));
-        self.world.act(self.now_ms, act);
+        self.is_revoked |= matches!(act, WorldEvent::Revoke(_));
+        self.world.apply_event(self.now_ms, act);
     }
 
     /// What a harm can change and what can be looked at: its guest, the tasks about it, whether its node is there, and what its clock says.
-    fn shown(&self, harm: &Harm) -> Shown {
-        let tasks = self.world.tasks_about(harm.vmid).map(|(_, is_over)| is_over).collect();
-        let (sees, wall_s) = (self.world.sees(&self.entry, &harm.node), self.world.wall_s_of(&harm.node));
-        (self.world.truth(harm.vmid), tasks, sees, wall_s)
+    fn visible_state(&self, harm: &ScheduledFault) -> VisibleState {
+        let tasks = self.world.tasks_for_guest(harm.vmid).map(|(_, is_over)| is_over).collect();
+        let (sees, wall_s) = (self.world.can_reach(&self.entry, &harm.node), self.world.node_clock_s(&harm.node));
+        (self.world.guest_truth(harm.vmid), tasks, sees, wall_s)
     }
 
     /// It took effect if something is another than before; of what cannot be looked at a later answer tells.
-    fn count(&mut self, harm: &Harm, before: &Shown) {
-        if self.shown(harm) != *before {
+    fn count_effect(&mut self, harm: &ScheduledFault, before: &VisibleState) {
+        if self.visible_state(harm) != *before {
             self.struck.insert(harm.kind);
         } else if !self.struck.contains(&harm.kind) {
             self.unseen.push((harm.clone(), harm.heals_ms.map(|ms| self.now_ms + ms)));
@@ -300,226 +302,234 @@ impl Stage {
     }
 
     /// Harms that hit this answer, that it shows, or that hit a task that has begun meanwhile.
-    fn count_hits(&mut self, path: &str, answer: &Answer) {
-        if let Some(at) = self.on_wire.iter().position(|kind| kind.is_seen_in(answer)) {
+    fn count_hits(&mut self, path: &str, answer: &LabResponse) {
+        if let Some(at) = self.on_wire.iter().position(|kind| kind.is_visible_in(answer)) {
             self.struck.insert(self.on_wire.remove(at));
         } else if !self.unseen.is_empty() {
             let now_ms = self.now_ms;
             self.unseen.retain(|(_, until_ms)| until_ms.is_none_or(|until_ms| until_ms > now_ms));
-            if let Some(at) = self.unseen.iter().position(|(harm, _)| harm.is_seen_in(&self.entry, path, answer)) {
+            if let Some(at) = self.unseen.iter().position(|(harm, _)| harm.is_visible_in(&self.entry, path, answer)) {
                 self.struck.insert(self.unseen.remove(at).0.kind);
             }
         }
-        self.count_tasks();
+        self.count_task_faults();
     }
 
     /// Nothing is asked of whoever shows another face, and nothing arrives there.
-    fn turned_away(&mut self) -> Came {
-        self.struck.insert(Kind::OtherFace);
+    fn reject_tls(&mut self) -> RequestOutcome {
+        self.struck.insert(FaultKind::OtherFace);
         let cause = match self.face {
-            Face::Expired => Cause::CertificateExpired,
-            Face::OtherName => Cause::CertificateOtherName,
-            Face::OtherKey => Cause::Untrusted,
-            Face::Own | Face::Noise => Cause::NotTls,
+            TlsIdentity::Expired => FailureCause::CertificateExpired,
+            TlsIdentity::OtherName => FailureCause::CertificateOtherName,
+            TlsIdentity::OtherKey => FailureCause::Untrusted,
+            TlsIdentity::Own | TlsIdentity::Noise => FailureCause::NotTls,
         };
-        let failure = Failure::lost(Delivery::NotDelivered, cause, format!("{}: {}", self.entry, cause.word()));
-        Came { answer: Err(failure), at_ms: self.now_ms, has_effect: false }
+        let failure = ProxmoxFailure::without_response(Delivery::NotDelivered, cause, format!("{}: {}", self.entry, cause.word()));
+        RequestOutcome { answer: Err(failure), at_ms: self.now_ms, has_effect: false }
     }
 
     /// Harms that hit a task that has begun meanwhile, whoever began it.
-    fn count_tasks(&mut self) {
+    fn count_task_faults(&mut self) {
         let world = &self.world;
-        for (kind, _, _) in self.on_task.extract_if(.., |(_, vmid, before)| world.tasks_about(*vmid).count() > *before) {
+        for (kind, _, _) in self.on_task.extract_if(.., |(_, vmid, before)| world.tasks_for_guest(*vmid).count() > *before) {
             self.struck.insert(kind);
         }
     }
 
     /// A harm to our own process took effect.
-    pub(crate) fn has_struck(&mut self, kind: Kind) {
+    pub(crate) fn note_struck(&mut self, kind: FaultKind) {
         self.struck.insert(kind);
     }
 
-    fn somebody_else(&mut self, vmid: u32, request: &Request) {
-        let Some(truth) = self.world.truth(vmid) else { return };
+    fn send_foreign_request(&mut self, vmid: u32, request: &LabRequest) {
+        let Some(truth) = self.world.guest_truth(vmid) else { return };
         self.world.answer_at(self.now_ms, &truth.node, request);
     }
 
     /// One request reaches for the world, now.
-    pub(crate) fn carry(&mut self, sent: &HttpRequest, vmid: u32) -> Came {
+    pub(crate) fn carry_request(&mut self, sent: &HttpRequest, vmid: u32) -> RequestOutcome {
         self.requests += 1;
-        let (number, is_change) = (self.requests, sent.method() != Method::Get);
-        let due = self.take(|moment| match moment {
-            Moment::Request(at) => at <= number,
-            Moment::BeforeSend => is_change,
-            Moment::AfterSend | Moment::Command(_) | Moment::Sending => false,
+        let (number, is_change) = (self.requests, sent.method() != HttpMethod::Get);
+        let due = self.take_due(|moment| match moment {
+            FaultTrigger::Request(at) => at <= number,
+            FaultTrigger::BeforeSend => is_change,
+            FaultTrigger::AfterSend | FaultTrigger::Command(_) | FaultTrigger::Sending => false,
         });
-        self.strike(due);
-        if self.face != Face::Own {
-            return self.turned_away();
+        self.apply_faults(due);
+        if self.face != TlsIdentity::Own {
+            return self.reject_tls();
         }
-        let before = is_change.then(|| self.footprint(vmid));
-        self.request = wire::request(std::mem::take(&mut self.request), sent);
+        let before = is_change.then(|| self.change_footprint(vmid));
+        self.request = wire::build_request(std::mem::take(&mut self.request), sent);
         let answer = self.world.answer_at(self.now_ms, &self.entry, &self.request);
         if self.is_verified {
-            wire::verify(self.world.flavour(), &self.request, &answer);
+            wire::verify_exchange(self.world.flavour(), &self.request, &answer);
         }
         self.count_hits(sent.path(), &answer);
-        let has_effect = before.is_some_and(|before| before != self.footprint(vmid));
+        let has_effect = before.is_some_and(|before| before != self.change_footprint(vmid));
         if is_change {
-            let due = self.take(|moment| moment == Moment::AfterSend);
-            self.strike(due);
+            let due = self.take_due(|moment| moment == FaultTrigger::AfterSend);
+            self.apply_faults(due);
         }
         let deadline_ms = wire::deadline_ms();
         let at_ms = self.now_ms + answer.delay_ms.min(deadline_ms);
-        Came { answer: wire::received(&self.entry, sent, answer, deadline_ms), at_ms, has_effect }
+        RequestOutcome { answer: wire::receive_response(&self.entry, sent, answer, deadline_ms), at_ms, has_effect }
     }
 
     /// What a change of ours leaves behind at once: another config, or a task.
-    fn footprint(&self, vmid: u32) -> (Option<String>, usize) {
-        let tasks = self.world.tasks_about(vmid).filter(|(upid, _)| upid.contains(TOKEN)).count();
+    fn change_footprint(&self, vmid: u32) -> (Option<String>, usize) {
+        let tasks = self.world.tasks_for_guest(vmid).filter(|(upid, _)| upid.contains(TOKEN)).count();
         (self.world.config_digest(vmid), tasks)
     }
 
     /// How the cluster really is, without any guest.
-    pub(crate) fn membership(&self, node: &str) -> Snapshot {
-        let (quorate, online) = (self.world.quorate(&self.entry), self.world.sees(&self.entry, node));
-        Snapshot { at_ms: self.now_ms, quorate, online, truth: None }
+    pub(crate) fn cluster_snapshot(&self, node: &str) -> TruthSnapshot {
+        let (quorate, online) = (self.world.has_quorum(&self.entry), self.world.can_reach(&self.entry, node));
+        TruthSnapshot { at_ms: self.now_ms, quorate, online, truth: None }
     }
 
     /// How things really are.
-    pub(crate) fn snapshot(&self, node: &str, vmid: u32) -> Snapshot {
-        Snapshot { truth: self.world.truth(vmid).filter(|truth| !truth.hidden), ..self.membership(node) }
+    pub(crate) fn guest_snapshot(&self, node: &str, vmid: u32) -> TruthSnapshot {
+        TruthSnapshot { truth: self.world.guest_truth(vmid).filter(|truth| !truth.hidden), ..self.cluster_snapshot(node) }
     }
 
     /// How many tasks of ours are at work on a guest, wherever.
     pub(crate) fn tasks_at_work(&self, vmid: u32) -> usize {
-        self.world.tasks_about(vmid).filter(|(upid, is_over)| !is_over && upid.contains(TOKEN)).count()
+        self.world.tasks_for_guest(vmid).filter(|(upid, is_over)| !is_over && upid.contains(TOKEN)).count()
     }
 
     /// Our own tasks about a guest.
     pub(crate) fn own_tasks(&self, vmid: u32) -> Vec<String> {
-        self.world.tasks_about(vmid).filter(|(upid, _)| upid.contains(TOKEN)).map(|(upid, _)| upid.to_owned()).collect()
+        self.world.tasks_for_guest(vmid).filter(|(upid, _)| upid.contains(TOKEN)).map(|(upid, _)| upid.to_owned()).collect()
     }
 
     /// The tasks of others about a guest.
     pub(crate) fn foreign_tasks(&self, vmid: u32) -> Vec<String> {
-        let foreign = self.world.tasks_about(vmid).filter(|(upid, _)| !upid.contains(TOKEN));
+        let foreign = self.world.tasks_for_guest(vmid).filter(|(upid, _)| !upid.contains(TOKEN));
         foreign.map(|(upid, _)| upid.to_owned()).collect()
     }
 
     /// How an operation ended, for what must be reached sometimes.
-    pub(crate) fn ended(&mut self, outcome: &Outcome, is_recovered: bool) {
-        self.sometimes(match (outcome.end(), is_recovered) {
-            (End::Done, false) => "done",
-            (End::Failed, false) => "failed",
-            (End::Refused, false) => "refused",
-            (End::Held, false) => "held",
-            (End::NotRun, _) => "not run for want of a record",
-            (End::Done, true) => "recovered as done",
-            (End::Failed, true) => "recovered as failed",
-            (End::Held, true) => "recovered as held",
-            (End::Refused, true) => "recovered as refused",
+    pub(crate) fn note_end(&mut self, outcome: &Outcome, is_recovered: bool) {
+        self.note_reached(match (outcome.end(), is_recovered) {
+            (OperationEnd::Done, false) => "done",
+            (OperationEnd::Failed, false) => "failed",
+            (OperationEnd::Refused, false) => "refused",
+            (OperationEnd::Held, false) => "held",
+            (OperationEnd::NotRun, _) => "not run for want of a record",
+            (OperationEnd::Done, true) => "recovered as done",
+            (OperationEnd::Failed, true) => "recovered as failed",
+            (OperationEnd::Held, true) => "recovered as held",
+            (OperationEnd::Refused, true) => "recovered as refused",
         });
         let word = outcome.code().map_or("", |code| code.as_str());
         let named = ENDS.iter().find(|known| **known == word);
         self.seen.extend(named);
         let evidence = &outcome.findings().evidence;
         if evidence.get("adopted").is_some() {
-            self.sometimes("a task was adopted");
+            self.note_reached("a task was adopted");
         }
         if evidence.get("found_so").is_some() {
-            self.sometimes("found so");
+            self.note_reached("found so");
         }
         if evidence.get("task_error").is_some() {
-            self.sometimes("done although its task failed");
+            self.note_reached("done although its task failed");
         }
         if evidence.get("start_task").is_some() {
-            self.sometimes("the start after a reboot failed");
+            self.note_reached("the start after a reboot failed");
         }
         if evidence.get("never_sent").is_some() {
-            self.sometimes("never sent");
+            self.note_reached("never sent");
         }
         if evidence.get("may_come_until").is_some() {
-            self.sometimes("may still come");
+            self.note_reached("may still come");
         }
         if evidence.get("warnings").is_some() {
-            self.sometimes("done with warnings");
+            self.note_reached("done with warnings");
         }
     }
 
     /// Somebody gives our token everything that it needs.
-    fn grant(&mut self) {
+    fn grant_token(&mut self) {
         let form = "path=/&roles=Administrator&tokens=root%40pam%21bot";
-        let grant = Request::new("PUT", "/api2/json/access/acl").token(OTHER);
-        let grant = grant.header("Content-Length", &form.len().to_string()).form(form);
+        let grant = LabRequest::new("PUT", "/api2/json/access/acl").with_token(OTHER_TOKEN);
+        let grant = grant.with_header("Content-Length", &form.len().to_string()).with_form(form);
         let entry = self.entry.clone();
         self.world.answer_at(self.now_ms, &entry, &grant);
     }
 
     /// Everything works again, and nothing goes wrong from now on.
     pub(crate) fn heal(&mut self, vmids: impl Iterator<Item = u32>) {
-        self.count_tasks();
-        self.harms.clear();
+        self.count_task_faults();
+        self.faults.clear();
         self.healing.clear();
         self.world.clear_faults();
         let nodes: Vec<String> = self.world.node_names().map(str::to_owned).collect();
         self.unseen.clear();
         // It may have hit a task that was listed before it, and waited for another.
-        let has_hung = self.struck.contains(&Kind::TaskHangs) || self.on_task.iter().any(|(kind, ..)| *kind == Kind::TaskHangs);
-        let mut acts = vec![Act::Heal, Act::Show(self.entry.clone(), Face::Own)];
+        let has_hung = self.struck.contains(&FaultKind::TaskHangs) || self.on_task.iter().any(|(kind, ..)| *kind == FaultKind::TaskHangs);
+        let mut acts = vec![WorldEvent::Heal, WorldEvent::Show(self.entry.clone(), TlsIdentity::Own)];
         for node in nodes {
-            acts.extend([Part::Files, Part::Proxy, Part::Daemon, Part::Statd].map(|part| Act::ServiceUp(node.clone(), part)));
-            acts.extend([Act::Cpus(node.clone(), harm::CPUS), Act::NodeUp(node.clone()), Act::Slow(node.clone(), 0), Act::Seeing(node)]);
+            acts.extend(
+                [NodeService::Files, NodeService::Proxy, NodeService::Daemon, NodeService::Statd]
+                    .map(|part| WorldEvent::ServiceUp(node.clone(), part)),
+            );
+            acts.extend([
+                WorldEvent::Cpus(node.clone(), faults::CPUS),
+                WorldEvent::NodeUp(node.clone()),
+                WorldEvent::Slow(node.clone(), 0),
+                WorldEvent::Seeing(node),
+            ]);
         }
         for vmid in vmids {
-            let is_odd = self.world.truth(vmid).and_then(|truth| truth.process).is_some_and(|word| word != "running");
-            acts.extend([Act::Reappear(vmid), Act::Relist(vmid), Act::Unlock(vmid)]);
-            acts.extend(is_odd.then(|| Act::Say(vmid, "running".to_owned())));
+            let is_odd = self.world.guest_truth(vmid).and_then(|truth| truth.process).is_some_and(|word| word != "running");
+            acts.extend([WorldEvent::Reappear(vmid), WorldEvent::Relist(vmid), WorldEvent::Unlock(vmid)]);
+            acts.extend(is_odd.then(|| WorldEvent::Say(vmid, "running".to_owned())));
             if has_hung {
-                acts.push(Act::KillTask(vmid));
+                acts.push(WorldEvent::KillTask(vmid));
             }
         }
         for act in acts {
-            self.act(act);
+            self.apply_event(act);
         }
         if self.is_revoked {
-            self.grant();
+            self.grant_token();
         }
-        self.tell(format_args!("world: healed"));
+        self.trace_line(format_args!("world: healed"));
     }
 }
 
 /// The observer's way into the world: one request after the other.
 #[derive(Clone)]
-pub(crate) struct Way(Arc<Mutex<Stage>>);
+pub(crate) struct SimulatedTransport(Arc<Mutex<SimulationStage>>);
 
-impl Way {
-    pub(crate) fn new(stage: Stage) -> Self {
+impl SimulatedTransport {
+    pub(crate) fn new(stage: SimulationStage) -> Self {
         Self(Arc::new(Mutex::new(stage)))
     }
 
-    pub(crate) fn stage(&self) -> MutexGuard<'_, Stage> {
+    pub(crate) fn lock_stage(&self) -> MutexGuard<'_, SimulationStage> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn into_stage(self) -> Option<Stage> {
+    pub(crate) fn into_stage(self) -> Option<SimulationStage> {
         Arc::into_inner(self.0).map(|mutex| mutex.into_inner().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-impl Exchange for Way {
-    async fn exchange(&self, sent: &HttpRequest) -> Result<HttpAnswer, Failure> {
-        let mut stage = self.stage();
-        let came = stage.carry(sent, 0);
-        stage.pass_to(came.at_ms);
+impl ProxmoxTransport for SimulatedTransport {
+    async fn exchange(&self, sent: &HttpRequest) -> Result<HttpResponse, ProxmoxFailure> {
+        let mut stage = self.lock_stage();
+        let came = stage.carry_request(sent, 0);
+        stage.advance_to(came.at_ms);
         came.answer
     }
 
-    fn decode(&self, command: &Command, answer: &HttpAnswer) -> Result<Event, Failure> {
-        recall::decode(command, answer)
+    fn decode(&self, command: &ProxmoxCommand, answer: &HttpResponse) -> Result<ProxmoxEvent, ProxmoxFailure> {
+        decode_cache::decode_cached(command, answer)
     }
 
-    fn place(&self) -> &str {
+    fn endpoint_name(&self) -> &str {
         "pve1:8006"
     }
 }

@@ -2,25 +2,25 @@
 
 use std::fmt::{self, Write as _};
 
-use converger_core::apply::{Answer, Sent, TaskState};
-use converger_core::observe::Status;
+use converger_core::apply::{EnvResponse, SendResult, TaskState};
+use converger_core::observe::ObservedStatus;
 
 /// A story as it is told.
 #[derive(Clone)]
-pub(crate) struct Trace {
+pub(crate) struct SimulationTrace {
     hash: u64,
     /// The line that is being told.
     line: String,
     lines: Option<Vec<String>>,
 }
 
-impl Trace {
+impl SimulationTrace {
     pub(crate) fn new(keeps_lines: bool) -> Self {
         Self { hash: 0xcbf2_9ce4_8422_2325, line: String::with_capacity(LINE_BYTES), lines: keeps_lines.then(Vec::new) }
     }
 
     /// One more line, at a moment in milliseconds since the world began.
-    pub(crate) fn line(&mut self, at_ms: u64, text: fmt::Arguments<'_>) {
+    pub(crate) fn add_line(&mut self, at_ms: u64, text: fmt::Arguments<'_>) {
         self.line.clear();
         // Writing to a string cannot fail.
         let _ = self.line.write_fmt(text);
@@ -57,42 +57,42 @@ impl Trace {
 const LINE_BYTES: usize = 200;
 
 /// An answer in a few words: all that a decision rests on, and no more than a reader can bear.
-pub(crate) struct Brief<'a>(pub(crate) &'a Answer);
+pub(crate) struct AnswerSummary<'a>(pub(crate) &'a EnvResponse);
 
-impl fmt::Display for Brief<'_> {
+impl fmt::Display for AnswerSummary<'_> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
-            Answer::Cluster(membership) => {
+            EnvResponse::Cluster(membership) => {
                 let online = membership.nodes.values().filter(|online| **online).count();
                 write!(out, "quorate {}, {online} of {} nodes", membership.quorate, membership.nodes.len())
             }
-            Answer::Status(live) => {
-                let is_known = matches!(live.status, Status::Known(_));
+            EnvResponse::Status(live) => {
+                let is_known = matches!(live.status, ObservedStatus::Known(_));
                 let ha = live.ha.as_ref().map(|ha| ha.state.as_deref());
                 write!(out, "{} (known {is_known}, lock {:?}, ha {ha:?}, up {:?})", live.word, live.lock, live.uptime_secs)
             }
-            Answer::Config(config) => {
+            EnvResponse::Config(config) => {
                 let waits: Vec<&str> = config.pending.iter().map(|entry| entry.key()).collect();
                 let revision = config.revision.as_ref().map_or("", |revision| revision.as_str().get(..8).unwrap_or(""));
                 write!(out, "{} at {revision} (lock {:?}, waiting {waits:?})", config.name, config.lock)
             }
-            Answer::Where(place) => write!(out, "{:?}", place.as_ref().map(|place| place.node.as_str())),
-            Answer::Sent(sent) => match sent {
-                Sent::Task(task) => write!(out, "task {task}"),
-                Sent::Done => out.write_str("done"),
-                Sent::No(cause) => write!(out, "no: {} {}", cause.word, cause.text),
-                Sent::NotDelivered(cause) => write!(out, "not delivered: {} {}", cause.word, cause.text),
-                Sent::MayHaveRun(cause) => write!(out, "may have run: {} {}", cause.word, cause.text),
+            EnvResponse::Located(place) => write!(out, "{:?}", place.as_ref().map(|place| place.node.as_str())),
+            EnvResponse::Sent(sent) => match sent {
+                SendResult::Task(task) => write!(out, "task {task}"),
+                SendResult::Done => out.write_str("done"),
+                SendResult::Rejected(cause) => write!(out, "no: {} {}", cause.word, cause.text),
+                SendResult::NotDelivered(cause) => write!(out, "not delivered: {} {}", cause.word, cause.text),
+                SendResult::MaybeExecuted(cause) => write!(out, "may have run: {} {}", cause.word, cause.text),
             },
-            Answer::Task(state) => match state {
+            EnvResponse::Task(state) => match state {
                 TaskState::Running => out.write_str("at work"),
                 TaskState::Ended { warnings, .. } => write!(out, "ended, {warnings} warnings"),
                 TaskState::Failed { cause, .. } => write!(out, "failed: {}", cause.text),
                 TaskState::Lost(cause) => write!(out, "lost: {}", cause.text),
             },
-            Answer::Tasks(seen) => write!(out, "{} tasks", seen.len()),
-            Answer::NotThere(cause) => write!(out, "not there: {}", cause.word),
-            Answer::Unread(cause) => write!(out, "unread: {} {}", cause.word, cause.text),
+            EnvResponse::Tasks(seen) => write!(out, "{} tasks", seen.len()),
+            EnvResponse::GuestNotFound(cause) => write!(out, "not there: {}", cause.word),
+            EnvResponse::Unreadable(cause) => write!(out, "unread: {} {}", cause.word, cause.text),
         }
     }
 }

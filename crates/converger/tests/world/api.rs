@@ -1,60 +1,66 @@
-//! Every call that the client can make, in each release: `Way` checks each request and each answer against the table of the API, and here is
+//! Every call that the client can make, in each release: `LabTransport` checks each request and each answer against the table of the API, and here is
 //! shown that none of them was left out. Which calls there are is read out of the codec's source.
 
 use std::collections::BTreeSet;
 
-use converger_adapters::proxmox::codec::{Accepted, Command, Event, GuestPath, Read, Upid, UserId, Write};
-use converger_core::guest::Kind;
+use converger_adapters::proxmox::codec::{
+    AcceptedChange, GuestPath, ProxmoxCommand, ProxmoxEvent, ProxmoxRead, ProxmoxWrite, Upid, UserId,
+};
+use converger_core::guest::GuestKind;
 use converger_lab::Flavour;
 
-use crate::actions::{Action, prepared};
-use crate::actuator::all_done_well;
-use crate::commands::left_out;
-use crate::spine::{ask, call, node, path, vmid};
-use crate::way::Checked;
+use crate::actuator::run_undisturbed;
+use crate::changes::{ClientChange, prepare_lab};
+use crate::client::{call_command, call_read, guest_path, node_name, vmid};
+use crate::commands::unused_variants;
+use crate::lab_transport::CheckedMethods;
 
 /// Everything that can be read of a world with one guest, which a task is about.
-fn reads(guest: GuestPath, upid: Upid) -> Vec<Read> {
+fn all_reads(guest: GuestPath, upid: Upid) -> Vec<ProxmoxRead> {
     let user = || UserId::new("root@pam").unwrap_or_else(|| panic!("an id"));
     vec![
-        Read::Version,
-        Read::ClusterStatus,
-        Read::Resources,
-        Read::NodeGuests { node: node("pve1"), kind: guest.kind },
-        Read::NodeGuestsInFull(node("pve1")),
-        Read::Permissions,
-        Read::PermissionsOn(vmid(100)),
-        Read::PermissionsOf(user()),
-        Read::User(user()),
-        Read::Roles,
-        Read::NextId(vmid(100)),
-        Read::NextId(vmid(999)),
-        Read::GuestStatus(guest.clone()),
-        Read::GuestPending(guest.clone()),
-        Read::Snapshots(guest),
-        Read::HaStatus,
-        Read::TagOptions,
-        Read::NodeVersion(node("pve1")),
-        Read::NodeTime(node("pve1")),
-        Read::Certificates(node("pve1")),
-        Read::TaskStatus(upid),
-        Read::Tasks { node: node("pve1"), vmid: vmid(100) },
+        ProxmoxRead::Version,
+        ProxmoxRead::ClusterStatus,
+        ProxmoxRead::Resources,
+        ProxmoxRead::NodeGuests { node: node_name("pve1"), kind: guest.kind },
+        ProxmoxRead::NodeGuestsInFull(node_name("pve1")),
+        ProxmoxRead::Permissions,
+        ProxmoxRead::PermissionsOn(vmid(100)),
+        ProxmoxRead::PermissionsOf(user()),
+        ProxmoxRead::User(user()),
+        ProxmoxRead::Roles,
+        ProxmoxRead::NextId(vmid(100)),
+        ProxmoxRead::NextId(vmid(999)),
+        ProxmoxRead::GuestStatus(guest.clone()),
+        ProxmoxRead::GuestPending(guest.clone()),
+        ProxmoxRead::Snapshots(guest),
+        ProxmoxRead::HaStatus,
+        ProxmoxRead::TagOptions,
+        ProxmoxRead::NodeVersion(node_name("pve1")),
+        ProxmoxRead::NodeTime(node_name("pve1")),
+        ProxmoxRead::Certificates(node_name("pve1")),
+        ProxmoxRead::TaskStatus(upid),
+        ProxmoxRead::Tasks { node: node_name("pve1"), vmid: vmid(100) },
     ]
 }
 
 /// Reads everything, each at least once; what was checked by it, and what was asked.
-fn read_everything(flavour: Flavour) -> (Checked, Vec<Command>) {
-    let (mut checked, mut commands) = (Checked::new(), Vec::new());
-    for kind in Kind::ALL {
-        let way = prepared(flavour, kind, Action::Start);
-        let guest = path("pve1", kind, 100);
-        let Ok(Event::Accepted(Accepted::Task(upid))) = call(&way, Command::Write(Write::Start(guest.clone()))) else { panic!("no task") };
-        for read in reads(guest, upid) {
-            way.lab().checked.clear();
-            ask(&way, read.clone()).unwrap_or_else(|failure| panic!("{flavour:?} {read:?}: {failure}"));
-            assert_eq!(way.lab().checked.len(), 1, "{flavour:?} {read:?}: no method of the table gave the answer");
-            checked.extend(way.lab().checked.iter());
-            commands.push(Command::Read(read));
+fn read_everything(flavour: Flavour) -> (CheckedMethods, Vec<ProxmoxCommand>) {
+    let (mut checked, mut commands) = (CheckedMethods::new(), Vec::new());
+    for kind in GuestKind::ALL {
+        let way = prepare_lab(flavour, kind, ClientChange::Start);
+        let guest = guest_path("pve1", kind, 100);
+        let Ok(ProxmoxEvent::Accepted(AcceptedChange::Task(upid))) =
+            call_command(&way, ProxmoxCommand::Write(ProxmoxWrite::Start(guest.clone())))
+        else {
+            panic!("no task")
+        };
+        for read in all_reads(guest, upid) {
+            way.lock_lab().checked.clear();
+            call_read(&way, read.clone()).unwrap_or_else(|failure| panic!("{flavour:?} {read:?}: {failure}"));
+            assert_eq!(way.lock_lab().checked.len(), 1, "{flavour:?} {read:?}: no method of the table gave the answer");
+            checked.extend(way.lock_lab().checked.iter());
+            commands.push(ProxmoxCommand::Read(read));
         }
     }
     (checked, commands)
@@ -65,10 +71,10 @@ fn every_call_of_the_client_is_checked_in_every_release() {
     let mut releases = Vec::new();
     for flavour in [Flavour::V7, Flavour::V8, Flavour::V9] {
         let (mut checked, mut commands) = read_everything(flavour);
-        let (written, writes) = all_done_well(flavour);
+        let (written, writes) = run_undisturbed(flavour);
         checked.extend(written);
         commands.extend(writes);
-        assert_eq!(left_out(&commands), [""; 0], "{flavour:?}: calls that are not checked");
+        assert_eq!(unused_variants(&commands), [""; 0], "{flavour:?}: calls that are not checked");
         println!("{flavour:?}: {} methods were checked", checked.len());
         releases.push(checked.into_iter().map(|(_, verb, template)| (verb, template)).collect::<BTreeSet<_>>());
     }

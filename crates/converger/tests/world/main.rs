@@ -2,21 +2,21 @@
 //!
 //! Neither crate knows the other; here they meet, without sockets and on a virtual clock.
 
-mod actions;
 mod actuator;
 mod api;
-mod book;
+mod changes;
 mod claims;
-mod days;
+mod client;
+mod config_forms;
 mod facts;
+mod facts_page;
 mod fields;
-mod forms;
+mod host_reaching_keys;
+mod interference;
+mod lab_transport;
 mod observation;
-mod reach;
-mod spine;
-mod trouble;
-mod way;
-mod witness;
+mod random_labs;
+mod truth_history;
 
 #[path = "../../../converger-adapters/tests/lab/commands.rs"]
 mod commands;

@@ -2,12 +2,12 @@
 //!
 //! Only as much of X.509 is read as stands before the dates, each element bounded by the one around it.
 
-use converger_core::moment::civil_secs;
+use converger_core::timestamp::seconds_from_civil;
 
 /// From when until when a certificate is valid, seconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
-pub struct Validity {
+pub struct CertificateValidity {
     pub from_secs: u64,
     pub until_secs: u64,
 }
@@ -19,32 +19,32 @@ const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
 
 /// The dates of a certificate in DER; `None` where it is not one.
-pub(super) fn validity(der: &[u8]) -> Option<Validity> {
-    let (certificate, _) = element(der, SEQUENCE)?;
-    let (mut rest, _) = element(certificate, SEQUENCE)?;
+pub(super) fn parse_validity(der: &[u8]) -> Option<CertificateValidity> {
+    let (certificate, _) = read_element(der, SEQUENCE)?;
+    let (mut rest, _) = read_element(certificate, SEQUENCE)?;
     if rest.first() == Some(&VERSION) {
-        (_, rest) = element(rest, VERSION)?;
+        (_, rest) = read_element(rest, VERSION)?;
     }
     // Serial number, signature algorithm and issuer stand before the dates.
     for tag in [INTEGER, SEQUENCE, SEQUENCE] {
-        (_, rest) = element(rest, tag)?;
+        (_, rest) = read_element(rest, tag)?;
     }
-    let (dates, _) = element(rest, SEQUENCE)?;
-    let (from_secs, dates) = time(dates)?;
-    let (until_secs, _) = time(dates)?;
-    Some(Validity { from_secs, until_secs })
+    let (dates, _) = read_element(rest, SEQUENCE)?;
+    let (from_secs, dates) = read_time(dates)?;
+    let (until_secs, _) = read_time(dates)?;
+    Some(CertificateValidity { from_secs, until_secs })
 }
 
 /// The content of the element with this tag at the beginning, and what follows it.
-fn element(bytes: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
+fn read_element(bytes: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
     let (first, rest) = bytes.split_first()?;
-    let (length, rest) = length(rest)?;
+    let (length, rest) = read_length(rest)?;
     (*first == tag).then_some(())?;
     rest.split_at_checked(length)
 }
 
 /// A length of at most four bytes, as DER writes it.
-fn length(bytes: &[u8]) -> Option<(usize, &[u8])> {
+fn read_length(bytes: &[u8]) -> Option<(usize, &[u8])> {
     let (first, rest) = bytes.split_first()?;
     let count = usize::from(first & 0x7f);
     if first & 0x80 == 0 {
@@ -56,12 +56,12 @@ fn length(bytes: &[u8]) -> Option<(usize, &[u8])> {
 }
 
 /// `YYMMDDhhmmssZ`, or with four digits of the year, as seconds since 1970.
-fn time(bytes: &[u8]) -> Option<(u64, &[u8])> {
+fn read_time(bytes: &[u8]) -> Option<(u64, &[u8])> {
     let is_short = bytes.first() == Some(&UTC_TIME);
-    let (content, rest) = element(bytes, if is_short { UTC_TIME } else { GENERALIZED_TIME })?;
+    let (content, rest) = read_element(bytes, if is_short { UTC_TIME } else { GENERALIZED_TIME })?;
     let text = std::str::from_utf8(content).ok()?.strip_suffix('Z')?;
     let (year, text) = text.split_at_checked(if is_short { 2 } else { 4 })?;
-    let year: u64 = digits(year)?;
+    let year: u64 = parse_digits(year)?;
     // Two digits are of the years from 1950 to 2049.
     let year = year
         + if !is_short {
@@ -71,12 +71,12 @@ fn time(bytes: &[u8]) -> Option<(u64, &[u8])> {
         } else {
             1900
         };
-    let part = |index: usize| digits(text.get(2 * index..2 * index + 2)?);
-    let secs = civil_secs([year, part(0)?, part(1)?], [part(2)?, part(3)?, part(4)?])?;
+    let part = |index: usize| parse_digits(text.get(2 * index..2 * index + 2)?);
+    let secs = seconds_from_civil([year, part(0)?, part(1)?], [part(2)?, part(3)?, part(4)?])?;
     Some((secs, rest))
 }
 
-fn digits(text: &str) -> Option<u64> {
+fn parse_digits(text: &str) -> Option<u64> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten()
 }
 
@@ -84,7 +84,7 @@ fn digits(text: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
-    fn certificate(not_before: (i32, u8, u8), not_after: (i32, u8, u8)) -> Vec<u8> {
+    fn self_signed_certificate(not_before: (i32, u8, u8), not_after: (i32, u8, u8)) -> Vec<u8> {
         let mut params = rcgen::CertificateParams::new(vec!["pve1.example".to_owned()]).expect("parameters");
         params.not_before = rcgen::date_time_ymd(not_before.0, not_before.1, not_before.2);
         params.not_after = rcgen::date_time_ymd(not_after.0, not_after.1, not_after.2);
@@ -93,27 +93,31 @@ mod tests {
     }
 
     #[test]
-    fn the_dates_are_those_that_were_put_in() {
-        let own = validity(&certificate((2026, 11, 15), (2028, 2, 29))).expect("dates");
-        assert_eq!(own, Validity { from_secs: 1_794_700_800, until_secs: 1_835_395_200 });
-        let far = validity(&certificate((1975, 1, 1), (2062, 1, 1))).expect("dates");
-        assert_eq!(far, Validity { from_secs: 157_766_400, until_secs: 2_903_299_200 }, "the last one has four digits of the year");
+    fn reads_the_dates_of_a_certificate() {
+        let own = parse_validity(&self_signed_certificate((2026, 11, 15), (2028, 2, 29))).expect("dates");
+        assert_eq!(own, CertificateValidity { from_secs: 1_794_700_800, until_secs: 1_835_395_200 });
+        let far = parse_validity(&self_signed_certificate((1975, 1, 1), (2062, 1, 1))).expect("dates");
+        assert_eq!(
+            far,
+            CertificateValidity { from_secs: 157_766_400, until_secs: 2_903_299_200 },
+            "the last one has four digits of the year"
+        );
     }
 
     #[test]
-    fn what_is_cut_off_or_damaged_has_no_dates_and_nothing_panics() {
-        let whole = certificate((2026, 11, 15), (2028, 11, 15));
-        assert_eq!(validity(b"not a certificate"), None);
+    fn damaged_certificate_has_no_dates_and_does_not_panic() {
+        let whole = self_signed_certificate((2026, 11, 15), (2028, 11, 15));
+        assert_eq!(parse_validity(b"not a certificate"), None);
         for end in 0..120 {
-            assert_eq!(validity(&whole[..end]), None, "{end} bytes");
+            assert_eq!(parse_validity(&whole[..end]), None, "{end} bytes");
         }
         for place in 0..whole.len() {
             let mut damaged = whole.clone();
             damaged[place] ^= 0xff;
             // Whatever comes out, it comes out.
-            let _ = validity(&damaged);
+            let _ = parse_validity(&damaged);
         }
-        assert_eq!(length(&[0x85, 1, 1, 1, 1, 1]), None, "five bytes of length");
-        assert_eq!(length(&[0x80]), None, "a length without end");
+        assert_eq!(read_length(&[0x85, 1, 1, 1, 1, 1]), None, "five bytes of length");
+        assert_eq!(read_length(&[0x80]), None, "a length without end");
     }
 }

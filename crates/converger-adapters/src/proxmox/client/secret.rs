@@ -13,7 +13,7 @@ use reqwest::header::HeaderValue;
 use thiserror::Error;
 use zeroize::Zeroizing;
 
-use super::strike;
+use super::redact;
 use crate::proxmox::codec::percent_encode;
 
 /// Secrets of Proxmox are 36 characters; nothing near this is one.
@@ -66,7 +66,9 @@ impl fmt::Display for SecretSource {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             // Somebody may have put the secret itself where its variable is to be named.
-            Self::Environment(name) if !is_shown(name) => formatter.write_str("the environment variable that `secret.env` names"),
+            Self::Environment(name) if !is_conventional_variable_name(name) => {
+                formatter.write_str("the environment variable that `secret.env` names")
+            }
             Self::Environment(name) => write!(formatter, "the environment variable `{name}`"),
             Self::File(path) => write!(formatter, "the file `{}`", path.display()),
             Self::Credential(name) => write!(formatter, "the systemd credential `{}`", name.escape_debug()),
@@ -75,7 +77,7 @@ impl fmt::Display for SecretSource {
 }
 
 /// Whether a name is one that variables have by custom, and no secret.
-fn is_shown(name: &str) -> bool {
+fn is_conventional_variable_name(name: &str) -> bool {
     name.bytes().all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_')
 }
 
@@ -105,21 +107,21 @@ impl SecretSource {
     ///
     /// # Errors
     /// There is none, or what is there is not one.
-    pub fn read(&self, environment: impl Fn(&str) -> Option<String>) -> Result<Secret, SecretError> {
+    pub fn read(&self, environment: impl Fn(&str) -> Option<String>) -> Result<TokenSecret, SecretError> {
         let text = match self {
             Self::Environment(name) => Zeroizing::new(environment(name).ok_or_else(|| SecretError::Missing(self.clone()))?),
-            Self::File(path) => self.file(path)?,
+            Self::File(path) => self.read_file(path)?,
             Self::Credential(name) => {
                 let directory = environment("CREDENTIALS_DIRECTORY").ok_or_else(|| SecretError::Missing(self.clone()))?;
                 let is_plain = !name.is_empty() && !name.contains('/') && name != "." && name != "..";
                 let name = is_plain.then_some(name).ok_or_else(|| SecretError::Malformed(self.clone()))?;
-                self.file(&Path::new(&directory).join(name))?
+                self.read_file(&Path::new(&directory).join(name))?
             }
         };
-        Secret::new(&text).ok_or_else(|| SecretError::Malformed(self.clone()))
+        TokenSecret::new(&text).ok_or_else(|| SecretError::Malformed(self.clone()))
     }
 
-    fn file(&self, path: &Path) -> Result<Zeroizing<String>, SecretError> {
+    fn read_file(&self, path: &Path) -> Result<Zeroizing<String>, SecretError> {
         use std::io::Read;
         let unreadable = |source| SecretError::Unreadable { source_of: self.clone(), source };
         // With room for all of it: a string that grows leaves what it held behind.
@@ -132,9 +134,9 @@ impl SecretSource {
 
 /// The secret of an API token.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Secret(Zeroizing<String>);
+pub struct TokenSecret(Zeroizing<String>);
 
-impl Secret {
+impl TokenSecret {
     /// A secret, without the newline that files end with. Proxmox decodes what it is sent, so only plain characters are one.
     #[must_use]
     pub fn new(text: &str) -> Option<Self> {
@@ -144,35 +146,35 @@ impl Secret {
     }
 }
 
-impl Secret {
+impl TokenSecret {
     /// A secret of Proxmox has 36 characters. What is much shorter may be a word of others by chance: striking it out would change what they
     /// said.
-    pub const STRUCK_BYTES_MIN: usize = 12;
+    pub const REDACTED_BYTES_MIN: usize = 12;
 
     /// Whether it is struck out of what others send; one that is not must not be sent to them.
     #[must_use]
-    pub fn can_be_struck(&self) -> bool {
-        self.0.len() >= Self::STRUCK_BYTES_MIN
+    pub fn can_be_redacted(&self) -> bool {
+        self.0.len() >= Self::REDACTED_BYTES_MIN
     }
 
     /// What others sent, without this secret, however its characters are written: whoever echoes what was sent must not bring it into
     /// messages and files.
-    pub(super) fn strike(&self, bytes: Vec<u8>) -> Vec<u8> {
-        if !self.can_be_struck() {
+    pub(super) fn redact(&self, bytes: Vec<u8>) -> Vec<u8> {
+        if !self.can_be_redacted() {
             return bytes;
         }
         let text = String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned());
-        strike::out(text, &self.0).into_bytes()
+        redact::redact_word(text, &self.0).into_bytes()
     }
 
     /// The same for a text.
-    pub(super) fn strike_text(&self, text: &[u8]) -> String {
-        String::from_utf8_lossy(&self.strike(text.to_vec())).into_owned()
+    pub(super) fn redact_text(&self, text: &[u8]) -> String {
+        String::from_utf8_lossy(&self.redact(text.to_vec())).into_owned()
     }
 }
 
 /// Shows that there is a secret, and nothing of it.
-impl fmt::Debug for Secret {
+impl fmt::Debug for TokenSecret {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str("Secret(..)")
     }
@@ -180,18 +182,18 @@ impl fmt::Debug for Secret {
 
 /// A token with its secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Token {
+pub struct ApiToken {
     /// Its id.
     pub id: TokenId,
     /// Its secret.
-    pub secret: Secret,
+    pub secret: TokenSecret,
 }
 
-impl Token {
+impl ApiToken {
     /// The header that carries it, marked so that nothing prints it.
     ///
     /// Proxmox decodes the header, and takes what follows the last `=` for the secret.
-    pub(super) fn header(&self) -> Option<HeaderValue> {
+    pub(super) fn authorization_header(&self) -> Option<HeaderValue> {
         // With room for all of it, and for a user of whom every byte is encoded.
         let mut text = Zeroizing::new(String::with_capacity(64 + 3 * self.id.0.len() + self.secret.0.len()));
         text.push_str("PVEAPIToken=");
@@ -215,7 +217,7 @@ mod tests {
     const SECRET: &str = "f3b1c8de-0000-4000-8000-123456789abc";
 
     #[test]
-    fn ids_of_tokens() {
+    fn parses_token_ids() {
         for good in ["root@pam!probe", "a@b@pve!t1", "svc-x@my.realm!a_b"] {
             assert!(TokenId::new(good).is_some(), "{good}");
         }
@@ -226,9 +228,9 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_shows_nothing_of_itself() {
-        let token = Token { id: TokenId::new("root@pam!probe").expect("an id"), secret: Secret::new(SECRET).expect("a secret") };
-        let header = token.header().expect("a header");
+    fn secret_shows_nothing_of_itself() {
+        let token = ApiToken { id: TokenId::new("root@pam!probe").expect("an id"), secret: TokenSecret::new(SECRET).expect("a secret") };
+        let header = token.authorization_header().expect("a header");
         assert_eq!(header.to_str().expect("text"), format!("PVEAPIToken=root@pam!probe={SECRET}"));
         for shown in [format!("{token:?}"), format!("{:#?}", token.secret), format!("{header:?}")] {
             assert!(!shown.contains("f3b1c8de"), "{shown}");
@@ -236,14 +238,14 @@ mod tests {
     }
 
     #[test]
-    fn odd_users_are_encoded_and_stay_themselves() {
-        let token = Token { id: TokenId::new("jö%=x@pam!probe").expect("an id"), secret: Secret::new("abc").expect("a secret") };
-        let header = token.header().expect("a header");
+    fn encodes_unusual_user_names() {
+        let token = ApiToken { id: TokenId::new("jö%=x@pam!probe").expect("an id"), secret: TokenSecret::new("abc").expect("a secret") };
+        let header = token.authorization_header().expect("a header");
         assert_eq!(header.to_str().expect("text"), "PVEAPIToken=j%C3%B6%25%3Dx@pam!probe=abc");
     }
 
     #[test]
-    fn secrets_are_read_from_where_they_are() {
+    fn reads_secrets_from_every_source() {
         let room = tempfile::tempdir().expect("a directory");
         let path = room.path().join("token");
         std::fs::write(&path, format!("{SECRET}\n")).expect("written");
@@ -253,7 +255,7 @@ mod tests {
             "CREDENTIALS_DIRECTORY" => Some(directory.clone()),
             _ => None,
         };
-        let expected = Secret::new(SECRET).expect("a secret");
+        let expected = TokenSecret::new(SECRET).expect("a secret");
         let sources = [SecretSource::Environment("PVE_SECRET".into()), SecretSource::File(path), SecretSource::Credential("token".into())];
         for source in sources {
             assert_eq!(source.read(&environment).expect("read"), expected, "{source}");
@@ -267,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_never_shows_what_was_found() {
+    fn error_never_shows_the_secret() {
         let source = SecretSource::Environment("X".into());
         let error = source.read(|_| Some("not a secret: hunter2".into())).expect_err("malformed");
         assert!(!format!("{error} {error:?}").contains("hunter2"));

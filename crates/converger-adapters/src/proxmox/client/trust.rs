@@ -19,11 +19,11 @@ use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, RootCertStor
 use sha2::{Digest, Sha256};
 use thiserror::Error;
 
-use super::watch::Watch;
+use super::endpoint_monitor::EndpointMonitor;
 
 /// So many names of a certificate are told, and so much of each; that is as long as a name in DNS can be.
 const NAMES_MAX: usize = 10;
-const TOLD_CHARS_MAX: usize = 253;
+const SHOWN_CHARS_MAX: usize = 253;
 
 /// The SHA-256 of a certificate, as Proxmox shows it: pairs of hexadecimal digits joined by colons.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -44,7 +44,7 @@ impl Fingerprint {
 
     /// The fingerprint of a certificate.
     #[must_use]
-    pub fn of(certificate: &[u8]) -> Self {
+    pub fn of_certificate(certificate: &[u8]) -> Self {
         Self(Sha256::digest(certificate).into())
     }
 }
@@ -77,7 +77,7 @@ pub enum Trust {
 
 /// Why whoever answered was not trusted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Distrust {
+pub enum TrustFailure {
     /// Its certificate is none of those that are pinned.
     NotPinned,
     /// It shows a pinned certificate and does not have its key.
@@ -96,9 +96,9 @@ pub enum Distrust {
     Protocol(String),
 }
 
-impl Distrust {
+impl TrustFailure {
     /// What an error of TLS amounts to, where this was trusted.
-    pub(super) fn of(error: &rustls::Error, trust: &Trust) -> Self {
+    pub(super) fn from_tls_error(error: &rustls::Error, trust: &Trust) -> Self {
         let rustls::Error::InvalidCertificate(fault) = error else { return Self::Protocol(error.to_string()) };
         match (fault, trust) {
             (CertificateError::ApplicationVerificationFailure, Trust::Fingerprints(_)) => Self::NotPinned,
@@ -106,7 +106,7 @@ impl Distrust {
             (CertificateError::Expired | CertificateError::ExpiredContext { .. }, _) => Self::Expired,
             (CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. }, _) => Self::NotYetValid,
             (CertificateError::NotValidForNameContext { presented, .. }, _) => {
-                Self::OtherName(presented.iter().map(|name| bare(name)).collect())
+                Self::OtherName(presented.iter().map(|name| strip_name_kind(name)).collect())
             }
             (CertificateError::NotValidForName, _) => Self::OtherName(Box::new([])),
             (CertificateError::UnknownIssuer | CertificateError::BadSignature, _) => Self::UnknownIssuer,
@@ -115,8 +115,8 @@ impl Distrust {
     }
 
     /// The same with what others said passed through `each`, and with as much of it as a person reads.
-    pub(super) fn told(self, each: impl Fn(&str) -> String) -> Self {
-        let each = |text: &str| each(text).chars().take(TOLD_CHARS_MAX).collect::<String>();
+    pub(super) fn map_texts(self, each: impl Fn(&str) -> String) -> Self {
+        let each = |text: &str| each(text).chars().take(SHOWN_CHARS_MAX).collect::<String>();
         match self {
             Self::OtherName(names) => {
                 let more = names.len().checked_sub(NAMES_MAX).filter(|more| *more > 0).map(|more| format!("{more} more"));
@@ -130,7 +130,7 @@ impl Distrust {
 }
 
 /// A name out of `DnsName("pve1")` or `IpAddress(10.0.0.1)`, as rustls lists them.
-fn bare(name: &str) -> String {
+fn strip_name_kind(name: &str) -> String {
     let inner = name.split_once('(').and_then(|(_, rest)| rest.strip_suffix(')')).unwrap_or(name);
     inner.trim_matches('"').to_owned()
 }
@@ -142,7 +142,7 @@ pub enum TrustError {
     #[error("no fingerprint is given; take it from `pvenode cert info` on the node")]
     NoFingerprint,
     /// The file cannot be read.
-    #[error("the file of authorities `{}` {}", path.display(), unread(source))]
+    #[error("the file of authorities `{}` {}", path.display(), describe_pem_error(source))]
     CaFile {
         /// Where it was looked for.
         path: PathBuf,
@@ -153,7 +153,7 @@ pub enum TrustError {
     #[error("the file of authorities `{}` holds no certificate that can be used; on a node it is /etc/pve/pve-root-ca.pem", .0.display())]
     NoAuthority(PathBuf),
     /// The file that a variable names for the whole system cannot be read.
-    #[error("the file of authorities `{}`, which {SYSTEM_FILE} names, cannot be read ({source}); mend the variable, or unset it", path.display())]
+    #[error("the file of authorities `{}`, which {SYSTEM_FILE_VARIABLE} names, cannot be read ({source}); mend the variable, or unset it", path.display())]
     SystemFile {
         /// Where it was looked for.
         path: PathBuf,
@@ -174,7 +174,7 @@ pub enum TrustError {
 }
 
 /// What is wrong with a file of authorities, and what to do.
-fn unread(error: &pem::Error) -> String {
+fn describe_pem_error(error: &pem::Error) -> String {
     use std::io::ErrorKind::{NotFound, PermissionDenied};
     match error {
         pem::Error::Io(error) if error.kind() == NotFound => {
@@ -189,44 +189,44 @@ fn unread(error: &pem::Error) -> String {
 }
 
 /// The TLS side of a client that trusts as `trust` says.
-pub(super) fn tls(trust: &Trust, watch: &Watch) -> Result<ClientConfig, TrustError> {
+pub(super) fn tls_config(trust: &Trust, watch: &EndpointMonitor) -> Result<ClientConfig, TrustError> {
     let provider = Arc::new(aws_lc_rs::default_provider());
-    let verifier = Watching { rule: rule(trust, &provider)?, provider: provider.clone(), watch: watch.clone() };
+    let verifier = RecordingVerifier { rule: trust_rule(trust, &provider)?, provider: provider.clone(), monitor: watch.clone() };
     let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
     // "Dangerous" is rustls's word for a verifier of one's own; ours verifies, and delegates where there is a chain.
     Ok(builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier)).with_no_client_auth())
 }
 
-fn rule(trust: &Trust, provider: &Arc<CryptoProvider>) -> Result<Rule, TrustError> {
+fn trust_rule(trust: &Trust, provider: &Arc<CryptoProvider>) -> Result<TrustRule, TrustError> {
     match trust {
         Trust::System => {
-            named_by_the_system(std::env::var_os(SYSTEM_FILE).as_deref())?;
+            check_system_file(std::env::var_os(SYSTEM_FILE_VARIABLE).as_deref())?;
             let verifier = rustls_platform_verifier::Verifier::new(provider.clone()).map_err(TrustError::NoSystemAuthority)?;
-            Ok(Rule::Chain(Arc::new(verifier)))
+            Ok(TrustRule::Chain(Arc::new(verifier)))
         }
         Trust::CaFile(path) => {
-            let read = || CertificateDer::pem_slice_iter(&bounded(path).map_err(pem::Error::Io)?).collect::<Result<Vec<_>, _>>();
+            let read = || CertificateDer::pem_slice_iter(&read_bounded(path).map_err(pem::Error::Io)?).collect::<Result<Vec<_>, _>>();
             let certificates = read().map_err(|source| TrustError::CaFile { path: path.clone(), source })?;
             let mut roots = RootCertStore::empty();
             let (added, _) = roots.add_parsable_certificates(certificates);
             if added == 0 {
                 return Err(TrustError::NoAuthority(path.clone()));
             }
-            Ok(Rule::Chain(WebPkiServerVerifier::builder_with_provider(roots.into(), provider.clone()).build()?))
+            Ok(TrustRule::Chain(WebPkiServerVerifier::builder_with_provider(roots.into(), provider.clone()).build()?))
         }
         Trust::Fingerprints(pins) if pins.is_empty() => Err(TrustError::NoFingerprint),
-        Trust::Fingerprints(pins) => Ok(Rule::Pinned(pins.clone())),
+        Trust::Fingerprints(pins) => Ok(TrustRule::Pinned(pins.clone())),
     }
 }
 
 /// The variable that names another file of authorities for the whole system, as OpenSSL has it.
-const SYSTEM_FILE: &str = "SSL_CERT_FILE";
+const SYSTEM_FILE_VARIABLE: &str = "SSL_CERT_FILE";
 
 /// All authorities of a system are some hundred KiB; what has more than this is no file of them.
 const AUTHORITIES_BYTES_MAX: u64 = 16 << 20;
 
 /// What a regular file of bounded size holds. Who opens a pipe waits for somebody to write to it, and a device may have no end.
-fn bounded(path: &Path) -> io::Result<Vec<u8>> {
+fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
     let there = fs::metadata(path)?;
     if !there.is_file() {
         return Err(io::Error::other("it is not a regular file"));
@@ -238,26 +238,26 @@ fn bounded(path: &Path) -> io::Result<Vec<u8>> {
 }
 
 /// What is named there is read by others, who look at nothing before.
-fn named_by_the_system(named: Option<&OsStr>) -> Result<(), TrustError> {
+fn check_system_file(named: Option<&OsStr>) -> Result<(), TrustError> {
     let Some(path) = named.map(PathBuf::from) else { return Ok(()) };
-    bounded(&path).map(drop).map_err(|source| TrustError::SystemFile { path, source })
+    read_bounded(&path).map(drop).map_err(|source| TrustError::SystemFile { path, source })
 }
 
 #[derive(Debug)]
-enum Rule {
+enum TrustRule {
     Chain(Arc<dyn ServerCertVerifier>),
     Pinned(Box<[Fingerprint]>),
 }
 
 /// Verifies by its rule, and remembers what it was shown.
 #[derive(Debug)]
-struct Watching {
-    rule: Rule,
+struct RecordingVerifier {
+    rule: TrustRule,
     provider: Arc<CryptoProvider>,
-    watch: Watch,
+    monitor: EndpointMonitor,
 }
 
-impl ServerCertVerifier for Watching {
+impl ServerCertVerifier for RecordingVerifier {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -266,12 +266,12 @@ impl ServerCertVerifier for Watching {
         ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        self.watch.showed(end_entity);
-        let shown = Fingerprint::of(end_entity);
+        self.monitor.record_certificate(end_entity);
+        let shown = Fingerprint::of_certificate(end_entity);
         match &self.rule {
-            Rule::Chain(verifier) => verifier.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now),
-            Rule::Pinned(pins) if pins.contains(&shown) => Ok(ServerCertVerified::assertion()),
-            Rule::Pinned(_) => Err(CertificateError::ApplicationVerificationFailure.into()),
+            TrustRule::Chain(verifier) => verifier.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now),
+            TrustRule::Pinned(pins) if pins.contains(&shown) => Ok(ServerCertVerified::assertion()),
+            TrustRule::Pinned(_) => Err(CertificateError::ApplicationVerificationFailure.into()),
         }
     }
 
@@ -303,19 +303,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fingerprints_are_read_as_proxmox_shows_them() {
-        let text = Fingerprint::of(b"x").to_string();
+    fn parses_fingerprints_as_proxmox_shows_them() {
+        let text = Fingerprint::of_certificate(b"x").to_string();
         assert_eq!(text.len(), 95);
-        assert_eq!(Fingerprint::new(&text), Some(Fingerprint::of(b"x")));
-        assert_eq!(Fingerprint::new(&text.to_lowercase()), Some(Fingerprint::of(b"x")));
+        assert_eq!(Fingerprint::new(&text), Some(Fingerprint::of_certificate(b"x")));
+        assert_eq!(Fingerprint::new(&text.to_lowercase()), Some(Fingerprint::of_certificate(b"x")));
         for bad in ["", "AA", &text[3..], &format!("{text}:AA"), &text.replace(':', ""), &text.replacen(':', "-", 1), "+A:00"] {
             assert_eq!(Fingerprint::new(bad), None, "{bad}");
         }
     }
 
     #[test]
-    fn trusting_nobody_is_not_possible() {
-        let error = |trust| tls(&trust, &Watch::default()).expect_err("refused").to_string();
+    fn refuses_empty_trust() {
+        let error = |trust| tls_config(&trust, &EndpointMonitor::default()).expect_err("refused").to_string();
         assert!(error(Trust::Fingerprints(Box::new([]))).contains("pvenode cert info"));
         assert!(error(Trust::CaFile("no/such/file.pem".into())).contains("no/such/file.pem"));
         let room = tempfile::tempdir().expect("a directory");
@@ -325,18 +325,18 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_authorities_is_a_regular_file_of_bounded_size() {
+    fn authority_file_must_be_regular_and_bounded() {
         let room = tempfile::tempdir().expect("a directory");
         let large = room.path().join("large.pem");
         std::fs::File::create(&large).and_then(|file| file.set_len(AUTHORITIES_BYTES_MAX + 1)).expect("made");
         let cases = [(Path::new("/dev/zero"), "not a regular file"), (room.path(), "not a regular file"), (&large, "larger than 16 MiB")];
         for (path, part) in cases {
-            let own = tls(&Trust::CaFile(path.to_owned()), &Watch::default()).expect_err("refused").to_string();
-            let of_system = named_by_the_system(Some(path.as_os_str())).expect_err("refused").to_string();
+            let own = tls_config(&Trust::CaFile(path.to_owned()), &EndpointMonitor::default()).expect_err("refused").to_string();
+            let of_system = check_system_file(Some(path.as_os_str())).expect_err("refused").to_string();
             assert!(own.contains(part) && of_system.contains(part) && of_system.contains("SSL_CERT_FILE"), "{own}; {of_system}");
         }
-        assert!(named_by_the_system(None).is_ok());
+        assert!(check_system_file(None).is_ok());
         std::fs::write(room.path().join("small.pem"), "x").expect("written");
-        assert!(named_by_the_system(Some(room.path().join("small.pem").as_os_str())).is_ok(), "whether it can be used is for its reader");
+        assert!(check_system_file(Some(room.path().join("small.pem").as_os_str())).is_ok(), "whether it can be used is for its reader");
     }
 }

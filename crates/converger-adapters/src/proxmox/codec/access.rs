@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Deserialize;
 
 use super::object::{Object, UniqueMap};
-use super::scalar::Scalar;
+use super::scalar::PerlScalar;
 
 /// What somebody may do: privileges by path, each with whether it spreads to what lies below.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -21,15 +21,15 @@ impl Permissions {
     }
 
     /// The privileges on a path that the answer names and, where only those are asked for, that spread from there.
-    pub fn on(&self, path: &str, spread: Spread) -> impl Iterator<Item = &str> {
+    pub fn privileges_on(&self, path: &str, spread: SpreadFilter) -> impl Iterator<Item = &str> {
         let all = self.0.get(path).into_iter().flatten();
-        all.filter(move |(_, spreads)| spread == Spread::Any || **spreads).map(|(privilege, _)| &**privilege)
+        all.filter(move |(_, spreads)| spread == SpreadFilter::Any || **spreads).map(|(privilege, _)| &**privilege)
     }
 }
 
 /// Which privileges on a path count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Spread {
+pub enum SpreadFilter {
     /// All that hold there.
     Any,
     /// Those that hold for what lies below as well.
@@ -37,8 +37,8 @@ pub enum Spread {
 }
 
 /// A privilege is granted where it is named; its value only says whether it spreads to what lies below.
-pub(super) fn permissions(UniqueMap(rows): UniqueMap<UniqueMap<Scalar<'_>>>) -> Permissions {
-    let spreads = |UniqueMap(privileges): UniqueMap<Scalar<'_>>| {
+pub(super) fn parse_permissions(UniqueMap(rows): UniqueMap<UniqueMap<PerlScalar<'_>>>) -> Permissions {
+    let spreads = |UniqueMap(privileges): UniqueMap<PerlScalar<'_>>| {
         privileges.into_iter().map(|(privilege, value)| (privilege, value.flag() == Some(true))).collect()
     };
     Permissions(rows.into_iter().map(|(path, privileges)| (path, spreads(privileges))).collect())
@@ -46,7 +46,7 @@ pub(super) fn permissions(UniqueMap(rows): UniqueMap<UniqueMap<Scalar<'_>>>) -> 
 
 /// A user with the tokens that belong to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct User {
+pub struct ProxmoxUser {
     /// Whether it is switched on.
     pub enabled: bool,
     /// When it ends.
@@ -78,9 +78,9 @@ pub enum Expiry {
 #[derive(Deserialize)]
 pub(super) struct UserRow<'a> {
     #[serde(borrow, default)]
-    enable: Scalar<'a>,
+    enable: PerlScalar<'a>,
     #[serde(borrow, default)]
-    expire: Scalar<'a>,
+    expire: PerlScalar<'a>,
     #[serde(borrow, default)]
     tokens: UniqueMap<Object<TokenRow<'a>>>,
 }
@@ -88,43 +88,43 @@ pub(super) struct UserRow<'a> {
 #[derive(Deserialize)]
 struct TokenRow<'a> {
     #[serde(borrow, default)]
-    privsep: Scalar<'a>,
+    privsep: PerlScalar<'a>,
     #[serde(borrow, default)]
-    expire: Scalar<'a>,
+    expire: PerlScalar<'a>,
 }
 
 /// What is left out is on: a user is enabled and a token separated unless it says otherwise.
-pub(super) fn user(row: UserRow<'_>) -> User {
-    let token = |row: TokenRow<'_>| TokenState { separated: row.privsep.flag() != Some(false), expiry: expiry(&row.expire) };
-    User {
+pub(super) fn parse_user(row: UserRow<'_>) -> ProxmoxUser {
+    let token = |row: TokenRow<'_>| TokenState { separated: row.privsep.flag() != Some(false), expiry: parse_expiry(&row.expire) };
+    ProxmoxUser {
         enabled: row.enable.flag() != Some(false),
-        expiry: expiry(&row.expire),
+        expiry: parse_expiry(&row.expire),
         tokens: row.tokens.0.into_iter().map(|(id, Object(row))| (id, token(row))).collect(),
     }
 }
 
 /// 0 is never, and so is what is left out.
-fn expiry(value: &Scalar<'_>) -> Expiry {
+fn parse_expiry(value: &PerlScalar<'_>) -> Expiry {
     match value.number() {
         Some(0) => Expiry::Never,
         Some(secs) => Expiry::At(secs),
-        None if matches!(value, Scalar::Absent) => Expiry::Never,
+        None if matches!(value, PerlScalar::Absent) => Expiry::Never,
         None => Expiry::Unclear,
     }
 }
 
 /// The roles of a cluster, with their privileges.
-pub type Roles = BTreeMap<Box<str>, BTreeSet<Box<str>>>;
+pub type RolePrivileges = BTreeMap<Box<str>, BTreeSet<Box<str>>>;
 
 #[derive(Deserialize)]
 pub(super) struct RoleRow<'a> {
     #[serde(borrow, default)]
-    roleid: Scalar<'a>,
+    roleid: PerlScalar<'a>,
     #[serde(borrow, default)]
-    privs: Scalar<'a>,
+    privs: PerlScalar<'a>,
 }
 
-pub(super) fn roles(rows: Vec<RoleRow<'_>>) -> Roles {
+pub(super) fn parse_roles(rows: Vec<RoleRow<'_>>) -> RolePrivileges {
     let privileges = |row: &RoleRow<'_>| {
         let text = row.privs.text().unwrap_or_default();
         text.split([',', ';', ' ']).filter(|word| !word.is_empty()).map(Into::into).collect()

@@ -4,28 +4,28 @@
 //! the core's table of fields.
 
 use converger_core::action::FieldChange;
-use converger_core::guest::{GuestName, Kind, NodeName, RunState, Vmid};
+use converger_core::guest::{GuestKind, GuestName, NodeName, RunState, Vmid};
 
-use super::answer::Effect;
-use super::basis::Basis;
-use super::field::{self, Unwritable, Written};
-use super::request::{HttpRequest, Method, Parameters};
+use super::field::{self, FieldWrite, UnwritableChange};
+use super::identifiers::{ConfigDigest, DiskKey, DiskSize, GuestPath, SnapshotName, StorageName, UserId};
+use super::request::{FormParameters, HttpMethod, HttpRequest};
+use super::response::CallEffect;
 use super::upid::Upid;
-use super::words::{Digest, DiskKey, DiskSize, GuestPath, SnapshotName, StorageName, UserId};
+use super::write_basis::WriteBasis;
 
 /// One thing that is asked of Proxmox.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Command {
+pub enum ProxmoxCommand {
     /// Reads; changes nothing.
-    Read(Read),
+    Read(ProxmoxRead),
     /// Changes a guest.
-    Write(Write),
+    Write(ProxmoxWrite),
 }
 
 /// What can be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
-pub enum Read {
+pub enum ProxmoxRead {
     /// Which release answers.
     Version,
     /// The cluster's name, its quorum and its nodes.
@@ -35,7 +35,7 @@ pub enum Read {
     /// The guests of one kind on a node that the token may see, computed by the node when it is asked. A paused virtual machine reads `running`.
     NodeGuests {
         node: NodeName,
-        kind: Kind,
+        kind: GuestKind,
     },
     /// The virtual machines of a node with the state that each monitor reports, such as `paused`. The node asks every monitor for it.
     NodeGuestsInFull(NodeName),
@@ -77,7 +77,7 @@ pub enum Read {
 /// What can be changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
-pub enum Write {
+pub enum ProxmoxWrite {
     Start(GuestPath),
     /// Gracefully; after the timeout the guest is left as it is.
     Shutdown {
@@ -117,14 +117,14 @@ pub enum Write {
         node: NodeName,
         vmid: Vmid,
         target: NodeName,
-        mode: Migration,
+        mode: MigrationMode,
     },
     /// To an absolute size, which must be larger than the present one.
     Grow {
         guest: GuestPath,
         disk: DiskKey,
         size: DiskSize,
-        digest: Digest,
+        digest: ConfigDigest,
     },
     /// With all its own disks. Locks, protection and a running guest refuse it.
     Delete(GuestPath),
@@ -141,7 +141,7 @@ pub enum CloneDisks {
 
 /// How a guest is moved, which depends on its kind: a container cannot be moved while it runs, and is restarted instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Migration {
+pub enum MigrationMode {
     /// A virtual machine that is stopped, and stays so.
     QemuOffline,
     /// A virtual machine that keeps running.
@@ -155,10 +155,10 @@ pub enum Migration {
     },
 }
 
-impl Migration {
+impl MigrationMode {
     /// How the guest is before and after it.
     #[must_use]
-    pub fn state(self) -> RunState {
+    pub fn required_state(self) -> RunState {
         match self {
             Self::QemuOffline | Self::LxcOffline => RunState::Stopped,
             Self::QemuLive | Self::LxcRestart { .. } => RunState::Running,
@@ -167,10 +167,10 @@ impl Migration {
 
     /// The kind of guest that is moved like this.
     #[must_use]
-    pub fn kind(self) -> Kind {
+    pub fn kind(self) -> GuestKind {
         match self {
-            Self::QemuOffline | Self::QemuLive => Kind::Qemu,
-            Self::LxcOffline | Self::LxcRestart { .. } => Kind::Lxc,
+            Self::QemuOffline | Self::QemuLive => GuestKind::Qemu,
+            Self::LxcOffline | Self::LxcRestart { .. } => GuestKind::Lxc,
         }
     }
 }
@@ -183,7 +183,7 @@ pub struct ConfigSet {
     delete: Box<[&'static str]>,
     /// What was asked for, to compare with what is read afterwards.
     changes: Box<[FieldChange]>,
-    digest: Digest,
+    digest: ConfigDigest,
 }
 
 impl ConfigSet {
@@ -192,19 +192,19 @@ impl ConfigSet {
     /// # Errors
     /// A field that this kind does not have, or that this program does not write, a value of another type, or something that waits for the next
     /// start and was not planned on.
-    pub fn new(guest: GuestPath, changes: &[FieldChange], basis: &Basis) -> Result<Self, Unwritable> {
+    pub fn new(guest: GuestPath, changes: &[FieldChange], basis: &WriteBasis) -> Result<Self, UnwritableChange> {
         if changes.is_empty() {
-            return Err(Unwritable::Nothing);
+            return Err(UnwritableChange::Nothing);
         }
-        if let Some(refusal) = basis.refusal(changes) {
+        if let Some(refusal) = basis.unwritable_reason(changes) {
             return Err(refusal);
         }
         let mut parameters = Vec::new();
         let mut delete = Vec::new();
         for change in changes {
-            match field::write(guest.kind, change.field, change.after.as_ref(), basis.agent())? {
-                Written::Set(text) => parameters.push((change.field.word(), text)),
-                Written::Delete => delete.push(change.field.word()),
+            match field::encode_field(guest.kind, change.field, change.after.as_ref(), basis.agent())? {
+                FieldWrite::Set(text) => parameters.push((change.field.word(), text)),
+                FieldWrite::Delete => delete.push(change.field.word()),
             }
         }
         Ok(Self { guest, parameters: parameters.into(), delete: delete.into(), changes: changes.into(), digest: basis.digest().clone() })
@@ -230,117 +230,120 @@ impl ConfigSet {
 
     /// The keys that are removed.
     #[must_use]
-    pub fn delete(&self) -> &[&'static str] {
+    pub fn removed_keys(&self) -> &[&'static str] {
         &self.delete
     }
 }
 
 /// The request for a command.
 #[must_use]
-pub fn encode(command: &Command) -> HttpRequest {
+pub fn encode(command: &ProxmoxCommand) -> HttpRequest {
     match command {
-        Command::Read(read) => encode_read(read),
-        Command::Write(write) => encode_write(write),
+        ProxmoxCommand::Read(read) => encode_read(read),
+        ProxmoxCommand::Write(write) => encode_write(write),
     }
 }
 
-fn encode_read(read: &Read) -> HttpRequest {
-    let get = |segments: &[&str], parameters: Parameters| HttpRequest::new(Method::Get, segments, &parameters);
-    let none = Parameters::none();
+fn encode_read(read: &ProxmoxRead) -> HttpRequest {
+    let get = |segments: &[&str], parameters: FormParameters| HttpRequest::new(HttpMethod::Get, segments, &parameters);
+    let none = FormParameters::empty();
     match read {
-        Read::Version => get(&["version"], none),
-        Read::ClusterStatus => get(&["cluster", "status"], none),
-        Read::Resources => get(&["cluster", "resources"], none.with("type", "vm")),
-        Read::NodeGuests { node, kind } => get(&["nodes", node.as_str(), kind.word()], none),
-        Read::NodeGuestsInFull(node) => get(&["nodes", node.as_str(), Kind::Qemu.word()], none.with("full", 1)),
-        Read::Permissions => get(&["access", "permissions"], none),
-        Read::PermissionsOn(vmid) => get(&["access", "permissions"], none.with("path", format!("/vms/{vmid}"))),
-        Read::PermissionsOf(user) => get(&["access", "permissions"], none.with("userid", user.as_str())),
-        Read::User(user) => get(&["access", "users", user.as_str()], none),
-        Read::Roles => get(&["access", "roles"], none),
-        Read::NextId(vmid) => get(&["cluster", "nextid"], none.with("vmid", vmid)),
-        Read::GuestStatus(guest) => of_guest(Method::Get, guest, &["status", "current"], none),
-        Read::GuestPending(guest) => of_guest(Method::Get, guest, &["pending"], none),
-        Read::Snapshots(guest) => of_guest(Method::Get, guest, &["snapshot"], none),
-        Read::HaStatus => get(&["cluster", "ha", "status", "current"], none),
-        Read::TagOptions => get(&["cluster", "options"], none),
-        Read::NodeVersion(node) => get(&["nodes", node.as_str(), "version"], none),
-        Read::NodeTime(node) => get(&["nodes", node.as_str(), "time"], none),
-        Read::Certificates(node) => get(&["nodes", node.as_str(), "certificates", "info"], none),
-        Read::TaskStatus(upid) => get(&["nodes", upid.node().as_str(), "tasks", upid.as_str(), "status"], none),
+        ProxmoxRead::Version => get(&["version"], none),
+        ProxmoxRead::ClusterStatus => get(&["cluster", "status"], none),
+        ProxmoxRead::Resources => get(&["cluster", "resources"], none.with("type", "vm")),
+        ProxmoxRead::NodeGuests { node, kind } => get(&["nodes", node.as_str(), kind.word()], none),
+        ProxmoxRead::NodeGuestsInFull(node) => get(&["nodes", node.as_str(), GuestKind::Qemu.word()], none.with("full", 1)),
+        ProxmoxRead::Permissions => get(&["access", "permissions"], none),
+        ProxmoxRead::PermissionsOn(vmid) => get(&["access", "permissions"], none.with("path", format!("/vms/{vmid}"))),
+        ProxmoxRead::PermissionsOf(user) => get(&["access", "permissions"], none.with("userid", user.as_str())),
+        ProxmoxRead::User(user) => get(&["access", "users", user.as_str()], none),
+        ProxmoxRead::Roles => get(&["access", "roles"], none),
+        ProxmoxRead::NextId(vmid) => get(&["cluster", "nextid"], none.with("vmid", vmid)),
+        ProxmoxRead::GuestStatus(guest) => guest_request(HttpMethod::Get, guest, &["status", "current"], none),
+        ProxmoxRead::GuestPending(guest) => guest_request(HttpMethod::Get, guest, &["pending"], none),
+        ProxmoxRead::Snapshots(guest) => guest_request(HttpMethod::Get, guest, &["snapshot"], none),
+        ProxmoxRead::HaStatus => get(&["cluster", "ha", "status", "current"], none),
+        ProxmoxRead::TagOptions => get(&["cluster", "options"], none),
+        ProxmoxRead::NodeVersion(node) => get(&["nodes", node.as_str(), "version"], none),
+        ProxmoxRead::NodeTime(node) => get(&["nodes", node.as_str(), "time"], none),
+        ProxmoxRead::Certificates(node) => get(&["nodes", node.as_str(), "certificates", "info"], none),
+        ProxmoxRead::TaskStatus(upid) => get(&["nodes", upid.node().as_str(), "tasks", upid.as_str(), "status"], none),
         // By default only those that have ended are listed.
-        Read::Tasks { node, vmid } => get(&["nodes", node.as_str(), "tasks"], none.with("vmid", vmid).with("source", "all")),
+        ProxmoxRead::Tasks { node, vmid } => get(&["nodes", node.as_str(), "tasks"], none.with("vmid", vmid).with("source", "all")),
     }
 }
 
-fn encode_write(write: &Write) -> HttpRequest {
-    let none = Parameters::none();
+fn encode_write(write: &ProxmoxWrite) -> HttpRequest {
+    let none = FormParameters::empty();
     match write {
-        Write::Start(guest) => of_guest(Method::Post, guest, &["status", "start"], none),
-        Write::Shutdown { guest, timeout_secs } => {
-            of_guest(Method::Post, guest, &["status", "shutdown"], none.with("timeout", timeout_secs))
+        ProxmoxWrite::Start(guest) => guest_request(HttpMethod::Post, guest, &["status", "start"], none),
+        ProxmoxWrite::Shutdown { guest, timeout_secs } => {
+            guest_request(HttpMethod::Post, guest, &["status", "shutdown"], none.with("timeout", timeout_secs))
         }
-        Write::Stop(guest) => of_guest(Method::Post, guest, &["status", "stop"], none),
-        Write::RebootQemu { timeout_secs, .. } => {
-            of_guest(Method::Post, &write.guest(), &["status", "reboot"], none.with("timeout", timeout_secs))
+        ProxmoxWrite::Stop(guest) => guest_request(HttpMethod::Post, guest, &["status", "stop"], none),
+        ProxmoxWrite::RebootQemu { timeout_secs, .. } => {
+            guest_request(HttpMethod::Post, &write.guest(), &["status", "reboot"], none.with("timeout", timeout_secs))
         }
-        Write::ConfigSet(set) => encode_config(set),
-        Write::SnapshotCreate { guest, name, description } => {
+        ProxmoxWrite::ConfigSet(set) => encode_config(set),
+        ProxmoxWrite::SnapshotCreate { guest, name, description } => {
             let parameters = none.with("snapname", name.as_str()).with("description", description);
-            of_guest(Method::Post, guest, &["snapshot"], parameters)
+            guest_request(HttpMethod::Post, guest, &["snapshot"], parameters)
         }
-        Write::SnapshotDelete { guest, name } => of_guest(Method::Delete, guest, &["snapshot", name.as_str()], none),
-        Write::SnapshotRollback { guest, name } => of_guest(Method::Post, guest, &["snapshot", name.as_str(), "rollback"], none),
-        Write::Clone { guest, to, name, target, disks } => {
-            of_guest(Method::Post, guest, &["clone"], clone_parameters(guest.kind, *to, name, target.as_ref(), disks))
+        ProxmoxWrite::SnapshotDelete { guest, name } => guest_request(HttpMethod::Delete, guest, &["snapshot", name.as_str()], none),
+        ProxmoxWrite::SnapshotRollback { guest, name } => {
+            guest_request(HttpMethod::Post, guest, &["snapshot", name.as_str(), "rollback"], none)
         }
-        Write::Migrate { target, mode, .. } => {
+        ProxmoxWrite::Clone { guest, to, name, target, disks } => {
+            guest_request(HttpMethod::Post, guest, &["clone"], clone_parameters(guest.kind, *to, name, target.as_ref(), disks))
+        }
+        ProxmoxWrite::Migrate { target, mode, .. } => {
             let parameters = none.with("target", target.as_str());
             let parameters = match mode {
-                Migration::QemuOffline | Migration::LxcOffline => parameters,
-                Migration::QemuLive => parameters.with("online", 1),
-                Migration::LxcRestart { timeout_secs } => parameters.with("restart", 1).with("timeout", timeout_secs),
+                MigrationMode::QemuOffline | MigrationMode::LxcOffline => parameters,
+                MigrationMode::QemuLive => parameters.with("online", 1),
+                MigrationMode::LxcRestart { timeout_secs } => parameters.with("restart", 1).with("timeout", timeout_secs),
             };
-            of_guest(Method::Post, &write.guest(), &["migrate"], parameters)
+            guest_request(HttpMethod::Post, &write.guest(), &["migrate"], parameters)
         }
-        Write::Grow { guest, disk, size, digest } => {
+        ProxmoxWrite::Grow { guest, disk, size, digest } => {
             let parameters = none.with("disk", disk.as_str()).with("size", size).with("digest", digest.as_str());
-            of_guest(Method::Put, guest, &["resize"], parameters)
+            guest_request(HttpMethod::Put, guest, &["resize"], parameters)
         }
-        Write::Delete(guest) => of_guest(Method::Delete, guest, &[], none.with("destroy-unreferenced-disks", 0)),
+        ProxmoxWrite::Delete(guest) => guest_request(HttpMethod::Delete, guest, &[], none.with("destroy-unreferenced-disks", 0)),
     }
 }
 
-fn of_guest(method: Method, guest: &GuestPath, rest: &[&str], parameters: Parameters) -> HttpRequest {
+fn guest_request(method: HttpMethod, guest: &GuestPath, rest: &[&str], parameters: FormParameters) -> HttpRequest {
     let vmid = guest.vmid.to_string();
     let segments = [&["nodes", guest.node.as_str(), guest.kind.word(), vmid.as_str()], rest].concat();
     HttpRequest::new(method, &segments, &parameters)
 }
 
 fn encode_config(set: &ConfigSet) -> HttpRequest {
-    let mut parameters = Parameters::none();
+    let mut parameters = FormParameters::empty();
     for (key, text) in &set.parameters {
         parameters = parameters.with(key, text);
     }
     let delete = (!set.delete.is_empty()).then(|| set.delete.join(","));
-    let parameters = parameters.with_some("delete", delete).with("digest", set.digest.as_str());
-    of_guest(Method::Put, &set.guest, &["config"], parameters)
+    let parameters = parameters.with_optional("delete", delete).with("digest", set.digest.as_str());
+    guest_request(HttpMethod::Put, &set.guest, &["config"], parameters)
 }
 
 /// A container's name is its `hostname`; the wrong one of the two would be ignored in silence.
-fn clone_parameters(kind: Kind, to: Vmid, name: &GuestName, target: Option<&NodeName>, disks: &CloneDisks) -> Parameters {
+fn clone_parameters(kind: GuestKind, to: Vmid, name: &GuestName, target: Option<&NodeName>, disks: &CloneDisks) -> FormParameters {
     let key = match kind {
-        Kind::Qemu => "name",
-        Kind::Lxc => "hostname",
+        GuestKind::Qemu => "name",
+        GuestKind::Lxc => "hostname",
     };
-    let parameters = Parameters::none().with("newid", to).with(key, name.as_str()).with_some("target", target.map(NodeName::as_str));
+    let parameters =
+        FormParameters::empty().with("newid", to).with(key, name.as_str()).with_optional("target", target.map(NodeName::as_str));
     match disks {
         CloneDisks::Linked => parameters.with("full", 0),
-        CloneDisks::Full(storage) => parameters.with("full", 1).with_some("storage", storage.as_ref().map(StorageName::as_str)),
+        CloneDisks::Full(storage) => parameters.with("full", 1).with_optional("storage", storage.as_ref().map(StorageName::as_str)),
     }
 }
 
-impl Command {
+impl ProxmoxCommand {
     /// The node that does the work; `None` where it is the one that was asked.
     #[must_use]
     pub fn node(&self) -> Option<NodeName> {
@@ -356,17 +359,17 @@ impl Command {
         matches!(self, Self::Write(_))
     }
 
-    pub(super) fn effect(&self) -> Effect {
+    pub(super) fn effect(&self) -> CallEffect {
         match self {
-            Self::Read(_) => Effect::None,
+            Self::Read(_) => CallEffect::None,
             // Growing a disk was synchronous in version 7.
-            Self::Write(Write::ConfigSet(_) | Write::Grow { .. }) => Effect::Direct,
-            Self::Write(_) => Effect::Task,
+            Self::Write(ProxmoxWrite::ConfigSet(_) | ProxmoxWrite::Grow { .. }) => CallEffect::Direct,
+            Self::Write(_) => CallEffect::Task,
         }
     }
 }
 
-impl Read {
+impl ProxmoxRead {
     fn node(&self) -> Option<&NodeName> {
         match self {
             Self::GuestStatus(guest) | Self::GuestPending(guest) | Self::Snapshots(guest) => Some(&guest.node),
@@ -388,7 +391,7 @@ impl Read {
     }
 }
 
-impl Write {
+impl ProxmoxWrite {
     /// The guest that is changed, and where it is taken to be.
     #[must_use]
     pub fn guest(&self) -> GuestPath {
@@ -400,7 +403,7 @@ impl Write {
             | Self::SnapshotRollback { guest, .. }
             | Self::Clone { guest, .. }
             | Self::Grow { guest, .. } => guest.clone(),
-            Self::RebootQemu { node, vmid, .. } => GuestPath { node: node.clone(), kind: Kind::Qemu, vmid: *vmid },
+            Self::RebootQemu { node, vmid, .. } => GuestPath { node: node.clone(), kind: GuestKind::Qemu, vmid: *vmid },
             Self::Migrate { node, vmid, mode, .. } => GuestPath { node: node.clone(), kind: mode.kind(), vmid: *vmid },
             Self::ConfigSet(set) => set.guest.clone(),
         }

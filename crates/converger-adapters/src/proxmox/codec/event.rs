@@ -7,68 +7,68 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use converger_core::artifact::INTEGER_MAX;
-use converger_core::guest::{ClusterIdentity, Kind, NodeName, Vmid};
-use converger_core::normalize::Words;
+use converger_core::guest::{ClusterIdentity, GuestKind, NodeName, Vmid};
+use converger_core::normalize::WordSet;
 use serde::de::{Error, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-use super::access::{self, Permissions, Roles, User};
-use super::answer::{self, Delivery, Effect, Failure, HttpAnswer};
-use super::command::{Command, Read};
+use super::access::{self, Permissions, ProxmoxUser, RolePrivileges};
+use super::command::{ProxmoxCommand, ProxmoxRead};
 use super::config::{self, GuestConfig};
+use super::failure_cause::{FailureCause, classify_text};
 use super::field;
 use super::ha::{self, HaStatus};
+use super::identifiers::GuestPath;
 use super::object::{Object, UniqueMap};
 use super::options::{self, OptionsRow, TagOptions};
-use super::reason::{Cause, classify};
-use super::scalar::Scalar;
+use super::response::{self, CallEffect, Delivery, HttpResponse, ProxmoxFailure};
+use super::scalar::PerlScalar;
 use super::upid::Upid;
-use super::words::GuestPath;
 
 /// What a command that was carried out gave.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
-pub enum Event {
-    Version(Version),
-    Cluster(Cluster),
+pub enum ProxmoxEvent {
+    Version(ProxmoxVersion),
+    Cluster(ClusterStatus),
     Resources(ResourceList),
     NodeGuests(Vec<NodeGuest>),
     Permissions(Permissions),
-    NextId(NextId),
+    NextId(IdAvailability),
     GuestStatus(GuestStatus),
     Config(Box<GuestConfig>),
-    Snapshots(Snapshots),
-    User(User),
-    Roles(Roles),
+    Snapshots(ProxmoxSnapshots),
+    User(ProxmoxUser),
+    Roles(RolePrivileges),
     Ha(HaStatus),
     TagOptions(TagOptions),
     /// The clock of a node, seconds since 1970.
     NodeTime(u64),
     /// The identity of the cluster.
     Identity(ClusterIdentity),
-    Task(TaskState),
-    Tasks(Vec<Task>),
-    Accepted(Accepted),
+    Task(ProxmoxTaskState),
+    Tasks(Vec<ListedTask>),
+    Accepted(AcceptedChange),
 }
 
-impl Event {
+impl ProxmoxEvent {
     /// The failure of having been given this for something else, which [`decode`] never does.
     #[must_use]
-    pub fn unexpected(&self) -> Failure {
-        Failure::lost(Delivery::NotDelivered, Cause::Malformed, "the answer belongs to another command")
+    pub fn unexpected_failure(&self) -> ProxmoxFailure {
+        ProxmoxFailure::without_response(Delivery::NotDelivered, FailureCause::Malformed, "the answer belongs to another command")
     }
 }
 
 /// The release of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Version {
+pub struct ProxmoxVersion {
     /// The whole of it, such as `9.2.11`.
     pub version: Box<str>,
     /// Its first part.
     pub major: u32,
 }
 
-impl Version {
+impl ProxmoxVersion {
     /// The first parts of the releases that this program knows.
     pub const MAJORS_KNOWN: std::ops::RangeInclusive<u32> = 7..=9;
 
@@ -81,7 +81,7 @@ impl Version {
 
 /// The cluster and its nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cluster {
+pub struct ClusterStatus {
     /// Its name; a node that is in no cluster has none.
     pub name: Option<Box<str>>,
     /// Whether it has quorum. A node that is in no cluster always has.
@@ -92,10 +92,10 @@ pub struct Cluster {
     pub local: Option<NodeName>,
 }
 
-impl Cluster {
+impl ClusterStatus {
     /// The name that it is known by: its own, or that of a node that stands alone.
     #[must_use]
-    pub fn known_as(&self) -> &str {
+    pub fn effective_name(&self) -> &str {
         self.name.as_deref().or(self.local.as_ref().map(NodeName::as_str)).unwrap_or("")
     }
 }
@@ -104,7 +104,7 @@ impl Cluster {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ResourceList {
     /// The guests whose rows say what and where they are.
-    pub rows: Vec<Resource>,
+    pub rows: Vec<GuestResource>,
     /// Guests of which a row says too little to place them, each with the field that is missing or makes no sense.
     pub unusable: BTreeMap<Vmid, &'static str>,
 }
@@ -112,22 +112,22 @@ pub struct ResourceList {
 /// A guest in the cluster's list. Run-state and name come from a cache; lock, tags and place from the config.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
-pub struct Resource {
+pub struct GuestResource {
     pub vmid: Vmid,
-    pub kind: Kind,
+    pub kind: GuestKind,
     pub node: NodeName,
     pub status: Box<str>,
     pub name: Option<Box<str>>,
     pub template: Option<bool>,
     pub lock: Option<Box<str>>,
-    pub tags: Words,
+    pub tags: WordSet,
     pub ha_state: Option<Box<str>>,
     pub cpus: Option<u32>,
     pub maxmem: Option<u64>,
     /// How long its process ran when its node last reported it. Compared with what the node says now, it gives the age of the report.
     pub uptime_secs: Option<u64>,
     /// A field whose value is of no type that it can have.
-    pub strange: Option<&'static str>,
+    pub invalid_field: Option<&'static str>,
 }
 
 /// A guest in the list of its own node: all of it is of the moment at which the node was asked.
@@ -142,7 +142,7 @@ pub struct NodeGuest {
     pub name: Option<Box<str>>,
     pub template: bool,
     pub lock: Option<Box<str>>,
-    pub tags: Words,
+    pub tags: WordSet,
     pub cpus: Option<u32>,
     pub maxmem: Option<u64>,
     /// Seconds since its process was started.
@@ -161,7 +161,7 @@ impl NodeGuest {
 
 /// Whether an id is free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NextId {
+pub enum IdAvailability {
     /// No guest has it, as far as the list behind this answer goes.
     Free,
     /// A guest has it, of whatever kind, whether or not the token may see it.
@@ -208,16 +208,16 @@ fn run_state_word(status: &str, qmp_status: Option<&str>) -> Box<str> {
 
 /// The snapshots of a guest.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Snapshots {
+pub struct ProxmoxSnapshots {
     /// All of them.
-    pub list: Vec<Snapshot>,
+    pub list: Vec<ProxmoxSnapshot>,
     /// The one that the guest was last made from or rolled back to.
     pub parent: Option<Box<str>>,
 }
 
 /// A snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Snapshot {
+pub struct ProxmoxSnapshot {
     /// Its name.
     pub name: Box<str>,
     /// Set while it is made or removed, and left so by an operation that did not end.
@@ -228,7 +228,7 @@ pub struct Snapshot {
 
 /// Where a task is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum TaskState {
+pub enum ProxmoxTaskState {
     /// Its process is there.
     Running,
     /// It ended well; warnings count as well.
@@ -236,10 +236,10 @@ pub enum TaskState {
         /// How many warnings there were.
         warnings: u32,
     },
-    /// It ended with an error, or nobody knows how: then the cause is [`Cause::TaskKilled`].
+    /// It ended with an error, or nobody knows how: then the cause is [`FailureCause::TaskKilled`].
     Failed {
         /// What the text amounts to.
-        cause: Cause,
+        cause: FailureCause,
         /// Its last words.
         text: Box<str>,
     },
@@ -247,7 +247,7 @@ pub enum TaskState {
 
 /// A task in a list. Whether it runs is told by [`Read::TaskStatus`] only: lists lag behind.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Task {
+pub struct ListedTask {
     /// Its id.
     pub upid: Upid,
     /// How it ended, if the list says so.
@@ -256,7 +256,7 @@ pub struct Task {
 
 /// How a change was taken on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Accepted {
+pub enum AcceptedChange {
     /// It is done.
     Done,
     /// A task does it; its end and the guest's state have to be read.
@@ -267,92 +267,102 @@ pub enum Accepted {
 ///
 /// # Errors
 /// Why the command was not carried out, or why that cannot be told.
-pub fn decode(command: &Command, answer: &HttpAnswer) -> Result<Event, Failure> {
+pub fn decode(command: &ProxmoxCommand, answer: &HttpResponse) -> Result<ProxmoxEvent, ProxmoxFailure> {
     match command {
-        Command::Read(read) => decode_read(read, answer),
-        Command::Write(_) => accepted(command.effect(), answer).map(Event::Accepted),
+        ProxmoxCommand::Read(read) => decode_read(read, answer),
+        ProxmoxCommand::Write(_) => decode_accepted(command.effect(), answer).map(ProxmoxEvent::Accepted),
     }
 }
 
-fn decode_read(read: &Read, answer: &HttpAnswer) -> Result<Event, Failure> {
+fn decode_read(read: &ProxmoxRead, answer: &HttpResponse) -> Result<ProxmoxEvent, ProxmoxFailure> {
     match read {
-        Read::Version | Read::NodeVersion(_) => required(answer).and_then(|Object(row)| version(answer, &row)).map(Event::Version),
-        Read::ClusterStatus => objects(answer).and_then(|rows| cluster(answer, &rows)).map(Event::Cluster),
-        Read::Resources => required(answer).map(Event::Resources),
-        Read::NodeGuests { .. } | Read::NodeGuestsInFull(_) => {
-            objects(answer).map(|rows: Vec<NodeGuestRow<'_>>| Event::NodeGuests(rows.into_iter().filter_map(node_guest).collect()))
+        ProxmoxRead::Version | ProxmoxRead::NodeVersion(_) => {
+            require_data(answer).and_then(|Object(row)| parse_version(answer, &row)).map(ProxmoxEvent::Version)
         }
-        Read::Permissions | Read::PermissionsOn(_) | Read::PermissionsOf(_) => {
-            required(answer).map(|rows| Event::Permissions(access::permissions(rows)))
+        ProxmoxRead::ClusterStatus => objects(answer).and_then(|rows| parse_cluster(answer, &rows)).map(ProxmoxEvent::Cluster),
+        ProxmoxRead::Resources => require_data(answer).map(ProxmoxEvent::Resources),
+        ProxmoxRead::NodeGuests { .. } | ProxmoxRead::NodeGuestsInFull(_) => {
+            objects(answer).map(|rows: Vec<NodeGuestRow<'_>>| ProxmoxEvent::NodeGuests(rows.into_iter().filter_map(node_guest).collect()))
         }
-        Read::User(_) => required(answer).map(|Object(row)| Event::User(access::user(row))),
-        Read::Roles => objects(answer).map(|rows| Event::Roles(access::roles(rows))),
-        Read::NextId(vmid) => next_id(answer, *vmid).map(Event::NextId),
-        Read::GuestStatus(guest) => {
-            of_guest(answer, guest).and_then(|Object(row)| guest_status(answer, guest, row)).map(Event::GuestStatus)
+        ProxmoxRead::Permissions | ProxmoxRead::PermissionsOn(_) | ProxmoxRead::PermissionsOf(_) => {
+            require_data(answer).map(|rows| ProxmoxEvent::Permissions(access::parse_permissions(rows)))
         }
-        Read::GuestPending(guest) => of_guest(answer, guest).map(|items: Vec<Object<config::Item<'_>>>| {
-            let items: Vec<config::Item<'_>> = items.into_iter().map(|Object(item)| item).collect();
-            Event::Config(config::from_items(guest.kind, &items).into())
+        ProxmoxRead::User(_) => require_data(answer).map(|Object(row)| ProxmoxEvent::User(access::parse_user(row))),
+        ProxmoxRead::Roles => objects(answer).map(|rows| ProxmoxEvent::Roles(access::parse_roles(rows))),
+        ProxmoxRead::NextId(vmid) => decode_next_id(answer, *vmid).map(ProxmoxEvent::NextId),
+        ProxmoxRead::GuestStatus(guest) => {
+            require_guest_data(answer, guest).and_then(|Object(row)| parse_guest_status(answer, guest, row)).map(ProxmoxEvent::GuestStatus)
+        }
+        ProxmoxRead::GuestPending(guest) => require_guest_data(answer, guest).map(|items: Vec<Object<config::PendingItem<'_>>>| {
+            let items: Vec<config::PendingItem<'_>> = items.into_iter().map(|Object(item)| item).collect();
+            ProxmoxEvent::Config(config::from_items(guest.kind, &items).into())
         }),
-        Read::Snapshots(_) => objects(answer).map(|rows| Event::Snapshots(snapshots(rows))),
-        Read::HaStatus => objects(answer).map(|rows| Event::Ha(ha::ha_status(rows))),
-        Read::TagOptions => required(answer).and_then(|Object(row)| tag_options(answer, &row)).map(Event::TagOptions),
-        Read::NodeTime(_) => required(answer).and_then(|Object(row)| time(answer, &row)).map(Event::NodeTime),
-        Read::Certificates(_) => objects(answer).and_then(|rows: Vec<CertificateRow<'_>>| identity(answer, &rows)).map(Event::Identity),
-        Read::TaskStatus(upid) => required(answer).and_then(|Object(row)| task_state(answer, upid, &row)).map(Event::Task),
-        Read::Tasks { .. } => objects(answer).map(|rows: Vec<TaskRow<'_>>| Event::Tasks(rows.into_iter().filter_map(task).collect())),
+        ProxmoxRead::Snapshots(_) => objects(answer).map(|rows| ProxmoxEvent::Snapshots(parse_snapshots(rows))),
+        ProxmoxRead::HaStatus => objects(answer).map(|rows| ProxmoxEvent::Ha(ha::parse_ha_status(rows))),
+        ProxmoxRead::TagOptions => require_data(answer).and_then(|Object(row)| tag_options(answer, &row)).map(ProxmoxEvent::TagOptions),
+        ProxmoxRead::NodeTime(_) => require_data(answer).and_then(|Object(row)| parse_time(answer, &row)).map(ProxmoxEvent::NodeTime),
+        ProxmoxRead::Certificates(_) => {
+            objects(answer).and_then(|rows: Vec<CertificateRow<'_>>| identity(answer, &rows)).map(ProxmoxEvent::Identity)
+        }
+        ProxmoxRead::TaskStatus(upid) => {
+            require_data(answer).and_then(|Object(row)| parse_task_state(answer, upid, &row)).map(ProxmoxEvent::Task)
+        }
+        ProxmoxRead::Tasks { .. } => {
+            objects(answer).map(|rows: Vec<TaskRow<'_>>| ProxmoxEvent::Tasks(rows.into_iter().filter_map(parse_task).collect()))
+        }
     }
 }
 
 /// The data of an answer to a reading, which always has some.
-fn required<'a, T: Deserialize<'a>>(answer: &'a HttpAnswer) -> Result<T, Failure> {
-    answer::data(Effect::None, answer)?
-        .ok_or_else(|| Failure::malformed(Effect::None, answer.status, "the answer has no `data`, as every answer of Proxmox has"))
+fn require_data<'a, T: Deserialize<'a>>(answer: &'a HttpResponse) -> Result<T, ProxmoxFailure> {
+    response::parse_data(CallEffect::None, answer)?.ok_or_else(|| {
+        ProxmoxFailure::malformed_response(CallEffect::None, answer.status, "the answer has no `data`, as every answer of Proxmox has")
+    })
 }
 
 /// The same for a list of objects.
-fn objects<'a, T: Deserialize<'a>>(answer: &'a HttpAnswer) -> Result<Vec<T>, Failure> {
-    required(answer).map(|rows: Vec<Object<T>>| rows.into_iter().map(|Object(row)| row).collect())
+fn objects<'a, T: Deserialize<'a>>(answer: &'a HttpResponse) -> Result<Vec<T>, ProxmoxFailure> {
+    require_data(answer).map(|rows: Vec<Object<T>>| rows.into_iter().map(|Object(row)| row).collect())
 }
 
 /// The same for a reading of one guest. That a guest is not there is proof only where the guest is named that was asked for.
-fn of_guest<'a, T: Deserialize<'a>>(answer: &'a HttpAnswer, guest: &GuestPath) -> Result<T, Failure> {
-    required(answer).map_err(|failure| {
+fn require_guest_data<'a, T: Deserialize<'a>>(answer: &'a HttpResponse, guest: &GuestPath) -> Result<T, ProxmoxFailure> {
+    require_data(answer).map_err(|failure| {
         let named = [format!("/{}.conf'", guest.vmid), format!(" {} on node '", guest.vmid)];
-        let is_of_another = failure.cause == Cause::NoSuchGuest && !named.iter().any(|part| failure.text.contains(part));
-        if is_of_another { Failure { cause: Cause::Malformed, ..failure } } else { failure }
+        let is_of_another = failure.cause == FailureCause::NoSuchGuest && !named.iter().any(|part| failure.text.contains(part));
+        if is_of_another { ProxmoxFailure { cause: FailureCause::Malformed, ..failure } } else { failure }
     })
 }
 
 /// `data: null` is success too: some calls act before they answer.
-fn accepted(effect: Effect, answer: &HttpAnswer) -> Result<Accepted, Failure> {
-    let Some(data) = answer::data::<Scalar<'_>>(effect, answer)?.filter(|data| !data.is_nothing()) else {
-        return Ok(Accepted::Done);
+fn decode_accepted(effect: CallEffect, answer: &HttpResponse) -> Result<AcceptedChange, ProxmoxFailure> {
+    let Some(data) = response::parse_data::<PerlScalar<'_>>(effect, answer)?.filter(|data| !data.is_absent_or_null()) else {
+        return Ok(AcceptedChange::Done);
     };
     let upid = data.text().and_then(|text| Upid::new(&text));
-    upid.map(Accepted::Task).ok_or_else(|| Failure::malformed(effect, answer.status, "the answer is not the id of a task"))
+    upid.map(AcceptedChange::Task)
+        .ok_or_else(|| ProxmoxFailure::malformed_response(effect, answer.status, "the answer is not the id of a task"))
 }
 
 #[derive(Default, Deserialize)]
 struct VersionRow<'a> {
     #[serde(borrow, default)]
-    version: Scalar<'a>,
+    version: PerlScalar<'a>,
 }
 
-fn version(answer: &HttpAnswer, row: &VersionRow<'_>) -> Result<Version, Failure> {
+fn parse_version(answer: &HttpResponse, row: &VersionRow<'_>) -> Result<ProxmoxVersion, ProxmoxFailure> {
     let text = row.version.text().unwrap_or_default();
     let major = text.split(['.', '-']).next().and_then(|part| part.parse().ok());
-    let unclear = || Failure::malformed(Effect::None, answer.status, "the answer names no version of Proxmox VE");
-    Ok(Version { version: text.clone().into(), major: major.ok_or_else(unclear)? })
+    let unclear = || ProxmoxFailure::malformed_response(CallEffect::None, answer.status, "the answer names no version of Proxmox VE");
+    Ok(ProxmoxVersion { version: text.clone().into(), major: major.ok_or_else(unclear)? })
 }
 
 #[derive(Default, Deserialize)]
 struct CertificateRow<'a> {
     #[serde(borrow, default)]
-    filename: Scalar<'a>,
+    filename: PerlScalar<'a>,
     #[serde(borrow, default)]
-    fingerprint: Scalar<'a>,
+    fingerprint: PerlScalar<'a>,
 }
 
 /// The file of the root CA that all nodes of a cluster share. Releases name it with or without its directory.
@@ -360,8 +370,8 @@ const ROOT_CA: &str = "pve-root-ca.pem";
 
 /// The fingerprint of the root CA. A node that cannot read the file leaves its row out, and the certificates that are there say nothing about
 /// the cluster: an uploaded one may be the same for several.
-fn identity(answer: &HttpAnswer, rows: &[CertificateRow<'_>]) -> Result<ClusterIdentity, Failure> {
-    let odd = |text: String| Failure::malformed(Effect::None, answer.status, text);
+fn identity(answer: &HttpResponse, rows: &[CertificateRow<'_>]) -> Result<ClusterIdentity, ProxmoxFailure> {
+    let odd = |text: String| ProxmoxFailure::malformed_response(CallEffect::None, answer.status, text);
     let is_root = |row: &&CertificateRow<'_>| row.filename.text().is_some_and(|name| name.rsplit('/').next() == Some(ROOT_CA));
     let mut roots = rows.iter().filter(is_root);
     match (roots.next(), roots.next()) {
@@ -378,21 +388,21 @@ fn identity(answer: &HttpAnswer, rows: &[CertificateRow<'_>]) -> Result<ClusterI
 #[derive(Default, Deserialize)]
 struct ClusterRow<'a> {
     #[serde(borrow, default)]
-    r#type: Scalar<'a>,
+    r#type: PerlScalar<'a>,
     #[serde(borrow, default)]
-    name: Scalar<'a>,
+    name: PerlScalar<'a>,
     #[serde(borrow, default)]
-    quorate: Scalar<'a>,
+    quorate: PerlScalar<'a>,
     #[serde(borrow, default)]
-    online: Scalar<'a>,
+    online: PerlScalar<'a>,
     #[serde(borrow, default)]
-    local: Scalar<'a>,
+    local: PerlScalar<'a>,
 }
 
 /// Rows that contradict each other say nothing: which of them holds would be a guess.
-fn cluster(answer: &HttpAnswer, rows: &[ClusterRow<'_>]) -> Result<Cluster, Failure> {
-    let odd = |text: &str| Failure::malformed(Effect::None, answer.status, text);
-    let nodes = rows.iter().filter(|row| row.r#type.is("node"));
+fn parse_cluster(answer: &HttpResponse, rows: &[ClusterRow<'_>]) -> Result<ClusterStatus, ProxmoxFailure> {
+    let odd = |text: &str| ProxmoxFailure::malformed_response(CallEffect::None, answer.status, text);
+    let nodes = rows.iter().filter(|row| row.r#type.is_text("node"));
     let named = nodes.map(|row| Some((NodeName::new(&row.name.text()?)?, row)));
     let named: Vec<(NodeName, &ClusterRow)> = named.collect::<Option<_>>().ok_or_else(|| odd("the answer has a node without a name"))?;
     let names: BTreeSet<&NodeName> = named.iter().map(|(name, _)| name).collect();
@@ -402,12 +412,12 @@ fn cluster(answer: &HttpAnswer, rows: &[ClusterRow<'_>]) -> Result<Cluster, Fail
     if named.iter().filter(|(_, row)| row.local.flag() == Some(true)).count() > 1 {
         return Err(odd("the answer says of two nodes that they gave it"));
     }
-    let mut clusters = rows.iter().filter(|row| row.r#type.is("cluster"));
+    let mut clusters = rows.iter().filter(|row| row.r#type.is_text("cluster"));
     let whole = clusters.next();
     if clusters.next().is_some() {
         return Err(odd("the answer names two clusters"));
     }
-    Ok(Cluster {
+    Ok(ClusterStatus {
         name: whole.and_then(|row| row.name.word()),
         // Without a row for the cluster the node stands alone, if it is the only one.
         quorate: whole.map_or(named.len() == 1, |row| row.quorate.flag() == Some(true)),
@@ -419,40 +429,40 @@ fn cluster(answer: &HttpAnswer, rows: &[ClusterRow<'_>]) -> Result<Cluster, Fail
 #[derive(Default, Deserialize)]
 struct ResourceRow<'a> {
     #[serde(borrow, default)]
-    vmid: Scalar<'a>,
+    vmid: PerlScalar<'a>,
     #[serde(borrow, default)]
-    r#type: Scalar<'a>,
+    r#type: PerlScalar<'a>,
     #[serde(borrow, default)]
-    node: Scalar<'a>,
+    node: PerlScalar<'a>,
     #[serde(borrow, default)]
-    status: Scalar<'a>,
+    status: PerlScalar<'a>,
     #[serde(borrow, default)]
-    name: Scalar<'a>,
+    name: PerlScalar<'a>,
     #[serde(borrow, default)]
-    template: Scalar<'a>,
+    template: PerlScalar<'a>,
     #[serde(borrow, default)]
-    lock: Scalar<'a>,
+    lock: PerlScalar<'a>,
     #[serde(borrow, default)]
-    tags: Scalar<'a>,
+    tags: PerlScalar<'a>,
     #[serde(borrow, default)]
-    hastate: Scalar<'a>,
+    hastate: PerlScalar<'a>,
     #[serde(borrow, default)]
-    maxcpu: Scalar<'a>,
+    maxcpu: PerlScalar<'a>,
     #[serde(borrow, default)]
-    maxmem: Scalar<'a>,
+    maxmem: PerlScalar<'a>,
     #[serde(borrow, default)]
-    uptime: Scalar<'a>,
+    uptime: PerlScalar<'a>,
 }
 
 impl<'de> Deserialize<'de> for ResourceList {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_seq(EachRow)
+        deserializer.deserialize_seq(ResourceVisitor)
     }
 }
 
-struct EachRow;
+struct ResourceVisitor;
 
-impl<'de> Visitor<'de> for EachRow {
+impl<'de> Visitor<'de> for ResourceVisitor {
     type Value = ResourceList;
 
     fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -479,20 +489,20 @@ fn add_row(list: &mut ResourceList, row: ResourceRow<'_>) -> Result<(), NoId> {
         return Ok(());
     }
     let Some(vmid) = Vmid::new(row.vmid.number().ok_or(NoId)?) else { return Ok(()) };
-    let kind = row.r#type.text().and_then(|word| kind(&word));
+    let kind = row.r#type.text().and_then(|word| parse_kind(&word));
     let node = row.node.text().and_then(|name| NodeName::new(&name));
     match (kind, node) {
-        (Some(kind), Some(node)) => list.rows.push(resource(row, vmid, kind, node)),
+        (Some(kind), Some(node)) => list.rows.push(parse_resource(row, vmid, kind, node)),
         (None, _) => drop(list.unusable.insert(vmid, "type")),
         (_, None) => drop(list.unusable.insert(vmid, "node")),
     }
     Ok(())
 }
 
-fn resource(row: ResourceRow<'_>, vmid: Vmid, kind: Kind, node: NodeName) -> Resource {
-    let tags = row.tags.text().map_or_else(|| Some(Words::default()), |text| field::tags(&text));
-    let strange = strange(&row).or(tags.is_none().then_some("tags"));
-    Resource {
+fn parse_resource(row: ResourceRow<'_>, vmid: Vmid, kind: GuestKind, node: NodeName) -> GuestResource {
+    let tags = row.tags.text().map_or_else(|| Some(WordSet::default()), |text| field::parse_tags(&text));
+    let strange = find_invalid_field(&row).or(tags.is_none().then_some("tags"));
+    GuestResource {
         vmid,
         kind,
         node,
@@ -502,10 +512,10 @@ fn resource(row: ResourceRow<'_>, vmid: Vmid, kind: Kind, node: NodeName) -> Res
         lock: row.lock.word(),
         tags: tags.unwrap_or_default(),
         ha_state: row.hastate.word(),
-        cpus: processors(&row.maxcpu),
-        maxmem: memory(&row.maxmem),
+        cpus: parse_processors(&row.maxcpu),
+        maxmem: parse_memory(&row.maxmem),
         uptime_secs: row.uptime.number(),
-        strange,
+        invalid_field: strange,
     }
 }
 
@@ -513,21 +523,21 @@ fn resource(row: ResourceRow<'_>, vmid: Vmid, kind: Kind, node: NodeName) -> Res
 const OTHER_TYPES: [&str; 5] = ["network", "node", "pool", "sdn", "storage"];
 
 /// Lists and maps where a word belongs, guards that are `null`, a template that is neither one nor none, and memory that no number of ours can hold.
-fn strange(row: &ResourceRow<'_>) -> Option<&'static str> {
+fn find_invalid_field(row: &ResourceRow<'_>) -> Option<&'static str> {
     let guards = [("lock", &row.lock), ("tags", &row.tags), ("hastate", &row.hastate)];
     strange_field(&[("status", &row.status), ("name", &row.name)], &guards, &row.template, &row.maxmem)
 }
 
 /// Lists and maps where a word belongs, guards that are `null`, a template that is neither one nor none, and memory that no number of ours can hold.
 fn strange_field(
-    words: &[(&'static str, &Scalar<'_>)],
-    guards: &[(&'static str, &Scalar<'_>)],
-    template: &Scalar<'_>,
-    maxmem: &Scalar<'_>,
+    words: &[(&'static str, &PerlScalar<'_>)],
+    guards: &[(&'static str, &PerlScalar<'_>)],
+    template: &PerlScalar<'_>,
+    maxmem: &PerlScalar<'_>,
 ) -> Option<&'static str> {
-    let is_no_flag = *template != Scalar::Absent && template.flag().is_none();
-    let word = words.iter().find(|(_, value)| **value == Scalar::Strange).map(|(key, _)| *key);
-    let word = word.or_else(|| guards.iter().find(|(_, value)| value.is_no_guard()).map(|(key, _)| *key));
+    let is_no_flag = *template != PerlScalar::Absent && template.flag().is_none();
+    let word = words.iter().find(|(_, value)| **value == PerlScalar::NotScalar).map(|(key, _)| *key);
+    let word = word.or_else(|| guards.iter().find(|(_, value)| value.is_invalid_guard()).map(|(key, _)| *key));
     let is_too_much = maxmem.number().is_some_and(|bytes| bytes > INTEGER_MAX);
     word.or(is_no_flag.then_some("template")).or(is_too_much.then_some("maxmem"))
 }
@@ -535,30 +545,30 @@ fn strange_field(
 #[derive(Default, Deserialize)]
 struct NodeGuestRow<'a> {
     #[serde(borrow, default)]
-    vmid: Scalar<'a>,
+    vmid: PerlScalar<'a>,
     #[serde(borrow, default)]
-    status: Scalar<'a>,
+    status: PerlScalar<'a>,
     #[serde(borrow, default)]
-    qmpstatus: Scalar<'a>,
+    qmpstatus: PerlScalar<'a>,
     #[serde(borrow, default)]
-    name: Scalar<'a>,
+    name: PerlScalar<'a>,
     #[serde(borrow, default)]
-    template: Scalar<'a>,
+    template: PerlScalar<'a>,
     #[serde(borrow, default)]
-    lock: Scalar<'a>,
+    lock: PerlScalar<'a>,
     #[serde(borrow, default)]
-    tags: Scalar<'a>,
+    tags: PerlScalar<'a>,
     #[serde(borrow, default)]
-    cpus: Scalar<'a>,
+    cpus: PerlScalar<'a>,
     #[serde(borrow, default)]
-    maxmem: Scalar<'a>,
+    maxmem: PerlScalar<'a>,
     #[serde(borrow, default)]
-    uptime: Scalar<'a>,
+    uptime: PerlScalar<'a>,
 }
 
 /// A row with an id that a guest can have. A row that is left out leaves its guest without a run-state; it never hides one.
 fn node_guest(row: NodeGuestRow<'_>) -> Option<NodeGuest> {
-    let tags = row.tags.text().map_or_else(|| Some(Words::default()), |text| field::tags(&text));
+    let tags = row.tags.text().map_or_else(|| Some(WordSet::default()), |text| field::parse_tags(&text));
     let words = [("status", &row.status), ("qmpstatus", &row.qmpstatus), ("name", &row.name)];
     let strange = strange_field(&words, &[("lock", &row.lock), ("tags", &row.tags)], &row.template, &row.maxmem);
     Some(NodeGuest {
@@ -571,23 +581,23 @@ fn node_guest(row: NodeGuestRow<'_>) -> Option<NodeGuest> {
         // Every guest is listed under a name, if need be one made of its id.
         strange: strange.or(tags.is_none().then_some("tags")).or(row.name.word().is_none().then_some("name")),
         tags: tags.unwrap_or_default(),
-        cpus: processors(&row.cpus),
-        maxmem: memory(&row.maxmem),
+        cpus: parse_processors(&row.cpus),
+        maxmem: parse_memory(&row.maxmem),
         uptime_secs: row.uptime.number(),
     })
 }
 
-fn kind(word: &str) -> Option<Kind> {
-    Kind::ALL.into_iter().find(|kind| kind.word() == word)
+fn parse_kind(word: &str) -> Option<GuestKind> {
+    GuestKind::ALL.into_iter().find(|kind| kind.word() == word)
 }
 
 /// 400 with a word about `vmid` is how Proxmox says that an id is taken.
 /// That it is free is said by naming it, and by nothing else.
-fn next_id(answer: &HttpAnswer, vmid: Vmid) -> Result<NextId, Failure> {
-    match required::<Scalar<'_>>(answer) {
-        Ok(free) if free.number().and_then(Vmid::new) == Some(vmid) => Ok(NextId::Free),
-        Ok(_) => Err(Failure::malformed(Effect::None, answer.status, "the answer is about another id")),
-        Err(failure) if failure.cause == Cause::AlreadyExists && failure.delivery == Delivery::No => Ok(NextId::Taken),
+fn decode_next_id(answer: &HttpResponse, vmid: Vmid) -> Result<IdAvailability, ProxmoxFailure> {
+    match require_data::<PerlScalar<'_>>(answer) {
+        Ok(free) if free.number().and_then(Vmid::new) == Some(vmid) => Ok(IdAvailability::Free),
+        Ok(_) => Err(ProxmoxFailure::malformed_response(CallEffect::None, answer.status, "the answer is about another id")),
+        Err(failure) if failure.cause == FailureCause::AlreadyExists && failure.delivery == Delivery::Rejected => Ok(IdAvailability::Taken),
         Err(failure) => Err(failure),
     }
 }
@@ -596,41 +606,41 @@ fn next_id(answer: &HttpAnswer, vmid: Vmid) -> Result<NextId, Failure> {
 struct StatusRow<'a> {
     status: Box<str>,
     #[serde(borrow, default)]
-    vmid: Scalar<'a>,
+    vmid: PerlScalar<'a>,
     #[serde(borrow, default)]
-    qmpstatus: Scalar<'a>,
+    qmpstatus: PerlScalar<'a>,
     #[serde(borrow, default)]
-    name: Scalar<'a>,
+    name: PerlScalar<'a>,
     #[serde(borrow, default)]
-    lock: Scalar<'a>,
+    lock: PerlScalar<'a>,
     #[serde(borrow, default)]
-    uptime: Scalar<'a>,
+    uptime: PerlScalar<'a>,
     #[serde(borrow, default)]
-    cpus: Scalar<'a>,
+    cpus: PerlScalar<'a>,
     #[serde(borrow, default)]
-    maxmem: Scalar<'a>,
+    maxmem: PerlScalar<'a>,
     #[serde(borrow, default)]
-    ha: UniqueMap<Scalar<'a>>,
+    ha: UniqueMap<PerlScalar<'a>>,
 }
 
-fn processors(value: &Scalar<'_>) -> Option<u32> {
+fn parse_processors(value: &PerlScalar<'_>) -> Option<u32> {
     value.number().and_then(|number| u32::try_from(number).ok())
 }
 
-fn memory(value: &Scalar<'_>) -> Option<u64> {
+fn parse_memory(value: &PerlScalar<'_>) -> Option<u64> {
     value.number().filter(|bytes| *bytes <= INTEGER_MAX)
 }
 
-fn guest_status(answer: &HttpAnswer, guest: &GuestPath, row: StatusRow<'_>) -> Result<GuestStatus, Failure> {
-    if !row.vmid.is_nothing() && row.vmid.number().and_then(Vmid::new) != Some(guest.vmid) {
-        return Err(Failure::malformed(Effect::None, answer.status, "the answer is about another guest"));
+fn parse_guest_status(answer: &HttpResponse, guest: &GuestPath, row: StatusRow<'_>) -> Result<GuestStatus, ProxmoxFailure> {
+    if !row.vmid.is_absent_or_null() && row.vmid.number().and_then(Vmid::new) != Some(guest.vmid) {
+        return Err(ProxmoxFailure::malformed_response(CallEffect::None, answer.status, "the answer is about another guest"));
     }
-    let odd = |text: &str| Failure::malformed(Effect::None, answer.status, text);
-    if [&row.qmpstatus, &row.name].into_iter().any(|value| *value == Scalar::Strange) || row.lock.is_no_guard() {
+    let odd = |text: &str| ProxmoxFailure::malformed_response(CallEffect::None, answer.status, text);
+    if [&row.qmpstatus, &row.name].into_iter().any(|value| *value == PerlScalar::NotScalar) || row.lock.is_invalid_guard() {
         return Err(odd("the answer holds a list, a map or `null` where a word belongs"));
     }
     // Every release says it of every guest; where it is not said, high availability may have the guest.
-    let is_managed = row.ha.0.get("managed").and_then(Scalar::flag);
+    let is_managed = row.ha.0.get("managed").and_then(PerlScalar::flag);
     let is_managed = is_managed.ok_or_else(|| odd("the answer does not say whether high availability has the guest"))?;
     Ok(GuestStatus {
         status: row.status,
@@ -638,87 +648,89 @@ fn guest_status(answer: &HttpAnswer, guest: &GuestPath, row: StatusRow<'_>) -> R
         name: row.name.word(),
         lock: row.lock.word(),
         uptime_secs: row.uptime.number(),
-        cpus: processors(&row.cpus),
-        maxmem: memory(&row.maxmem),
-        ha: is_managed.then(|| row.ha.0.get("state").and_then(Scalar::word)),
+        cpus: parse_processors(&row.cpus),
+        maxmem: parse_memory(&row.maxmem),
+        ha: is_managed.then(|| row.ha.0.get("state").and_then(PerlScalar::word)),
     })
 }
 
 #[derive(Deserialize)]
 struct SnapshotRow<'a> {
     #[serde(borrow, default)]
-    name: Scalar<'a>,
+    name: PerlScalar<'a>,
     #[serde(borrow, default)]
-    snapstate: Scalar<'a>,
+    snapstate: PerlScalar<'a>,
     #[serde(borrow, default)]
-    snaptime: Scalar<'a>,
+    snaptime: PerlScalar<'a>,
     #[serde(borrow, default)]
-    parent: Scalar<'a>,
+    parent: PerlScalar<'a>,
 }
 
-fn snapshots(rows: Vec<SnapshotRow<'_>>) -> Snapshots {
-    let current = rows.iter().find(|row| row.name.is("current"));
+fn parse_snapshots(rows: Vec<SnapshotRow<'_>>) -> ProxmoxSnapshots {
+    let current = rows.iter().find(|row| row.name.is_text("current"));
     let parent = current.and_then(|row| row.parent.word());
-    Snapshots { list: rows.into_iter().filter_map(snapshot).collect(), parent }
+    ProxmoxSnapshots { list: rows.into_iter().filter_map(parse_snapshot).collect(), parent }
 }
 
 /// The entry `current` is the guest itself and not a snapshot.
-fn snapshot(row: SnapshotRow<'_>) -> Option<Snapshot> {
+fn parse_snapshot(row: SnapshotRow<'_>) -> Option<ProxmoxSnapshot> {
     let name = row.name.word().filter(|name| &**name != "current")?;
-    Some(Snapshot { name, state: row.snapstate.word(), made_at: row.snaptime.number() })
+    Some(ProxmoxSnapshot { name, state: row.snapstate.word(), made_at: row.snaptime.number() })
 }
 
 #[derive(Default, Deserialize)]
 struct TimeRow<'a> {
     #[serde(borrow, default)]
-    time: Scalar<'a>,
+    time: PerlScalar<'a>,
 }
 
-fn tag_options(answer: &HttpAnswer, row: &OptionsRow) -> Result<TagOptions, Failure> {
-    let odd = |option| Failure::malformed(Effect::None, answer.status, format!("the datacenter option `{option}` is not understood"));
+fn tag_options(answer: &HttpResponse, row: &OptionsRow) -> Result<TagOptions, ProxmoxFailure> {
+    let odd = |option| {
+        ProxmoxFailure::malformed_response(CallEffect::None, answer.status, format!("the datacenter option `{option}` is not understood"))
+    };
     options::tag_options(row).map_err(odd)
 }
 
-fn time(answer: &HttpAnswer, row: &TimeRow<'_>) -> Result<u64, Failure> {
-    row.time.number().ok_or_else(|| Failure::malformed(Effect::None, answer.status, "the answer names no time"))
+fn parse_time(answer: &HttpResponse, row: &TimeRow<'_>) -> Result<u64, ProxmoxFailure> {
+    row.time.number().ok_or_else(|| ProxmoxFailure::malformed_response(CallEffect::None, answer.status, "the answer names no time"))
 }
 
 #[derive(Deserialize)]
 struct TaskStatusRow<'a> {
     status: Box<str>,
     #[serde(borrow, default)]
-    upid: Scalar<'a>,
+    upid: PerlScalar<'a>,
     #[serde(borrow, default)]
-    exitstatus: Scalar<'a>,
+    exitstatus: PerlScalar<'a>,
 }
 
-fn task_state(answer: &HttpAnswer, upid: &Upid, row: &TaskStatusRow<'_>) -> Result<TaskState, Failure> {
+fn parse_task_state(answer: &HttpResponse, upid: &Upid, row: &TaskStatusRow<'_>) -> Result<ProxmoxTaskState, ProxmoxFailure> {
     if row.upid.text().is_some_and(|text| text != upid.as_str()) {
-        return Err(Failure::malformed(Effect::None, answer.status, "the answer is about another task"));
+        return Err(ProxmoxFailure::malformed_response(CallEffect::None, answer.status, "the answer is about another task"));
     }
-    Ok(if &*row.status == "running" { TaskState::Running } else { task_end(row) })
+    Ok(if &*row.status == "running" { ProxmoxTaskState::Running } else { parse_task_end(row) })
 }
 
-fn task_end(row: &TaskStatusRow<'_>) -> TaskState {
+fn parse_task_end(row: &TaskStatusRow<'_>) -> ProxmoxTaskState {
     match row.exitstatus.text().as_deref() {
-        Some("OK") => TaskState::Ended { warnings: 0 },
+        Some("OK") => ProxmoxTaskState::Ended { warnings: 0 },
         Some(text) => match text.strip_prefix("WARNINGS: ").and_then(|count| count.parse().ok()) {
-            Some(warnings) => TaskState::Ended { warnings },
-            None => TaskState::Failed { cause: classify(text), text: text.into() },
+            Some(warnings) => ProxmoxTaskState::Ended { warnings },
+            None => ProxmoxTaskState::Failed { cause: classify_text(text), text: text.into() },
         },
-        None => TaskState::Failed { cause: Cause::TaskKilled, text: "no end is known".into() },
+        None => ProxmoxTaskState::Failed { cause: FailureCause::TaskKilled, text: "no end is known".into() },
     }
 }
 
 #[derive(Default, Deserialize)]
 struct TaskRow<'a> {
     #[serde(borrow, default)]
-    upid: Scalar<'a>,
+    upid: PerlScalar<'a>,
     #[serde(borrow, default)]
-    status: Scalar<'a>,
+    status: PerlScalar<'a>,
 }
 
-fn task(row: TaskRow<'_>) -> Option<Task> {
+fn parse_task(row: TaskRow<'_>) -> Option<ListedTask> {
     let end = row.status.word().filter(|text| &**text != "RUNNING");
-    Some(Task { upid: Upid::new(&row.upid.text()?)?, end })
+    Some(ListedTask { upid: Upid::new(&row.upid.text()?)?, end })
 }

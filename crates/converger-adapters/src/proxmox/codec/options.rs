@@ -56,7 +56,7 @@ impl Property {
     fn part(&self, name: &str) -> Option<Value> {
         match self {
             Self::Parts(UniqueMap(parts)) => parts.get(name).cloned(),
-            Self::Text(text) => property::part(text, "", name).map(Value::from),
+            Self::Text(text) => property::find_part(text, "", name).map(Value::from),
         }
     }
 }
@@ -86,7 +86,7 @@ fn flag(value: &Value) -> Option<bool> {
     match value {
         Value::Bool(flag) => Some(*flag),
         Value::Number(number) => [false, true].into_iter().find(|flag| number.as_u64() == Some(u64::from(*flag))),
-        Value::String(text) => property::flag(text),
+        Value::String(text) => property::parse_property_flag(text),
         _ => None,
     }
 }

@@ -5,21 +5,21 @@
 
 /// The pairs of a property string, in order. A part without `=` belongs to the default key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Properties<'t>(Vec<(&'t str, &'t str)>);
+pub(super) struct PropertyString<'t>(Vec<(&'t str, &'t str)>);
 
-fn parts<'t>(text: &'t str, default_key: &'t str) -> impl Iterator<Item = (&'t str, &'t str)> {
+fn split_parts<'t>(text: &'t str, default_key: &'t str) -> impl Iterator<Item = (&'t str, &'t str)> {
     let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
     parts.map(move |part| part.split_once('=').unwrap_or((default_key, part)))
 }
 
-/// As [`Properties::get`] says, for one key of a text of which nothing else is of interest.
-pub(super) fn part<'t>(text: &'t str, default_key: &'t str, key: &str) -> Option<&'t str> {
-    parts(text, default_key).find(|(own, _)| *own == key).map(|(_, value)| value)
+/// As [`PropertyString::get`] says, for one key of a text of which nothing else is of interest.
+pub(super) fn find_part<'t>(text: &'t str, default_key: &'t str, key: &str) -> Option<&'t str> {
+    split_parts(text, default_key).find(|(own, _)| *own == key).map(|(_, value)| value)
 }
 
-impl<'t> Properties<'t> {
+impl<'t> PropertyString<'t> {
     pub(super) fn parse(text: &'t str, default_key: &'t str) -> Self {
-        Self(parts(text, default_key).collect())
+        Self(split_parts(text, default_key).collect())
     }
 
     pub(super) fn get(&self, key: &str) -> Option<&'t str> {
@@ -43,7 +43,7 @@ impl<'t> Properties<'t> {
 }
 
 /// A flag inside of a property string, where more words are allowed than outside.
-pub(super) fn flag(text: &str) -> Option<bool> {
+pub(super) fn parse_property_flag(text: &str) -> Option<bool> {
     match text.to_ascii_lowercase().as_str() {
         "1" | "on" | "yes" | "true" => Some(true),
         "0" | "off" | "no" | "false" => Some(false),
@@ -56,18 +56,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_default_key_may_be_left_out() {
+    fn default_key_may_be_omitted() {
         for text in ["1,fstrim_cloned_disks=1", "enabled=1,fstrim_cloned_disks=1", "fstrim_cloned_disks=1, enabled=1"] {
-            let properties = Properties::parse(text, "enabled");
+            let properties = PropertyString::parse(text, "enabled");
             assert_eq!(properties.get("enabled"), Some("1"), "{text}");
             assert_eq!(properties.with_first("enabled", "0"), "enabled=0,fstrim_cloned_disks=1");
         }
-        assert_eq!(Properties::parse("", "enabled").get("enabled"), None);
-        assert!(Properties::parse("2048,x=1", "current").has_others(&["current"]));
+        assert_eq!(PropertyString::parse("", "enabled").get("enabled"), None);
+        assert!(PropertyString::parse("2048,x=1", "current").has_others(&["current"]));
     }
 
     #[test]
-    fn flags_have_more_words_inside() {
-        assert_eq!((flag("on"), flag("No"), flag("1"), flag("2")), (Some(true), Some(false), Some(true), None));
+    fn property_flags_accept_more_words() {
+        assert_eq!(
+            (parse_property_flag("on"), parse_property_flag("No"), parse_property_flag("1"), parse_property_flag("2")),
+            (Some(true), Some(false), Some(true), None)
+        );
     }
 }

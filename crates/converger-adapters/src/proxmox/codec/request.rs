@@ -8,7 +8,7 @@ pub const BASE: &str = "/api2/extjs";
 
 /// The method of a request. Proxmox knows these four.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Method {
+pub enum HttpMethod {
     /// Reads.
     Get,
     /// Acts, or creates.
@@ -19,7 +19,7 @@ pub enum Method {
     Delete,
 }
 
-impl Method {
+impl HttpMethod {
     /// The word on the wire.
     #[must_use]
     pub fn word(self) -> &'static str {
@@ -39,7 +39,7 @@ impl Method {
 /// One request, ready for the wire. Made by [`super::encode`] only: there is no raw endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HttpRequest {
-    method: Method,
+    method: HttpMethod,
     path: String,
     form: Option<String>,
 }
@@ -50,7 +50,7 @@ const PATH_BYTES: usize = 100;
 impl HttpRequest {
     /// The method.
     #[must_use]
-    pub fn method(&self) -> Method {
+    pub fn method(&self) -> HttpMethod {
         self.method
     }
 
@@ -66,14 +66,14 @@ impl HttpRequest {
         self.form.as_deref()
     }
 
-    pub(super) fn new(method: Method, segments: &[&str], parameters: &Parameters) -> Self {
+    pub(super) fn new(method: HttpMethod, segments: &[&str], parameters: &FormParameters) -> Self {
         let mut path = String::with_capacity(PATH_BYTES);
         path.push_str(BASE);
         for segment in segments {
             path.push('/');
             percent_encode(segment, &mut path);
         }
-        let pairs = if parameters.0.is_empty() { String::new() } else { parameters.encoded() };
+        let pairs = if parameters.0.is_empty() { String::new() } else { parameters.encode() };
         if method.has_body() {
             return Self { method, path, form: Some(pairs) };
         }
@@ -87,10 +87,10 @@ impl HttpRequest {
 
 /// Parameters in the order in which they were given.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Parameters(Vec<(&'static str, String)>);
+pub(super) struct FormParameters(Vec<(&'static str, String)>);
 
-impl Parameters {
-    pub(super) fn none() -> Self {
+impl FormParameters {
+    pub(super) fn empty() -> Self {
         Self::default()
     }
 
@@ -99,14 +99,14 @@ impl Parameters {
         self
     }
 
-    pub(super) fn with_some(self, key: &'static str, value: Option<impl ToString>) -> Self {
+    pub(super) fn with_optional(self, key: &'static str, value: Option<impl ToString>) -> Self {
         match value {
             Some(value) => self.with(key, value),
             None => self,
         }
     }
 
-    fn encoded(&self) -> String {
+    fn encode(&self) -> String {
         let mut text = String::new();
         for (index, (key, value)) in self.0.iter().enumerate() {
             if index > 0 {
@@ -121,7 +121,7 @@ impl Parameters {
 }
 
 /// Bytes that are unreserved in RFC 3986.
-static PLAIN: [bool; 256] = {
+static UNRESERVED: [bool; 256] = {
     let mut plain = [false; 256];
     let mut byte = 0;
     while byte < plain.len() {
@@ -134,7 +134,7 @@ static PLAIN: [bool; 256] = {
 
 /// Appends `text` with every byte encoded that is not unreserved in RFC 3986. A blank is `%20`, never `+`.
 pub fn percent_encode(text: &str, onto: &mut String) {
-    let is_plain = |byte: u8| PLAIN[usize::from(byte)];
+    let is_plain = |byte: u8| UNRESERVED[usize::from(byte)];
     // Most words have nothing that needs it.
     if text.bytes().all(is_plain) {
         return onto.push_str(text);
@@ -161,17 +161,17 @@ mod tests {
     use super::*;
 
     /// Proxmox's own way of taking a form apart: at `&` and `;`, then at each `=`, of which only two parts are kept.
-    fn decoded_as_proxmox_does(form: &str) -> Vec<(String, String)> {
+    fn decode_form_as_proxmox(form: &str) -> Vec<(String, String)> {
         let pairs = form.split(['&', ';']);
         pairs
             .map(|pair| {
                 let mut parts = pair.split('=');
-                (plain(parts.next().unwrap_or("")), plain(parts.next().unwrap_or("")))
+                (percent_decode(parts.next().unwrap_or("")), percent_decode(parts.next().unwrap_or("")))
             })
             .collect()
     }
 
-    fn plain(text: &str) -> String {
+    fn percent_decode(text: &str) -> String {
         let text = text.replace('+', " ");
         let mut bytes = Vec::new();
         let mut rest = text.bytes();
@@ -188,27 +188,27 @@ mod tests {
     }
 
     #[test]
-    fn what_proxmox_takes_apart_is_what_was_put_in() {
+    fn proxmox_decodes_the_form_that_was_encoded() {
         let values = ["a=b=c", "a;b", "a&b", "a+b", "100%", "ä ö\nü", "", "=", "order=scsi0;net0", "\u{1F600}", "a%3Bb"];
         for value in values {
-            let request = HttpRequest::new(Method::Put, &["x"], &Parameters::none().with("description", value).with("cores", 2));
+            let request = HttpRequest::new(HttpMethod::Put, &["x"], &FormParameters::empty().with("description", value).with("cores", 2));
             let expected = [("description".to_owned(), value.to_owned()), ("cores".to_owned(), "2".to_owned())];
-            assert_eq!(decoded_as_proxmox_does(request.form().expect("a form")), expected, "{value:?}");
+            assert_eq!(decode_form_as_proxmox(request.form().expect("a form")), expected, "{value:?}");
         }
     }
 
     #[test]
-    fn a_segment_cannot_leave_its_place() {
-        let request = HttpRequest::new(Method::Get, &["nodes", "../x", "a/b?c#d"], &Parameters::none());
+    fn path_segment_cannot_escape() {
+        let request = HttpRequest::new(HttpMethod::Get, &["nodes", "../x", "a/b?c#d"], &FormParameters::empty());
         assert_eq!(request.path(), "/api2/extjs/nodes/..%2Fx/a%2Fb%3Fc%23d");
         assert_eq!(request.form(), None);
     }
 
     #[test]
-    fn parameters_of_a_removal_stand_in_the_query() {
-        let request = HttpRequest::new(Method::Delete, &["a"], &Parameters::none().with("b", "c d"));
+    fn delete_parameters_are_in_the_query() {
+        let request = HttpRequest::new(HttpMethod::Delete, &["a"], &FormParameters::empty().with("b", "c d"));
         assert_eq!((request.path(), request.form()), ("/api2/extjs/a?b=c%20d", None));
-        let bare = HttpRequest::new(Method::Post, &["a"], &Parameters::none());
+        let bare = HttpRequest::new(HttpMethod::Post, &["a"], &FormParameters::empty());
         assert_eq!((bare.path(), bare.form()), ("/api2/extjs/a", Some("")));
     }
 }

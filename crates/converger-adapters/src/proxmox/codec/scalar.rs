@@ -7,17 +7,17 @@ use std::fmt;
 use serde::de::{IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-/// A scalar, whatever its type was. Lists and maps are not scalars and become [`Scalar::Strange`]: what stands where a scalar belongs
+/// A scalar, whatever its type was. Lists and maps are not scalars and become [`PerlScalar::NotScalar`]: what stands where a scalar belongs
 /// and is none must not pass for absent, or a guard that is written oddly would be a guard that is off.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) enum Scalar<'a> {
+pub(super) enum PerlScalar<'a> {
     /// Not there.
     #[default]
     Absent,
     /// `null`: there, and nothing. Proxmox leaves out what a guest does not have, so that of a guard this says nothing.
     Null,
     /// A list or a map.
-    Strange,
+    NotScalar,
     /// A whole number, or a flag: true is 1 and false is 0.
     Number(u64),
     /// A text, or a number that is not whole or is negative, as text. Borrowed from the answer where it can be: a list of
@@ -25,10 +25,10 @@ pub(super) enum Scalar<'a> {
     Text(Cow<'a, str>),
 }
 
-impl Scalar<'_> {
+impl PerlScalar<'_> {
     pub(super) fn text(&self) -> Option<Cow<'_, str>> {
         match self {
-            Self::Absent | Self::Null | Self::Strange => None,
+            Self::Absent | Self::Null | Self::NotScalar => None,
             Self::Number(number) => Some(number.to_string().into()),
             Self::Text(text) => Some(Cow::Borrowed(text)),
         }
@@ -40,26 +40,26 @@ impl Scalar<'_> {
     }
 
     /// Whether there is nothing, said or not.
-    pub(super) fn is_nothing(&self) -> bool {
+    pub(super) fn is_absent_or_null(&self) -> bool {
         matches!(self, Self::Absent | Self::Null)
     }
 
     /// Whether something is there that says nothing where a guard belongs.
-    pub(super) fn is_no_guard(&self) -> bool {
-        matches!(self, Self::Null | Self::Strange)
+    pub(super) fn is_invalid_guard(&self) -> bool {
+        matches!(self, Self::Null | Self::NotScalar)
     }
 
     /// Whether it is this text.
-    pub(super) fn is(&self, word: &str) -> bool {
+    pub(super) fn is_text(&self, word: &str) -> bool {
         matches!(self, Self::Text(text) if text == word)
     }
 
     /// A whole number that is not negative.
     pub(super) fn number(&self) -> Option<u64> {
         match self {
-            Self::Absent | Self::Null | Self::Strange => None,
+            Self::Absent | Self::Null | Self::NotScalar => None,
             Self::Number(number) => Some(*number),
-            Self::Text(text) => whole(text),
+            Self::Text(text) => parse_whole_number(text),
         }
     }
 
@@ -77,67 +77,67 @@ impl Scalar<'_> {
 }
 
 /// A whole number, also where it was written as `2.0`.
-fn whole(text: &str) -> Option<u64> {
+fn parse_whole_number(text: &str) -> Option<u64> {
     let (digits, fraction) = text.split_once('.').unwrap_or((text, ""));
     let is_whole = fraction.bytes().all(|digit| digit == b'0');
     is_whole.then(|| digits.parse().ok()).flatten()
 }
 
-impl<'de: 'a, 'a> Deserialize<'de> for Scalar<'a> {
+impl<'de: 'a, 'a> Deserialize<'de> for PerlScalar<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(AnyScalar)
+        deserializer.deserialize_any(PerlScalarVisitor)
     }
 }
 
-struct AnyScalar;
+struct PerlScalarVisitor;
 
-impl<'de> Visitor<'de> for AnyScalar {
-    type Value = Scalar<'de>;
+impl<'de> Visitor<'de> for PerlScalarVisitor {
+    type Value = PerlScalar<'de>;
 
     fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str("a value")
     }
 
-    fn visit_bool<E>(self, flag: bool) -> Result<Scalar<'de>, E> {
-        Ok(Scalar::Number(u64::from(flag)))
+    fn visit_bool<E>(self, flag: bool) -> Result<PerlScalar<'de>, E> {
+        Ok(PerlScalar::Number(u64::from(flag)))
     }
 
-    fn visit_i64<E>(self, number: i64) -> Result<Scalar<'de>, E> {
-        Ok(Scalar::Text(number.to_string().into()))
+    fn visit_i64<E>(self, number: i64) -> Result<PerlScalar<'de>, E> {
+        Ok(PerlScalar::Text(number.to_string().into()))
     }
 
-    fn visit_u64<E>(self, number: u64) -> Result<Scalar<'de>, E> {
-        Ok(Scalar::Number(number))
+    fn visit_u64<E>(self, number: u64) -> Result<PerlScalar<'de>, E> {
+        Ok(PerlScalar::Number(number))
     }
 
-    fn visit_f64<E>(self, number: f64) -> Result<Scalar<'de>, E> {
-        Ok(Scalar::Text(number.to_string().into()))
+    fn visit_f64<E>(self, number: f64) -> Result<PerlScalar<'de>, E> {
+        Ok(PerlScalar::Text(number.to_string().into()))
     }
 
-    fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Scalar<'de>, E> {
-        Ok(Scalar::Text(Cow::Borrowed(text)))
+    fn visit_borrowed_str<E>(self, text: &'de str) -> Result<PerlScalar<'de>, E> {
+        Ok(PerlScalar::Text(Cow::Borrowed(text)))
     }
 
-    fn visit_str<E>(self, text: &str) -> Result<Scalar<'de>, E> {
-        Ok(Scalar::Text(Cow::Owned(text.to_owned())))
+    fn visit_str<E>(self, text: &str) -> Result<PerlScalar<'de>, E> {
+        Ok(PerlScalar::Text(Cow::Owned(text.to_owned())))
     }
 
-    fn visit_unit<E>(self) -> Result<Scalar<'de>, E> {
-        Ok(Scalar::Null)
+    fn visit_unit<E>(self) -> Result<PerlScalar<'de>, E> {
+        Ok(PerlScalar::Null)
     }
 
-    fn visit_none<E>(self) -> Result<Scalar<'de>, E> {
-        Ok(Scalar::Null)
+    fn visit_none<E>(self) -> Result<PerlScalar<'de>, E> {
+        Ok(PerlScalar::Null)
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Scalar<'de>, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<PerlScalar<'de>, A::Error> {
         while list.next_element::<IgnoredAny>()?.is_some() {}
-        Ok(Scalar::Strange)
+        Ok(PerlScalar::NotScalar)
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Scalar<'de>, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<PerlScalar<'de>, A::Error> {
         while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
-        Ok(Scalar::Strange)
+        Ok(PerlScalar::NotScalar)
     }
 }
 
@@ -145,33 +145,33 @@ impl<'de> Visitor<'de> for AnyScalar {
 mod tests {
     use super::*;
 
-    fn scalar(json: &str) -> Scalar<'_> {
+    fn parse_scalar(json: &str) -> PerlScalar<'_> {
         serde_json::from_str(json).expect("JSON")
     }
 
     #[test]
-    fn numbers_and_flags_are_read_however_they_are_written() {
+    fn reads_numbers_and_flags_in_every_form() {
         for json in ["7", "\"7\"", "7.0", "\"7.0\""] {
-            assert_eq!(scalar(json).number(), Some(7), "{json}");
+            assert_eq!(parse_scalar(json).number(), Some(7), "{json}");
         }
         for json in ["1", "\"1\"", "true"] {
-            assert_eq!(scalar(json).flag(), Some(true), "{json}");
+            assert_eq!(parse_scalar(json).flag(), Some(true), "{json}");
         }
         for json in ["0", "\"0\"", "false", "\"\""] {
-            assert_eq!(scalar(json).flag(), Some(false), "{json}");
+            assert_eq!(parse_scalar(json).flag(), Some(false), "{json}");
         }
     }
 
     #[test]
-    fn what_is_neither_stays_neither() {
-        assert_eq!((scalar("null"), scalar("null").flag(), scalar("null").text()), (Scalar::Null, None, None));
+    fn other_values_are_neither_number_nor_flag() {
+        assert_eq!((parse_scalar("null"), parse_scalar("null").flag(), parse_scalar("null").text()), (PerlScalar::Null, None, None));
         for json in ["[1,[2]]", "{\"a\":{\"b\":1}}", "[]", "{}"] {
-            assert_eq!(scalar(json), Scalar::Strange, "{json}");
-            assert_eq!((scalar(json).text(), scalar(json).number(), scalar(json).flag()), (None, None, None), "{json}");
+            assert_eq!(parse_scalar(json), PerlScalar::NotScalar, "{json}");
+            assert_eq!((parse_scalar(json).text(), parse_scalar(json).number(), parse_scalar(json).flag()), (None, None, None), "{json}");
         }
         for json in ["-1", "1.5", "\"x\"", "\"\"", "1e400"] {
-            assert_eq!(serde_json::from_str::<Scalar<'_>>(json).ok().and_then(|scalar| scalar.number()), None, "{json}");
+            assert_eq!(serde_json::from_str::<PerlScalar<'_>>(json).ok().and_then(|scalar| scalar.number()), None, "{json}");
         }
-        assert_eq!(scalar("2").flag(), None);
+        assert_eq!(parse_scalar("2").flag(), None);
     }
 }

@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_parts_of_a_task_id() {
+    fn parses_a_task_id() {
         let upid = Upid::new("UPID:pve1:000043FD:0009433D:6AFA0639:qmcreate:100:root@pam!probe:").expect("well-formed");
         assert_eq!(upid.node().as_str(), "pve1");
         assert_eq!(upid.started_at(), 0x6AFA_0639);
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn the_target_may_be_empty_or_something_else() {
+    fn target_may_be_empty_or_no_guest() {
         let empty = Upid::new("UPID:pve1:000043FD:0009433D0:6AFA0639:aptupdate::root@pam:").expect("well-formed");
         assert_eq!(empty.guest(), None);
         let disk = Upid::new("UPID:pve1:000043FD:0009433D:6AFA0639:cephdestroyosd:300:root@pam:").expect("well-formed");
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_not_a_task_id() {
+    fn rejects_malformed_task_ids() {
         let malformed = [
             "",
             "foo",

@@ -5,48 +5,48 @@ use std::collections::{BTreeMap, BTreeSet};
 use converger_core::guest::NodeName;
 
 use super::endpoint::clock_finding;
-use super::finding::{Finding, Level, Where, counted, listed};
-use super::gather::{Answers, Gathered};
-use super::{theirs, untold};
-use crate::proxmox::codec::{Cause, Cluster};
+use super::finding::{DoctorFinding, FindingLevel, RemedyTarget, count_noun, join_some};
+use super::gather::{DoctorAnswers, EnvironmentAnswers};
+use super::{quote_foreign, unreadable_finding};
+use crate::proxmox::codec::{ClusterStatus, FailureCause};
 
-pub(super) fn findings(gathered: &Gathered, answers: &Answers) -> Vec<Finding> {
+pub(super) fn cluster_findings(gathered: &DoctorAnswers, answers: &EnvironmentAnswers) -> Vec<DoctorFinding> {
     let mut findings = Vec::new();
     let cluster = match &answers.cluster {
         Ok(cluster) => cluster,
         Err(failure) => {
-            findings.push(untold("cluster", "the state of the cluster", failure).remedy("see `may-read`"));
+            findings.push(unreadable_finding("cluster", "the state of the cluster", failure).with_remedy("see `may-read`"));
             return findings;
         }
     };
-    findings.extend(doubles(gathered));
-    findings.push(name(gathered, cluster));
-    findings.push(quorum(cluster));
-    findings.push(nodes(cluster, answers));
-    findings.extend(versions(answers));
-    findings.extend(clocks(answers));
+    findings.extend(duplicate_endpoint_findings(gathered));
+    findings.push(name_finding(gathered, cluster));
+    findings.push(quorum_finding(cluster));
+    findings.push(nodes_finding(cluster, answers));
+    findings.extend(version_finding(answers));
+    findings.extend(clock_findings(answers));
     findings
 }
 
 /// Endpoints that are in another cluster than the one that is pinned, or than each other.
-pub(super) fn strangers(gathered: &Gathered) -> Vec<Finding> {
+pub(super) fn other_cluster_findings(gathered: &DoctorAnswers) -> Vec<DoctorFinding> {
     let known = gathered.endpoints.iter().filter_map(|seen| Some((seen, seen.cluster.as_ref()?.as_ref().ok()?)));
-    let known: Vec<(&str, &str)> = known.map(|(seen, cluster)| (seen.place.as_str(), cluster.known_as())).collect();
+    let known: Vec<(&str, &str)> = known.map(|(seen, cluster)| (seen.place.as_str(), cluster.effective_name())).collect();
     let wanted = gathered.cluster.as_deref().or(known.first().map(|(_, name)| *name));
     let Some(wanted) = wanted else { return Vec::new() };
     let other = known.iter().filter(|(_, name)| *name != wanted);
     other
         .map(|(place, name)| {
-            let found = format!("it is in the cluster {}, not in {}", theirs(name), theirs(wanted));
-            Finding::new("cluster", Level::Fail, found)
-                .about(*place)
-                .remedy("check the address; endpoints of one environment are nodes of one cluster")
+            let found = format!("it is in the cluster {}, not in {}", quote_foreign(name), quote_foreign(wanted));
+            DoctorFinding::new("cluster", FindingLevel::Fail, found)
+                .with_subject(*place)
+                .with_remedy("check the address; endpoints of one environment are nodes of one cluster")
         })
         .collect()
 }
 
 /// Endpoints that are one node under several addresses: the second is no help when the first is gone.
-fn doubles(gathered: &Gathered) -> Vec<Finding> {
+fn duplicate_endpoint_findings(gathered: &DoctorAnswers) -> Vec<DoctorFinding> {
     let mut seen: BTreeMap<&str, &str> = BTreeMap::new();
     let mut findings = Vec::new();
     for endpoint in &gathered.endpoints {
@@ -58,8 +58,8 @@ fn doubles(gathered: &Gathered) -> Vec<Finding> {
             }
             Some(first) => {
                 let found = format!("it is the node {node}, as is {first}");
-                let finding = Finding::new("endpoint-node", Level::Warn, found).about(endpoint.place.as_str());
-                findings.push(finding.remedy("name another node of the cluster, which answers when that one does not"));
+                let finding = DoctorFinding::new("endpoint-node", FindingLevel::Warn, found).with_subject(endpoint.place.as_str());
+                findings.push(finding.with_remedy("name another node of the cluster, which answers when that one does not"));
             }
         }
     }
@@ -67,76 +67,84 @@ fn doubles(gathered: &Gathered) -> Vec<Finding> {
 }
 
 /// The name against its pin. A node that is in no cluster goes by its own.
-fn name(gathered: &Gathered, cluster: &Cluster) -> Finding {
-    let own = cluster.known_as();
+fn name_finding(gathered: &DoctorAnswers, cluster: &ClusterStatus) -> DoctorFinding {
+    let own = cluster.effective_name();
     let kind = if cluster.name.is_some() { "the cluster is" } else { "it is a node without a cluster," };
     if gathered.cluster.is_some() {
-        return Finding::new("cluster", Level::Ok, format!("{kind} {}, as pinned", theirs(own)));
+        return DoctorFinding::new("cluster", FindingLevel::Ok, format!("{kind} {}, as pinned", quote_foreign(own)));
     }
-    let finding = Finding::new("cluster", Level::Warn, format!("{kind} {}, and its name is not pinned", theirs(own)))
-        .remedy("pin it, so that no other cluster is ever taken for this one");
+    let finding = DoctorFinding::new("cluster", FindingLevel::Warn, format!("{kind} {}, and its name is not pinned", quote_foreign(own)))
+        .with_remedy("pin it, so that no other cluster is ever taken for this one");
     // A name that is no plain word is not written for anybody to copy.
     let is_plain = !own.is_empty() && own.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'));
-    if is_plain { finding.line(Where::Config, format!("cluster = \"{own}\"")) } else { finding }
+    if is_plain { finding.with_line(RemedyTarget::Config, format!("cluster = \"{own}\"")) } else { finding }
 }
 
-fn quorum(cluster: &Cluster) -> Finding {
+fn quorum_finding(cluster: &ClusterStatus) -> DoctorFinding {
     if cluster.quorate {
-        return Finding::new("quorum", Level::Ok, "the cluster has quorum");
+        return DoctorFinding::new("quorum", FindingLevel::Ok, "the cluster has quorum");
     }
-    Finding::new("quorum", Level::Fail, "the cluster has no quorum: nothing can be changed, and nothing that is seen counts as proof")
-        .remedy("bring back more than half of the nodes")
-        .line(Where::Node, "pvecm status")
+    DoctorFinding::new(
+        "quorum",
+        FindingLevel::Fail,
+        "the cluster has no quorum: nothing can be changed, and nothing that is seen counts as proof",
+    )
+    .with_remedy("bring back more than half of the nodes")
+    .with_line(RemedyTarget::Node, "pvecm status")
 }
 
-fn nodes(cluster: &Cluster, answers: &Answers) -> Finding {
+fn nodes_finding(cluster: &ClusterStatus, answers: &EnvironmentAnswers) -> DoctorFinding {
     let offline: Vec<&str> = cluster.nodes.iter().filter(|(_, online)| !**online).map(|(name, _)| name.as_str()).collect();
     let is_silent =
-        |node: &&NodeName| answers.nodes.get(*node).is_some_and(|seen| matches!(&seen.version, Err(failure) if is_gone(failure.cause)));
+        |node: &&NodeName| answers.nodes.get(*node).is_some_and(|seen| matches!(&seen.version, Err(failure) if is_silence(failure.cause)));
     let silent: Vec<&str> = answers.nodes.keys().filter(is_silent).map(NodeName::as_str).collect();
-    let all = counted(cluster.nodes.len(), "node");
+    let all = count_noun(cluster.nodes.len(), "node");
     if offline.is_empty() && silent.is_empty() {
-        return Finding::new("nodes", Level::Ok, format!("{all}, all online"));
+        return DoctorFinding::new("nodes", FindingLevel::Ok, format!("{all}, all online"));
     }
     let mut found = format!("of {all}");
     for (names, how) in [(offline, "offline"), (silent, "online, but not answering")] {
         if !names.is_empty() {
-            found.push_str(&format!(" {how}: {};", listed(names)));
+            found.push_str(&format!(" {how}: {};", join_some(names)));
         }
     }
     let found = format!("{} guests there are left alone until they are back", found.trim_end_matches(';').to_owned() + ";");
-    Finding::new("nodes", Level::Warn, found)
-        .remedy("look at them there")
-        .line(Where::Node, "systemctl status pve-cluster corosync pvedaemon pveproxy")
+    DoctorFinding::new("nodes", FindingLevel::Warn, found)
+        .with_remedy("look at them there")
+        .with_line(RemedyTarget::Node, "systemctl status pve-cluster corosync pvedaemon pveproxy")
 }
 
-fn is_gone(cause: Cause) -> bool {
-    matches!(cause, Cause::NodeUnreachable | Cause::Interrupted | Cause::TooSlow | Cause::NodeUnknown)
+fn is_silence(cause: FailureCause) -> bool {
+    matches!(cause, FailureCause::NodeUnreachable | FailureCause::Interrupted | FailureCause::TooSlow | FailureCause::NodeUnknown)
 }
 
 /// Nodes with differing releases: an upgrade that is under way.
-fn versions(answers: &Answers) -> Option<Finding> {
+fn version_finding(answers: &EnvironmentAnswers) -> Option<DoctorFinding> {
     let known = answers.nodes.iter().filter_map(|(name, seen)| Some((name, seen.version.as_ref().ok()?)));
     let known: Vec<(&NodeName, &str)> = known.map(|(name, version)| (name, &*version.version)).collect();
     let distinct: BTreeSet<&str> = known.iter().map(|(_, version)| *version).collect();
     if distinct.len() < 2 {
         return None;
     }
-    let list = listed(known.iter().map(|(name, version)| format!("{} {}", name.as_str(), theirs(version))));
+    let list = join_some(known.iter().map(|(name, version)| format!("{} {}", name.as_str(), quote_foreign(version))));
     Some(
-        Finding::new("node-versions", Level::Warn, format!("the nodes run different releases: {list}"))
-            .remedy("bring the upgrade to its end"),
+        DoctorFinding::new("node-versions", FindingLevel::Warn, format!("the nodes run different releases: {list}"))
+            .with_remedy("bring the upgrade to its end"),
     )
 }
 
 /// The clocks of all nodes that differ from ours; one line, if none does.
-fn clocks(answers: &Answers) -> Vec<Finding> {
+fn clock_findings(answers: &EnvironmentAnswers) -> Vec<DoctorFinding> {
     let known: Vec<(&NodeName, i64)> =
         answers.nodes.iter().filter_map(|(name, seen)| Some((name, *seen.ahead_secs.as_ref().ok()?))).collect();
-    let findings = known.iter().map(|(name, ahead)| clock_finding("node-clock", *ahead).about(name.as_str()));
-    let off: Vec<Finding> = findings.filter(|finding| finding.level != Level::Ok).collect();
+    let findings = known.iter().map(|(name, ahead)| clock_finding("node-clock", *ahead).with_subject(name.as_str()));
+    let off: Vec<DoctorFinding> = findings.filter(|finding| finding.level != FindingLevel::Ok).collect();
     if !off.is_empty() || known.is_empty() {
         return off;
     }
-    vec![Finding::new("node-clock", Level::Ok, format!("the clocks of {} agree with ours to a few seconds", counted(known.len(), "node")))]
+    vec![DoctorFinding::new(
+        "node-clock",
+        FindingLevel::Ok,
+        format!("the clocks of {} agree with ours to a few seconds", count_noun(known.len(), "node")),
+    )]
 }

@@ -11,23 +11,26 @@ use converger_core::desired::Scope;
 use converger_core::guest::{EnvironmentName, NodeName, Vmid};
 use futures_util::future::join_all;
 
-use super::need::Wants;
-use crate::proxmox::client::{Distrust, Exchange, Fingerprint, REQUESTS_PER_NODE_MAX, Session, TokenId, Trust, Validity};
-use crate::proxmox::codec::{
-    Cause, Cluster, Command, Delivery, Event, Failure, HaStatus, Permissions, Read, Resource, Roles, TagOptions, User, UserId, Version,
+use super::privilege_needs::RequiredVerbs;
+use crate::proxmox::client::{
+    CertificateValidity, Fingerprint, ProxmoxSession, ProxmoxTransport, REQUESTS_PER_NODE_MAX, TokenId, Trust, TrustFailure,
 };
-use crate::proxmox::observe::{self, BegunWith, Need, Needs, Question, Taken, Unread};
+use crate::proxmox::codec::{
+    ClusterStatus, Delivery, FailureCause, GuestResource, HaStatus, Permissions, ProxmoxCommand, ProxmoxEvent, ProxmoxFailure, ProxmoxRead,
+    ProxmoxUser, ProxmoxVersion, RolePrivileges, TagOptions, UserId,
+};
+use crate::proxmox::observe::{self, GuestNeed, InitialAnswers, ObservationRequest, ProxmoxReading, ReadSet, ReadingError};
 use crate::proxmox::time;
 
 /// So many guests are read one by one for what waits in their configs; of more, only what the list says.
 pub(super) const DETAILS_MAX: usize = 100;
 
 /// So many guests that no list shows are asked for one by one.
-const ASKED_MAX: usize = 32;
+const HIDDEN_GUESTS_MAX: usize = 32;
 
 /// Whom and what about.
 #[derive(Clone, Copy, Debug)]
-pub struct Asked<'a> {
+pub struct DoctorRequest<'a> {
     /// The environment.
     pub environment: &'a EnvironmentName,
     /// The name of its cluster, if it is pinned.
@@ -37,123 +40,128 @@ pub struct Asked<'a> {
     /// The guests; `None`: all that the token sees.
     pub scope: Option<&'a Scope>,
     /// What is to be done to them; `None`: whatever can be.
-    pub wants: Option<&'a Wants>,
+    pub wants: Option<&'a RequiredVerbs>,
 }
 
 /// A way to one endpoint, or why there is none.
 #[derive(Debug)]
-pub struct Way<E> {
+pub struct EndpointSession<E> {
     /// The endpoint, for messages.
     pub place: String,
     /// Whom to trust there.
     pub trust: Trust,
     /// The session.
-    pub session: Result<Session<E>, String>,
+    pub session: Result<ProxmoxSession<E>, String>,
 }
 
 /// Everything that was answered.
 #[derive(Debug)]
-pub struct Gathered {
+pub struct DoctorAnswers {
     pub(super) cluster: Option<String>,
     pub(super) token: TokenId,
     pub(super) scope: Option<Scope>,
-    pub(super) wants: Option<Wants>,
+    pub(super) wants: Option<RequiredVerbs>,
     pub(super) now_secs: u64,
-    pub(super) endpoints: Vec<EndpointSeen>,
+    pub(super) endpoints: Vec<EndpointAnswers>,
     /// What the endpoint that was asked for the rest said.
-    pub(super) answers: Option<Answers>,
+    pub(super) answers: Option<EnvironmentAnswers>,
 }
 
 /// What an endpoint said and showed of itself.
 #[derive(Debug)]
-pub(super) struct EndpointSeen {
+pub(super) struct EndpointAnswers {
     pub(super) place: String,
     pub(super) trust: Trust,
     /// Its release, why it does not say, or why it could not be asked.
-    pub(super) version: Result<Version, Unasked>,
+    pub(super) version: Result<ProxmoxVersion, VersionFailure>,
     /// The cluster that it is in, if it was asked.
-    pub(super) cluster: Option<Result<Cluster, Failure>>,
+    pub(super) cluster: Option<Result<ClusterStatus, ProxmoxFailure>>,
     pub(super) fingerprint: Option<Fingerprint>,
-    pub(super) validity: Option<Validity>,
-    pub(super) distrust: Option<Distrust>,
+    pub(super) validity: Option<CertificateValidity>,
+    pub(super) distrust: Option<TrustFailure>,
     pub(super) ahead_secs: Option<i64>,
 }
 
 /// Why an endpoint does not say which release it is.
 #[derive(Debug)]
-pub(super) enum Unasked {
+pub(super) enum VersionFailure {
     /// It could not be asked: there is no client for it.
-    NoWay(String),
+    NoClient(String),
     /// It was, and this came of it.
-    Failed(Failure),
+    Failed(ProxmoxFailure),
 }
 
 /// What one endpoint said about the rest.
 #[derive(Debug)]
-pub(super) struct Answers {
+pub(super) struct EnvironmentAnswers {
     pub(super) place: String,
-    pub(super) version: Version,
-    pub(super) cluster: Result<Cluster, Failure>,
-    pub(super) permissions: Result<Permissions, Failure>,
+    pub(super) version: ProxmoxVersion,
+    pub(super) cluster: Result<ClusterStatus, ProxmoxFailure>,
+    pub(super) permissions: Result<Permissions, ProxmoxFailure>,
     /// What the token's user may do.
-    pub(super) owner: Result<Permissions, Failure>,
-    pub(super) user: Result<User, Failure>,
-    pub(super) roles: Result<Roles, Failure>,
-    pub(super) ha: Result<HaStatus, Failure>,
+    pub(super) owner: Result<Permissions, ProxmoxFailure>,
+    pub(super) user: Result<ProxmoxUser, ProxmoxFailure>,
+    pub(super) roles: Result<RolePrivileges, ProxmoxFailure>,
+    pub(super) ha: Result<HaStatus, ProxmoxFailure>,
     /// The datacenter's rules for tags, where tags are declared.
-    pub(super) tag_options: Option<Result<TagOptions, Failure>>,
-    pub(super) nodes: BTreeMap<NodeName, NodeSeen>,
-    pub(super) reading: Result<Taken, Unread>,
+    pub(super) tag_options: Option<Result<TagOptions, ProxmoxFailure>>,
+    pub(super) nodes: BTreeMap<NodeName, NodeAnswers>,
+    pub(super) reading: Result<ProxmoxReading, ReadingError>,
     /// The guests that it is about.
     pub(super) guests: Scope,
     /// What the token may do on guests that no list shows, where that was answered.
-    pub(super) asked: BTreeMap<Vmid, Permissions>,
+    pub(super) hidden_permissions: BTreeMap<Vmid, Permissions>,
 }
 
 /// What a node said about itself.
 #[derive(Debug)]
-pub(super) struct NodeSeen {
-    pub(super) version: Result<Version, Failure>,
-    pub(super) ahead_secs: Result<i64, Failure>,
+pub(super) struct NodeAnswers {
+    pub(super) version: Result<ProxmoxVersion, ProxmoxFailure>,
+    pub(super) ahead_secs: Result<i64, ProxmoxFailure>,
 }
 
 /// Asks. `clock` is our clock, and `say` is told what is being asked now.
-pub async fn gather<E: Exchange>(asked: &Asked<'_>, ways: &[Way<E>], clock: &dyn Fn() -> SystemTime, say: &dyn Fn(&str)) -> Gathered {
+pub async fn gather_answers<E: ProxmoxTransport>(
+    asked: &DoctorRequest<'_>,
+    ways: &[EndpointSession<E>],
+    clock: &dyn Fn() -> SystemTime,
+    say: &dyn Fn(&str),
+) -> DoctorAnswers {
     let places: Vec<&str> = ways.iter().map(|way| way.place.as_str()).collect();
     say(&places.join(", "));
-    let endpoints = join_all(ways.iter().map(|way| endpoint(way, clock))).await;
+    let endpoints = join_all(ways.iter().map(|way| ask_endpoint(way, clock))).await;
     let answering = endpoints.iter().zip(ways).find_map(|(seen, way)| {
-        let version = seen.version.as_ref().ok().filter(|_| is_right(seen, asked.cluster))?;
+        let version = seen.version.as_ref().ok().filter(|_| is_expected_cluster(seen, asked.cluster))?;
         Some((way.session.as_ref().ok()?, version.clone(), seen.cluster.clone()?))
     });
     let answers = match answering {
-        Some((session, version, cluster)) => Some(answers(asked, session, (version, cluster), clock, say).await),
+        Some((session, version, cluster)) => Some(ask_environment(asked, session, (version, cluster), clock, say).await),
         None => None,
     };
-    Gathered {
+    DoctorAnswers {
         cluster: asked.cluster.map(str::to_owned),
         token: asked.token.clone(),
         scope: asked.scope.cloned(),
         wants: asked.wants.cloned(),
-        now_secs: time::since_1970(clock()),
+        now_secs: time::epoch_secs(clock()),
         endpoints,
         answers,
     }
 }
 
 /// Whether an endpoint may be asked for more: not one that is in another cluster than the one that is meant.
-fn is_right(seen: &EndpointSeen, pinned: Option<&str>) -> bool {
+fn is_expected_cluster(seen: &EndpointAnswers, pinned: Option<&str>) -> bool {
     let known = seen.cluster.as_ref().and_then(|cluster| cluster.as_ref().ok());
-    known.zip(pinned).is_none_or(|(cluster, pinned)| cluster.known_as() == pinned)
+    known.zip(pinned).is_none_or(|(cluster, pinned)| cluster.effective_name() == pinned)
 }
 
-async fn endpoint<E: Exchange>(way: &Way<E>, clock: &dyn Fn() -> SystemTime) -> EndpointSeen {
+async fn ask_endpoint<E: ProxmoxTransport>(way: &EndpointSession<E>, clock: &dyn Fn() -> SystemTime) -> EndpointAnswers {
     let (place, trust) = (way.place.clone(), way.trust.clone());
     let session = match &way.session {
         Ok(session) => session,
         Err(error) => {
-            let version = Err(Unasked::NoWay(error.clone()));
-            return EndpointSeen {
+            let version = Err(VersionFailure::NoClient(error.clone()));
+            return EndpointAnswers {
                 place,
                 trust,
                 version,
@@ -165,17 +173,17 @@ async fn endpoint<E: Exchange>(way: &Way<E>, clock: &dyn Fn() -> SystemTime) -> 
             };
         }
     };
-    let version = version(session, Read::Version).await;
+    let version = ask_version(session, ProxmoxRead::Version).await;
     let now = clock();
-    let watch = session.watch();
+    let watch = session.monitor();
     let cluster = match version {
-        Ok(_) => Some(observe::cluster(session).await),
+        Ok(_) => Some(observe::read_cluster(session).await),
         Err(_) => None,
     };
-    EndpointSeen {
+    EndpointAnswers {
         place,
         trust,
-        version: version.map_err(Unasked::Failed),
+        version: version.map_err(VersionFailure::Failed),
         cluster,
         fingerprint: watch.fingerprint(),
         validity: watch.validity(),
@@ -184,145 +192,167 @@ async fn endpoint<E: Exchange>(way: &Way<E>, clock: &dyn Fn() -> SystemTime) -> 
     }
 }
 
-async fn version<E: Exchange>(session: &Session<E>, read: Read) -> Result<Version, Failure> {
-    match session.call(&Command::Read(read)).await? {
-        Event::Version(version) => Ok(version),
-        other => Err(other.unexpected()),
+async fn ask_version<E: ProxmoxTransport>(session: &ProxmoxSession<E>, read: ProxmoxRead) -> Result<ProxmoxVersion, ProxmoxFailure> {
+    match session.call(&ProxmoxCommand::Read(read)).await? {
+        ProxmoxEvent::Version(version) => Ok(version),
+        other => Err(other.unexpected_failure()),
     }
 }
 
-async fn answers<E: Exchange>(
-    asked: &Asked<'_>,
-    session: &Session<E>,
-    (version, cluster): (Version, Result<Cluster, Failure>),
+async fn ask_environment<E: ProxmoxTransport>(
+    asked: &DoctorRequest<'_>,
+    session: &ProxmoxSession<E>,
+    (version, cluster): (ProxmoxVersion, Result<ClusterStatus, ProxmoxFailure>),
     clock: &dyn Fn() -> SystemTime,
     say: &dyn Fn(&str),
-) -> Answers {
+) -> EnvironmentAnswers {
     say("what the token may do");
-    let permissions = permissions(session, Read::Permissions).await;
-    let (owner, user) = owner(asked, session).await;
-    let roles = roles(session).await;
+    let permissions = ask_permissions(session, ProxmoxRead::Permissions).await;
+    let (owner, user) = ask_owner(asked, session).await;
+    let roles = ask_roles(session).await;
     say("high availability and nodes");
-    let ha = ha(session).await;
+    let ha = ask_ha(session).await;
     let tag_options = tag_options(asked, session).await;
-    let nodes = nodes(session, cluster.as_ref().ok(), clock).await;
-    let (guests, reading) = guests(asked, session, cluster.clone(), say).await;
-    let asked = hidden(session, &guests, &reading, permissions.as_ref().ok()).await;
-    let place = session.place().to_owned();
-    Answers { place, version, cluster, permissions, owner, user, roles, ha, tag_options, nodes, reading, guests, asked }
+    let nodes = ask_nodes(session, cluster.as_ref().ok(), clock).await;
+    let (guests, reading) = ask_guests(asked, session, cluster.clone(), say).await;
+    let asked = ask_hidden_guests(session, &guests, &reading, permissions.as_ref().ok()).await;
+    let place = session.endpoint_name().to_owned();
+    EnvironmentAnswers {
+        place,
+        version,
+        cluster,
+        permissions,
+        owner,
+        user,
+        roles,
+        ha,
+        tag_options,
+        nodes,
+        reading,
+        guests,
+        hidden_permissions: asked,
+    }
 }
 
-async fn permissions<E: Exchange>(session: &Session<E>, read: Read) -> Result<Permissions, Failure> {
-    match session.call(&Command::Read(read)).await? {
-        Event::Permissions(permissions) => Ok(permissions),
-        other => Err(other.unexpected()),
+async fn ask_permissions<E: ProxmoxTransport>(session: &ProxmoxSession<E>, read: ProxmoxRead) -> Result<Permissions, ProxmoxFailure> {
+    match session.call(&ProxmoxCommand::Read(read)).await? {
+        ProxmoxEvent::Permissions(permissions) => Ok(permissions),
+        other => Err(other.unexpected_failure()),
     }
 }
 
 /// What the token's user may do, and what is written about user and token.
-async fn owner<E: Exchange>(asked: &Asked<'_>, session: &Session<E>) -> (Result<Permissions, Failure>, Result<User, Failure>) {
+async fn ask_owner<E: ProxmoxTransport>(
+    asked: &DoctorRequest<'_>,
+    session: &ProxmoxSession<E>,
+) -> (Result<Permissions, ProxmoxFailure>, Result<ProxmoxUser, ProxmoxFailure>) {
     let Some(user) = UserId::new(asked.token.user()) else {
-        let unnamed = || Failure::lost(Delivery::NotDelivered, Cause::Other, "the user has a name that cannot be asked for");
+        let unnamed = || {
+            ProxmoxFailure::without_response(Delivery::NotDelivered, FailureCause::Other, "the user has a name that cannot be asked for")
+        };
         return (Err(unnamed()), Err(unnamed()));
     };
-    let owner = permissions(session, Read::PermissionsOf(user.clone())).await;
-    let user = match session.call(&Command::Read(Read::User(user))).await {
-        Ok(Event::User(user)) => Ok(user),
-        Ok(other) => Err(other.unexpected()),
+    let owner = ask_permissions(session, ProxmoxRead::PermissionsOf(user.clone())).await;
+    let user = match session.call(&ProxmoxCommand::Read(ProxmoxRead::User(user))).await {
+        Ok(ProxmoxEvent::User(user)) => Ok(user),
+        Ok(other) => Err(other.unexpected_failure()),
         Err(failure) => Err(failure),
     };
     (owner, user)
 }
 
-async fn roles<E: Exchange>(session: &Session<E>) -> Result<Roles, Failure> {
-    match session.call(&Command::Read(Read::Roles)).await? {
-        Event::Roles(roles) => Ok(roles),
-        other => Err(other.unexpected()),
+async fn ask_roles<E: ProxmoxTransport>(session: &ProxmoxSession<E>) -> Result<RolePrivileges, ProxmoxFailure> {
+    match session.call(&ProxmoxCommand::Read(ProxmoxRead::Roles)).await? {
+        ProxmoxEvent::Roles(roles) => Ok(roles),
+        other => Err(other.unexpected_failure()),
     }
 }
 
-async fn ha<E: Exchange>(session: &Session<E>) -> Result<HaStatus, Failure> {
-    match session.call(&Command::Read(Read::HaStatus)).await? {
-        Event::Ha(status) => Ok(status),
-        other => Err(other.unexpected()),
+async fn ask_ha<E: ProxmoxTransport>(session: &ProxmoxSession<E>) -> Result<HaStatus, ProxmoxFailure> {
+    match session.call(&ProxmoxCommand::Read(ProxmoxRead::HaStatus)).await? {
+        ProxmoxEvent::Ha(status) => Ok(status),
+        other => Err(other.unexpected_failure()),
     }
 }
 
-async fn tag_options<E: Exchange>(asked: &Asked<'_>, session: &Session<E>) -> Option<Result<TagOptions, Failure>> {
+async fn tag_options<E: ProxmoxTransport>(
+    asked: &DoctorRequest<'_>,
+    session: &ProxmoxSession<E>,
+) -> Option<Result<TagOptions, ProxmoxFailure>> {
     asked.wants.filter(|wants| !wants.tags().is_empty())?;
-    Some(match session.call(&Command::Read(Read::TagOptions)).await {
-        Ok(Event::TagOptions(options)) => Ok(options),
-        Ok(other) => Err(other.unexpected()),
+    Some(match session.call(&ProxmoxCommand::Read(ProxmoxRead::TagOptions)).await {
+        Ok(ProxmoxEvent::TagOptions(options)) => Ok(options),
+        Ok(other) => Err(other.unexpected_failure()),
         Err(failure) => Err(failure),
     })
 }
 
 /// Each node that is online. One that is not would only be waited for.
-async fn nodes<E: Exchange>(
-    session: &Session<E>,
-    cluster: Option<&Cluster>,
+async fn ask_nodes<E: ProxmoxTransport>(
+    session: &ProxmoxSession<E>,
+    cluster: Option<&ClusterStatus>,
     clock: &dyn Fn() -> SystemTime,
-) -> BTreeMap<NodeName, NodeSeen> {
+) -> BTreeMap<NodeName, NodeAnswers> {
     let online = cluster.into_iter().flat_map(|cluster| &cluster.nodes).filter(|(_, online)| **online);
     let seen = online.map(|(name, _)| async move {
-        let version = version(session, Read::NodeVersion(name.clone())).await;
-        let time = session.call(&Command::Read(Read::NodeTime(name.clone()))).await;
-        let now_secs = time::since_1970(clock());
+        let version = ask_version(session, ProxmoxRead::NodeVersion(name.clone())).await;
+        let time = session.call(&ProxmoxCommand::Read(ProxmoxRead::NodeTime(name.clone()))).await;
+        let now_secs = time::epoch_secs(clock());
         let ahead_secs = match time {
-            Ok(Event::NodeTime(theirs)) => Ok(time::between_secs(theirs, now_secs)),
-            Ok(other) => Err(other.unexpected()),
+            Ok(ProxmoxEvent::NodeTime(theirs)) => Ok(time::signed_difference_secs(theirs, now_secs)),
+            Ok(other) => Err(other.unexpected_failure()),
             Err(failure) => Err(failure),
         };
-        (name.clone(), NodeSeen { version, ahead_secs })
+        (name.clone(), NodeAnswers { version, ahead_secs })
     });
     join_all(seen).await.into_iter().collect()
 }
 
 /// One reading of the guests: with their configs of a few, from the list of many.
-async fn guests<E: Exchange>(
-    asked: &Asked<'_>,
-    session: &Session<E>,
-    cluster: Result<Cluster, Failure>,
+async fn ask_guests<E: ProxmoxTransport>(
+    asked: &DoctorRequest<'_>,
+    session: &ProxmoxSession<E>,
+    cluster: Result<ClusterStatus, ProxmoxFailure>,
     say: &dyn Fn(&str),
-) -> (Scope, Result<Taken, Unread>) {
-    let list = observe::list(session).await;
+) -> (Scope, Result<ProxmoxReading, ReadingError>) {
+    let list = observe::read_list(session).await;
     let listed = list.as_ref().map(|list| list.rows.as_slice()).unwrap_or_default();
     let scope = asked.scope.cloned().unwrap_or_else(|| Scope::new(listed.iter().map(|row| row.vmid).collect()));
     let count = scope.ids().len();
     say(&format!("{count} guests"));
-    let is_read = |row: &&Resource| asked.scope.is_some() && count <= DETAILS_MAX && scope.has(row.vmid);
-    let needs = Needs::Declared(listed.iter().filter(is_read).map(|row| (row.vmid, config_of(row))).collect());
+    let is_read = |row: &&GuestResource| asked.scope.is_some() && count <= DETAILS_MAX && scope.contains(row.vmid);
+    let needs = ReadSet::Declared(listed.iter().filter(is_read).map(|row| (row.vmid, config_need(row))).collect());
     let token = asked.token.as_str();
-    let question = Question { environment: asked.environment, cluster: asked.cluster, token, scope: &scope, needs: &needs };
-    let reading = observe::read_on(session, &question, BegunWith { cluster, list }).await;
+    let question = ObservationRequest { environment: asked.environment, cluster: asked.cluster, token, scope: &scope, needs: &needs };
+    let reading = observe::continue_reading(session, &question, InitialAnswers { cluster, list }).await;
     (scope, reading)
 }
 
 /// What is looked at of a guest: what its config holds, and what waits in it.
-fn config_of(row: &Resource) -> Need {
-    Need { kind: row.kind, state: None, config: true, tags: false }
+fn config_need(row: &GuestResource) -> GuestNeed {
+    GuestNeed { kind: row.kind, state: None, config: true, tags: false }
 }
 
 /// What the token may do on guests of which neither the dump nor the list says anything.
-async fn hidden<E: Exchange>(
-    session: &Session<E>,
+async fn ask_hidden_guests<E: ProxmoxTransport>(
+    session: &ProxmoxSession<E>,
     guests: &Scope,
-    reading: &Result<Taken, Unread>,
+    reading: &Result<ProxmoxReading, ReadingError>,
     dump: Option<&Permissions>,
 ) -> BTreeMap<Vmid, Permissions> {
     let Some(dump) = dump else { return BTreeMap::new() };
-    let shown = shown(reading);
+    let shown = listed_guests(reading);
     let is_silent = |vmid: &Vmid| !shown.contains(vmid) && !dump.0.contains_key(format!("/vms/{vmid}").as_str());
-    let silent: Vec<Vmid> = guests.ids().iter().copied().filter(is_silent).take(ASKED_MAX).collect();
+    let silent: Vec<Vmid> = guests.ids().iter().copied().filter(is_silent).take(HIDDEN_GUESTS_MAX).collect();
     let mut asked = BTreeMap::new();
     for group in silent.chunks(REQUESTS_PER_NODE_MAX) {
-        let answers = join_all(group.iter().map(|vmid| permissions(session, Read::PermissionsOn(*vmid)))).await;
+        let answers = join_all(group.iter().map(|vmid| ask_permissions(session, ProxmoxRead::PermissionsOn(*vmid)))).await;
         asked.extend(group.iter().zip(answers).filter_map(|(vmid, answer)| Some((*vmid, answer.ok()?))));
     }
     asked
 }
 
 /// The guests that the list showed.
-pub(super) fn shown(reading: &Result<Taken, Unread>) -> BTreeSet<Vmid> {
+pub(super) fn listed_guests(reading: &Result<ProxmoxReading, ReadingError>) -> BTreeSet<Vmid> {
     reading.iter().flat_map(|taken| taken.observation.guests.iter()).map(|row| row.vmid).collect()
 }

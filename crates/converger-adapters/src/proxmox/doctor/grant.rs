@@ -6,82 +6,82 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::finding::{Line, Where};
-use super::held::{Held, Lack};
-use super::need::{Need, On, Verb, privileges_of};
+use super::finding::{RemedyLine, RemedyTarget};
+use super::held_privileges::{HeldPrivileges, MissingPrivilege};
+use super::privilege_needs::{PrivilegeNeed, PrivilegePath, PrivilegedVerb, role_privileges};
 use crate::proxmox::client::TokenId;
-use crate::proxmox::codec::Roles;
-use crate::proxmox::shell::quoted;
+use crate::proxmox::codec::RolePrivileges;
+use crate::proxmox::shell_quote::quote;
 
 /// The user who needs no entry.
 const ROOT: &str = "root@pam";
 
 /// Entries are written out up to so many places; for more guests with entries of their own a pool is the better way.
-const PLACES_MAX: usize = 16;
+const PATHS_MAX: usize = 16;
 
 /// To whom something is granted.
-pub(super) struct Grantee<'g> {
+pub(super) struct GrantTarget<'g> {
     pub(super) token: &'g TokenId,
     /// Whether the token has privileges of its own; `None`: that could not be read.
     pub(super) separated: Option<bool>,
-    pub(super) held: Held<'g>,
+    pub(super) held: HeldPrivileges<'g>,
     /// What the token's user holds, where that could be read.
-    pub(super) owner: Option<Held<'g>>,
+    pub(super) owner: Option<HeldPrivileges<'g>>,
     /// The roles that there are, where those could be read.
-    pub(super) roles: Option<&'g Roles>,
+    pub(super) roles: Option<&'g RolePrivileges>,
     pub(super) major: u32,
 }
 
 /// Lines that grant something.
-pub(super) struct Granting {
-    pub(super) lines: Vec<Line>,
+pub(super) struct GrantLines {
+    pub(super) lines: Vec<RemedyLine>,
     /// There are more places than are written out.
     pub(super) is_cut: bool,
     /// What is granted reaches more than the guests that it is about.
     pub(super) is_wide: bool,
 }
 
-impl Grantee<'_> {
+impl GrantTarget<'_> {
     /// The lines that grant all of these.
-    pub(super) fn lines(&self, lacks: &[Lack]) -> Granting {
+    pub(super) fn grant_lines(&self, lacks: &[MissingPrivilege]) -> GrantLines {
         let mut lines = Vec::new();
         let mut all = 0;
         if self.separated != Some(false) {
-            let token = format!("--tokens {}", quoted(self.token.as_str()));
-            let entries = entries(&self.held, &token, lacks);
+            let token = format!("--tokens {}", quote(self.token.as_str()));
+            let entries = acl_lines(&self.held, &token, lacks);
             all = all.max(entries.len());
-            lines.extend(entries.into_iter().take(PLACES_MAX));
+            lines.extend(entries.into_iter().take(PATHS_MAX));
         }
-        let of_user = self.lacks_of_user(lacks);
+        let of_user = self.missing_for_user(lacks);
         if !of_user.is_empty() {
-            let user = format!("--users {}", quoted(self.token.user()));
-            let entries = entries(self.owner.as_ref().unwrap_or(&self.held), &user, &of_user);
+            let user = format!("--users {}", quote(self.token.user()));
+            let entries = acl_lines(self.owner.as_ref().unwrap_or(&self.held), &user, &of_user);
             all = all.max(entries.len());
-            lines.extend(entries.into_iter().take(PLACES_MAX));
+            lines.extend(entries.into_iter().take(PATHS_MAX));
         }
         // Reading is for the whole cluster, and what is needed on `/` has no pool.
-        let is_of_guests = lacks.iter().any(|lack| lack.need.on == On::Guest && lack.need.verb != Verb::Read);
+        let is_of_guests = lacks.iter().any(|lack| lack.need.on == PrivilegePath::Guest && lack.need.verb != PrivilegedVerb::Read);
         let is_wide = is_of_guests && lines.iter().any(|line| !line.contains(" /vms/"));
         let needed: BTreeSet<&str> = lacks.iter().map(|lack| lack.need.role).collect();
-        let roles = needed.into_iter().filter_map(|role| self.role(role));
-        let lines = roles.chain(lines).map(|text| Line { text, r#where: Where::Node }).collect();
-        Granting { lines, is_cut: all > PLACES_MAX, is_wide }
+        let roles = needed.into_iter().filter_map(|role| self.role_line(role));
+        let lines = roles.chain(lines).map(|text| RemedyLine { text, r#where: RemedyTarget::Node }).collect();
+        GrantLines { lines, is_cut: all > PATHS_MAX, is_wide }
     }
 
     /// What the user has to be given as well; where that is not known, all of it.
-    fn lacks_of_user(&self, lacks: &[Lack]) -> Vec<Lack> {
+    fn missing_for_user(&self, lacks: &[MissingPrivilege]) -> Vec<MissingPrivilege> {
         if self.token.user() == ROOT {
             return Vec::new();
         }
         match (&self.owner, self.separated) {
             (_, Some(false)) | (None, _) => lacks.to_vec(),
-            (Some(owner), _) => lacks.iter().filter_map(|lack| still(owner, lack)).collect(),
+            (Some(owner), _) => lacks.iter().filter_map(|lack| missing_for_owner(owner, lack)).collect(),
         }
     }
 
     /// The line that makes a role, or completes it; none where it is there already.
-    fn role(&self, role: &str) -> Option<String> {
-        let privileges = privileges_of(role, self.major);
+    fn role_line(&self, role: &str) -> Option<String> {
+        let privileges = role_privileges(role, self.major);
         let words = privileges.join(" ");
         match self.roles.and_then(|roles| roles.get(role)) {
             Some(own) if privileges.iter().all(|privilege| own.contains(*privilege)) => None,
@@ -92,24 +92,25 @@ impl Grantee<'_> {
 }
 
 /// What of a lack is one for the user too.
-fn still(owner: &Held<'_>, lack: &Lack) -> Option<Lack> {
-    let need: &Need = lack.need;
-    let has = |own: &super::held::Set<'_>| need.any_of.iter().any(|privilege| own.contains(privilege));
+fn missing_for_owner(owner: &HeldPrivileges<'_>, lack: &MissingPrivilege) -> Option<MissingPrivilege> {
+    let need: &PrivilegeNeed = lack.need;
+    let has = |own: &super::held_privileges::PrivilegeSet<'_>| need.any_of.iter().any(|privilege| own.contains(privilege));
     if lack.guests.is_empty() {
-        let standing = super::held::standing(owner, need.verb, u32::MAX, &[]);
+        let standing = super::held_privileges::verb_status(owner, need.verb, u32::MAX, &[]);
         return standing.lacks.iter().any(|own| own.need == need).then(|| lack.clone());
     }
-    let guests: Vec<_> = lack.guests.iter().copied().filter(|vmid| !owner.on_guest(*vmid).is_some_and(|own| has(&own))).collect();
-    (!guests.is_empty()).then_some(Lack { need: lack.need, guests })
+    let guests: Vec<_> =
+        lack.guests.iter().copied().filter(|vmid| !owner.privileges_on_guest(*vmid).is_some_and(|own| has(&own))).collect();
+    (!guests.is_empty()).then_some(MissingPrivilege { need: lack.need, guests })
 }
 
 /// The entries for one grantee: roles by place, and apart those that are not to spread.
-fn entries(held: &Held<'_>, grantee: &str, lacks: &[Lack]) -> Vec<String> {
+fn acl_lines(held: &HeldPrivileges<'_>, grantee: &str, lacks: &[MissingPrivilege]) -> Vec<String> {
     let mut places: BTreeMap<(String, bool), BTreeSet<&str>> = BTreeMap::new();
     for lack in lacks {
         let guests = lack.guests.iter().copied().map(Some).chain(lack.guests.is_empty().then_some(None));
         for vmid in guests {
-            let place = (held.place(lack.need.on, vmid), lack.need.spreads());
+            let place = (held.acl_path(lack.need.on, vmid), lack.need.spreads());
             places.entry(place).or_default().insert(lack.need.role);
         }
     }

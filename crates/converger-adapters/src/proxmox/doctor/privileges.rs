@@ -5,111 +5,114 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use converger_core::guest::{Kind, Vmid};
+use converger_core::guest::{GuestKind, Vmid};
 
-use super::finding::{Finding, Level, Part, Remedy, counted, listed};
-use super::gather::{Answers, Gathered, shown};
-use super::grant::{Grantee, Granting};
-use super::held::{Held, Lack, Standing, standing};
-use super::need::{On, Verb};
-use super::{Examined, token, untold};
+use super::finding::{DoctorFinding, FindingLevel, PrivilegeUse, Remedy, count_noun, join_some};
+use super::gather::{DoctorAnswers, EnvironmentAnswers, listed_guests};
+use super::grant::{GrantLines, GrantTarget};
+use super::held_privileges::{HeldPrivileges, MissingPrivilege, VerbStatus, verb_status};
+use super::privilege_needs::{PrivilegePath, PrivilegedVerb};
+use super::{DoctorReport, token, unreadable_finding};
 use crate::proxmox::codec::Permissions;
 
-pub(super) fn examined(gathered: &Gathered, answers: &Answers) -> Examined {
+pub(super) fn examine_privileges(gathered: &DoctorAnswers, answers: &EnvironmentAnswers) -> DoctorReport {
     let dump = match &answers.permissions {
         Ok(dump) => dump,
-        Err(failure) => return Examined { findings: vec![untold("may-read", "what the token may do", failure)], grant: None },
+        Err(failure) => {
+            return DoctorReport { findings: vec![unreadable_finding("may-read", "what the token may do", failure)], grant: None };
+        }
     };
-    let (shown, all, none) = (shown(&answers.reading), answers.guests.ids().iter().copied().collect(), BTreeMap::new());
-    let held = Held { dump, asked: &answers.asked, shown: &shown };
-    let owner = answers.owner.as_ref().ok().map(|dump| of_owner(dump, &none, &all));
-    let grantee = Grantee {
+    let (shown, all, none) = (listed_guests(&answers.reading), answers.guests.ids().iter().copied().collect(), BTreeMap::new());
+    let held = HeldPrivileges { dump, individual: &answers.hidden_permissions, shown: &shown };
+    let owner = answers.owner.as_ref().ok().map(|dump| owner_privileges(dump, &none, &all));
+    let grantee = GrantTarget {
         token: &gathered.token,
-        separated: token::state(&gathered.token, answers).map(|state| state.separated),
+        separated: token::token_state(&gathered.token, answers).map(|state| state.separated),
         held,
         owner,
         roles: answers.roles.as_ref().ok(),
         major: answers.version.major,
     };
-    let guests = kinds(answers);
-    let has_qemu = guests.is_empty() || guests.iter().any(|(_, kind)| *kind == Kind::Qemu);
-    let verbs = Verb::ALL.into_iter().filter(|verb| has_qemu || *verb != Verb::SetBoot);
-    let asked = verbs.filter_map(|verb| Some((verb, wanted(gathered, verb, &guests)?)));
-    let standings: Vec<(Verb, Standing<'_>)> = asked.map(|(verb, guests)| (verb, standing(&held, verb, grantee.major, &guests))).collect();
-    let findings = standings.iter().map(|(verb, standing)| of_verb(*verb, standing, &grantee)).collect();
-    Examined { findings, grant: grant(&standings, &grantee) }
+    let guests = guest_kinds(answers);
+    let has_qemu = guests.is_empty() || guests.iter().any(|(_, kind)| *kind == GuestKind::Qemu);
+    let verbs = PrivilegedVerb::ALL.into_iter().filter(|verb| has_qemu || *verb != PrivilegedVerb::SetBoot);
+    let asked = verbs.filter_map(|verb| Some((verb, guests_needing(gathered, verb, &guests)?)));
+    let standings: Vec<(PrivilegedVerb, VerbStatus<'_>)> =
+        asked.map(|(verb, guests)| (verb, verb_status(&held, verb, grantee.major, &guests))).collect();
+    let findings = standings.iter().map(|(verb, standing)| verb_finding(*verb, standing, &grantee)).collect();
+    DoctorReport { findings, grant: grant_remedy(&standings, &grantee) }
 }
 
 /// The guests of which a verb is asked for; `None`: it is asked for of none. Where nothing is declared, everything may come.
-fn wanted(gathered: &Gathered, verb: Verb, guests: &[(Vmid, Kind)]) -> Option<Vec<(Vmid, Kind)>> {
+fn guests_needing(gathered: &DoctorAnswers, verb: PrivilegedVerb, guests: &[(Vmid, GuestKind)]) -> Option<Vec<(Vmid, GuestKind)>> {
     let Some(wants) = &gathered.wants else { return Some(guests.to_vec()) };
     let own = wants.guests(verb)?;
     Some(guests.iter().filter(|(vmid, _)| own.contains(vmid)).copied().collect())
 }
 
 /// All that plans can come to need and is missing, granted at once.
-fn grant(standings: &[(Verb, Standing<'_>)], grantee: &Grantee<'_>) -> Option<Remedy> {
+fn grant_remedy(standings: &[(PrivilegedVerb, VerbStatus<'_>)], grantee: &GrantTarget<'_>) -> Option<Remedy> {
     let planned = standings.iter().filter(|(verb, _)| verb.is_planned());
-    let lacks: Vec<Lack> = planned.flat_map(|(_, standing)| standing.lacks.iter().cloned()).collect();
+    let lacks: Vec<MissingPrivilege> = planned.flat_map(|(_, standing)| standing.lacks.iter().cloned()).collect();
     if lacks.is_empty() {
         return None;
     }
-    let granting = grantee.lines(&lacks);
-    let reads = lacks.iter().any(|lack| lack.need.verb == Verb::Read);
+    let granting = grantee.grant_lines(&lacks);
+    let reads = lacks.iter().any(|lack| lack.need.verb == PrivilegedVerb::Read);
     let least = if reads { "ConvergerRead is all that it needs" } else { "it needs nothing of this" };
-    let text = format!("{}; for audits alone {least}", confined(whom(grantee).to_owned(), &granting));
+    let text = format!("{}; for audits alone {least}", with_pool_advice(grant_advice(grantee).to_owned(), &granting));
     Some(Remedy { text, lines: granting.lines })
 }
 
 /// Of the user it cannot be asked guest by guest; no entry is taken to hide one from it.
-fn of_owner<'g>(dump: &'g Permissions, none: &'g BTreeMap<Vmid, Permissions>, all: &'g BTreeSet<Vmid>) -> Held<'g> {
-    Held { dump, asked: none, shown: all }
+fn owner_privileges<'g>(dump: &'g Permissions, none: &'g BTreeMap<Vmid, Permissions>, all: &'g BTreeSet<Vmid>) -> HeldPrivileges<'g> {
+    HeldPrivileges { dump, individual: none, shown: all }
 }
 
 /// The guests that it is about, with their kinds as far as they were seen.
-fn kinds(answers: &Answers) -> Vec<(Vmid, Kind)> {
+fn guest_kinds(answers: &EnvironmentAnswers) -> Vec<(Vmid, GuestKind)> {
     let rows = answers.reading.iter().flat_map(|taken| taken.observation.guests.iter());
-    let seen: BTreeMap<Vmid, Kind> = rows.map(|row| (row.vmid, row.kind)).collect();
-    answers.guests.ids().iter().map(|vmid| (*vmid, seen.get(vmid).copied().unwrap_or(Kind::Qemu))).collect()
+    let seen: BTreeMap<Vmid, GuestKind> = rows.map(|row| (row.vmid, row.kind)).collect();
+    answers.guests.ids().iter().map(|vmid| (*vmid, seen.get(vmid).copied().unwrap_or(GuestKind::Qemu))).collect()
 }
 
-fn of_verb(verb: Verb, standing: &Standing<'_>, grantee: &Grantee<'_>) -> Finding {
-    let what = verb.words();
+fn verb_finding(verb: PrivilegedVerb, standing: &VerbStatus<'_>, grantee: &GrantTarget<'_>) -> DoctorFinding {
+    let what = verb.description();
     if !standing.lacks.is_empty() {
-        return lacking(verb, standing, grantee);
+        return missing_finding(verb, standing, grantee);
     }
     if !standing.unknown.is_empty() {
-        let found = format!("whether it may {what} is not known of {}", listed(&standing.unknown));
-        let level = if verb.is_planned() { Level::Unknown } else { Level::Unneeded };
-        return Finding::new(verb.check(), level, found)
-            .part(part(verb))
-            .remedy("no list shows them, and they are too many to ask for one by one");
+        let found = format!("whether it may {what} is not known of {}", join_some(&standing.unknown));
+        let level = if verb.is_planned() { FindingLevel::Unknown } else { FindingLevel::Unneeded };
+        return DoctorFinding::new(verb.check_name(), level, found)
+            .with_part(privilege_use(verb))
+            .with_remedy("no list shows them, and they are too many to ask for one by one");
     }
-    let only = match standing.only.as_slice() {
+    let only = match standing.confined_to.as_slice() {
         [] => String::new(),
-        paths => format!(", but only on {}", listed(paths.iter().map(|path| super::theirs(path)))),
+        paths => format!(", but only on {}", join_some(paths.iter().map(|path| super::quote_foreign(path)))),
     };
-    Finding::new(verb.check(), Level::Ok, format!("it may {what}{only}")).part(part(verb))
+    DoctorFinding::new(verb.check_name(), FindingLevel::Ok, format!("it may {what}{only}")).with_part(privilege_use(verb))
 }
 
-fn part(verb: Verb) -> Part {
-    if verb.is_planned() { Part::Apply } else { Part::Request }
+fn privilege_use(verb: PrivilegedVerb) -> PrivilegeUse {
+    if verb.is_planned() { PrivilegeUse::Apply } else { PrivilegeUse::Request }
 }
 
-fn lacking(verb: Verb, standing: &Standing<'_>, grantee: &Grantee<'_>) -> Finding {
-    let lacks: Vec<String> = standing.lacks.iter().map(lack_text).collect();
-    let found = format!("it may not {}: {}", verb.words(), lacks.join("; "));
-    let granting = grantee.lines(&standing.lacks);
+fn missing_finding(verb: PrivilegedVerb, standing: &VerbStatus<'_>, grantee: &GrantTarget<'_>) -> DoctorFinding {
+    let lacks: Vec<String> = standing.lacks.iter().map(describe_missing).collect();
+    let found = format!("it may not {}: {}", verb.description(), lacks.join("; "));
+    let granting = grantee.grant_lines(&standing.lacks);
     let (level, text) = match verb {
-        Verb::Read => (Level::Fail, whom(grantee).to_owned()),
-        _ if verb.is_planned() => (Level::Warn, confined("if it is to, grant it".to_owned(), &granting)),
-        _ => (Level::Unneeded, confined("if it is to, grant it".to_owned(), &granting)),
+        PrivilegedVerb::Read => (FindingLevel::Fail, grant_advice(grantee).to_owned()),
+        _ if verb.is_planned() => (FindingLevel::Warn, with_pool_advice("if it is to, grant it".to_owned(), &granting)),
+        _ => (FindingLevel::Unneeded, with_pool_advice("if it is to, grant it".to_owned(), &granting)),
     };
-    Finding::new(verb.check(), level, found).part(part(verb)).remedy(text).lines(granting.lines)
+    DoctorFinding::new(verb.check_name(), level, found).with_part(privilege_use(verb)).with_remedy(text).with_lines(granting.lines)
 }
 
 /// The same, with the other ways that there are.
-fn confined(mut text: String, granting: &Granting) -> String {
+fn with_pool_advice(mut text: String, granting: &GrantLines) -> String {
     if granting.is_wide {
         text.push_str("; to confine it to some guests, put them into a pool and grant it on /pool/<name> instead");
     }
@@ -120,7 +123,7 @@ fn confined(mut text: String, granting: &Granting) -> String {
 }
 
 /// To whom something is granted, said once: with what everything else needs.
-fn whom(grantee: &Grantee<'_>) -> &'static str {
+fn grant_advice(grantee: &GrantTarget<'_>) -> &'static str {
     match (grantee.separated, &grantee.owner) {
         (Some(false), _) => "grant it to the user, whose privileges the token has",
         (Some(true), Some(_)) => "grant it to the token, and to its user where a line says so",
@@ -134,14 +137,16 @@ fn whom(grantee: &Grantee<'_>) -> &'static str {
     }
 }
 
-fn lack_text(lack: &Lack) -> String {
+fn describe_missing(lack: &MissingPrivilege) -> String {
     let privilege = lack.need.any_of.join(" or ");
     match lack.need.on {
-        On::Root => format!("{privilege} on / is missing"),
-        On::NewGuest => format!("{privilege} on /vms is missing, for guests that are yet to be"),
-        On::Storage => format!("{privilege} is missing on /storage"),
-        On::Bridge => format!("{privilege} is missing on /sdn/zones"),
-        On::Guest if lack.guests.is_empty() => format!("{privilege} on /vms is missing"),
-        On::Guest => format!("{privilege} is missing on {} ({})", counted(lack.guests.len(), "guest"), listed(&lack.guests)),
+        PrivilegePath::Root => format!("{privilege} on / is missing"),
+        PrivilegePath::NewGuest => format!("{privilege} on /vms is missing, for guests that are yet to be"),
+        PrivilegePath::Storage => format!("{privilege} is missing on /storage"),
+        PrivilegePath::Bridge => format!("{privilege} is missing on /sdn/zones"),
+        PrivilegePath::Guest if lack.guests.is_empty() => format!("{privilege} on /vms is missing"),
+        PrivilegePath::Guest => {
+            format!("{privilege} is missing on {} ({})", count_noun(lack.guests.len(), "guest"), join_some(&lack.guests))
+        }
     }
 }

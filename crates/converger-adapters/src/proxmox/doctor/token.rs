@@ -1,70 +1,75 @@
 //! Findings about the token itself: whether it is accepted, until when, and whose privileges it has.
 
-use super::finding::{Finding, Level, Where};
-use super::gather::{Answers, Gathered, Unasked};
-use super::theirs;
+use super::finding::{DoctorFinding, FindingLevel, RemedyTarget};
+use super::gather::{DoctorAnswers, EnvironmentAnswers, VersionFailure};
+use super::quote_foreign;
 use crate::proxmox::client::TokenId;
-use crate::proxmox::codec::{Cause, Expiry, Permissions, TokenState, User};
-use crate::proxmox::shell::quoted;
-use converger_core::moment;
+use crate::proxmox::codec::{Expiry, FailureCause, Permissions, ProxmoxUser, TokenState};
+use crate::proxmox::shell_quote::quote;
+use converger_core::timestamp;
 
 /// A token or user that ends sooner is worth a word.
 const ENDS_SOON_SECS: u64 = 14 * 86_400;
 
-pub(super) fn findings(gathered: &Gathered) -> Vec<Finding> {
-    let mut findings: Vec<Finding> = refused(gathered).into_iter().collect();
+pub(super) fn token_findings(gathered: &DoctorAnswers) -> Vec<DoctorFinding> {
+    let mut findings: Vec<DoctorFinding> = refused_finding(gathered).into_iter().collect();
     let Some(answers) = &gathered.answers else { return findings };
     if findings.is_empty() {
-        findings.push(Finding::new("token", Level::Ok, format!("{} is accepted at {}", theirs(gathered.token.as_str()), answers.place)));
+        findings.push(DoctorFinding::new(
+            "token",
+            FindingLevel::Ok,
+            format!("{} is accepted at {}", quote_foreign(gathered.token.as_str()), answers.place),
+        ));
     }
-    findings.extend(separation(gathered, answers));
-    findings.extend(answers.user.as_ref().ok().and_then(|user| expiry(gathered, user)));
+    findings.extend(separation_finding(gathered, answers));
+    findings.extend(answers.user.as_ref().ok().and_then(|user| expiry_finding(gathered, user)));
     findings
 }
 
 /// Why a token is not accepted is not said by Proxmox: all that can be wrong answers alike.
-fn refused(gathered: &Gathered) -> Option<Finding> {
-    let is_refused = |unasked: &Unasked| matches!(unasked, Unasked::Failed(failure) if failure.cause == Cause::Unauthenticated);
+fn refused_finding(gathered: &DoctorAnswers) -> Option<DoctorFinding> {
+    let is_refused =
+        |unasked: &VersionFailure| matches!(unasked, VersionFailure::Failed(failure) if failure.cause == FailureCause::Unauthenticated);
     let places = gathered.endpoints.iter().filter(|seen| seen.version.as_ref().is_err_and(is_refused)).map(|seen| seen.place.as_str());
     let places: Vec<&str> = places.collect();
     if places.is_empty() {
         return None;
     }
-    let (token, places) = (theirs(gathered.token.as_str()), places.join(", "));
-    let user = quoted(gathered.token.user());
+    let (token, places) = (quote_foreign(gathered.token.as_str()), places.join(", "));
+    let user = quote(gathered.token.user());
     let text = "Proxmox does not say why: the secret is wrong, the token or its user does not exist, has expired, or the user is switched \
                 off. Look for both in these lists, and compare the secret with the one that was shown when the token was made";
     Some(
-        Finding::new("token", Level::Fail, format!("{token} is not accepted at {places}"))
-            .remedy(text)
-            .line(Where::Node, format!("pveum user token list {user}"))
-            .line(Where::Node, "pveum user list"),
+        DoctorFinding::new("token", FindingLevel::Fail, format!("{token} is not accepted at {places}"))
+            .with_remedy(text)
+            .with_line(RemedyTarget::Node, format!("pveum user token list {user}"))
+            .with_line(RemedyTarget::Node, "pveum user list"),
     )
 }
 
 /// What is written about the token, where it may be read.
-pub(super) fn state(token: &TokenId, answers: &Answers) -> Option<TokenState> {
+pub(super) fn token_state(token: &TokenId, answers: &EnvironmentAnswers) -> Option<TokenState> {
     let name = token.as_str().split_once('!').map(|(_, name)| name)?;
     answers.user.as_ref().ok().and_then(|user| user.tokens.get(name).copied())
 }
 
 /// Whose privileges the token has. Separation without an entry of its own is what most new tokens suffer from.
-fn separation(gathered: &Gathered, answers: &Answers) -> Option<Finding> {
+fn separation_finding(gathered: &DoctorAnswers, answers: &EnvironmentAnswers) -> Option<DoctorFinding> {
     let held = answers.permissions.as_ref().ok()?;
-    let user = theirs(gathered.token.user());
-    let state = state(&gathered.token, answers);
+    let user = quote_foreign(gathered.token.user());
+    let state = token_state(&gathered.token, answers);
     if held.0.is_empty() {
-        return Some(nothing(gathered, state, answers.owner.as_ref().ok()));
+        return Some(no_privileges_finding(gathered, state, answers.owner.as_ref().ok()));
     }
     let found = match state?.separated {
         true => format!("it has what was granted to itself, within what {user} has (privilege separation)"),
         false => format!("it has all that {user} has (no privilege separation)"),
     };
-    Some(Finding::new("token-separation", Level::Ok, found))
+    Some(DoctorFinding::new("token-separation", FindingLevel::Ok, found))
 }
 
-fn nothing(gathered: &Gathered, state: Option<TokenState>, owner: Option<&Permissions>) -> Finding {
-    let user = theirs(gathered.token.user());
+fn no_privileges_finding(gathered: &DoctorAnswers, state: Option<TokenState>, owner: Option<&Permissions>) -> DoctorFinding {
+    let user = quote_foreign(gathered.token.user());
     let is_separated = state.map(|state| state.separated);
     let why = match (is_separated, owner) {
         (Some(false), _) => format!("it has what {user} has, and that is nothing"),
@@ -76,10 +81,11 @@ fn nothing(gathered: &Gathered, state: Option<TokenState>, owner: Option<&Permis
              could have something"
         ),
     };
-    Finding::new("token-separation", Level::Fail, format!("it has no privilege at all: {why}")).remedy("grant what `may-read` names below")
+    DoctorFinding::new("token-separation", FindingLevel::Fail, format!("it has no privilege at all: {why}"))
+        .with_remedy("grant what `may-read` names below")
 }
 
-fn expiry(gathered: &Gathered, user: &User) -> Option<Finding> {
+fn expiry_finding(gathered: &DoctorAnswers, user: &ProxmoxUser) -> Option<DoctorFinding> {
     let name = gathered.token.as_str().split_once('!').map(|(_, name)| name)?;
     // A token that the answer does not mention is there all the same: it was accepted.
     let token = user.tokens.get(name).map_or(Expiry::Unclear, |token| token.expiry);
@@ -88,23 +94,23 @@ fn expiry(gathered: &Gathered, user: &User) -> Option<Finding> {
     let unclear = said.iter().find(|(expiry, _)| *expiry == Expiry::Unclear);
     let Some((secs, who)) = soonest else {
         return Some(match unclear {
-            None => Finding::new("token-expiry", Level::Ok, "neither the token nor its user expires"),
-            Some((_, who)) => Finding::new("token-expiry", Level::Unknown, format!("Proxmox does not say when {who} expires")),
+            None => DoctorFinding::new("token-expiry", FindingLevel::Ok, "neither the token nor its user expires"),
+            Some((_, who)) => DoctorFinding::new("token-expiry", FindingLevel::Unknown, format!("Proxmox does not say when {who} expires")),
         });
     };
-    let found = format!("{who} expires on {}", moment::date(secs));
+    let found = format!("{who} expires on {}", timestamp::format_date(secs));
     let is_soon = secs.saturating_sub(gathered.now_secs) <= ENDS_SOON_SECS;
     if !is_soon {
-        return Some(Finding::new("token-expiry", Level::Ok, found));
+        return Some(DoctorFinding::new("token-expiry", FindingLevel::Ok, found));
     }
-    let own = quoted(gathered.token.user());
+    let own = quote(gathered.token.user());
     let line = match who {
-        "the token" => format!("pveum user token modify {own} {} --expire 0", quoted(name)),
+        "the token" => format!("pveum user token modify {own} {} --expire 0", quote(name)),
         _ => format!("pveum user modify {own} --expire 0"),
     };
     Some(
-        Finding::new("token-expiry", Level::Warn, found)
-            .remedy("set a later time, in seconds since 1970; 0 is never")
-            .line(Where::Node, line),
+        DoctorFinding::new("token-expiry", FindingLevel::Warn, found)
+            .with_remedy("set a later time, in seconds since 1970; 0 is never")
+            .with_line(RemedyTarget::Node, line),
     )
 }

@@ -9,13 +9,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use converger_core::guest::{Kind, NodeName, Vmid};
+use converger_core::guest::{GuestKind, NodeName, Vmid};
 use futures_util::future::join_all;
 
 use super::absence::PROOFS_MAX;
-use super::causes::{Note, Reason};
-use crate::proxmox::client::{Exchange, Session};
-use crate::proxmox::codec::{Command, Event, Failure, NodeGuest, Read, Resource};
+use super::unknown_reason::{ReadingNote, UnknownReason};
+use crate::proxmox::client::{ProxmoxSession, ProxmoxTransport};
+use crate::proxmox::codec::{GuestResource, NodeGuest, ProxmoxCommand, ProxmoxEvent, ProxmoxFailure, ProxmoxRead};
 
 /// A report of pvestatd that is older does not show that a guest is not paused. It reports every ten seconds.
 const REPORT_AGE_SECS_MAX: u64 = 30;
@@ -29,7 +29,7 @@ type NodeList = Result<BTreeMap<Vmid, NodeGuest>, ListFailure>;
 /// Why a list of a node could not be read.
 #[derive(Clone, Debug)]
 pub(super) struct ListFailure {
-    pub(super) reason: Reason,
+    pub(super) reason: UnknownReason,
     pub(super) text: String,
 }
 
@@ -40,9 +40,9 @@ pub(super) struct NodeLists(BTreeMap<NodeName, OwnLists>);
 /// What one node said of its own guests.
 #[derive(Debug, Default)]
 struct OwnLists {
-    lists: BTreeMap<Kind, NodeList>,
+    lists: BTreeMap<GuestKind, NodeList>,
     /// How many guests a list lacks, where those are more than can have moved or vanished since the cluster's list was read.
-    short: BTreeMap<Kind, usize>,
+    short: BTreeMap<GuestKind, usize>,
     /// The list with the states of the monitors, where the cluster's list does not show pauses.
     full: Option<NodeList>,
 }
@@ -66,8 +66,12 @@ impl NodeLists {
     /// Reads the lists of all nodes that these guests are on, one for each kind that is among them; each is read once.
     ///
     /// `local` is the node that answers here: it has answered before.
-    pub(super) async fn read<E: Exchange>(session: &Session<E>, guests: &[&Resource], local: Option<&NodeName>) -> Self {
-        let mut nodes: BTreeMap<&NodeName, Vec<&Resource>> = BTreeMap::new();
+    pub(super) async fn read<E: ProxmoxTransport>(
+        session: &ProxmoxSession<E>,
+        guests: &[&GuestResource],
+        local: Option<&NodeName>,
+    ) -> Self {
+        let mut nodes: BTreeMap<&NodeName, Vec<&GuestResource>> = BTreeMap::new();
         for guest in guests {
             nodes.entry(&guest.node).or_default().push(guest);
         }
@@ -79,7 +83,7 @@ impl NodeLists {
     }
 
     /// What the list of its own node says of a guest.
-    pub(super) fn row_of(&self, guest: &Resource) -> OwnRow<'_> {
+    pub(super) fn row_of(&self, guest: &GuestResource) -> OwnRow<'_> {
         self.0.get(&guest.node).map_or(OwnRow::NotAsked, |own| own.row_of(guest))
     }
 
@@ -97,12 +101,12 @@ impl NodeLists {
     }
 
     /// What people should know about lists that are not believed, and about reports to the cluster that are late.
-    pub(super) fn notes(&self, guests: &[&Resource]) -> Vec<Note> {
+    pub(super) fn notes(&self, guests: &[&GuestResource]) -> Vec<ReadingNote> {
         let short = self.0.iter().flat_map(|(node, own)| {
             own.short.iter().map(move |(kind, lacking)| {
                 let (kind, node) = (kind.word(), node.as_str());
-                Note::of_all(
-                    Reason::ListShrunken,
+                ReadingNote::for_reading(
+                    UnknownReason::ListShrunken,
                     format!("the {kind} list of node {node} lacks {lacking} guests that the cluster lists there"),
                 )
             })
@@ -115,36 +119,36 @@ impl NodeLists {
                 *worst = report.max(*worst);
             }
         }
-        short.chain(late.into_iter().map(|(node, report)| Note::of_all(Reason::ReportLate, report.told(node)))).collect()
+        short.chain(late.into_iter().map(|(node, report)| ReadingNote::for_reading(UnknownReason::ReportLate, report.told(node)))).collect()
     }
 }
 
 impl OwnLists {
-    async fn read<E: Exchange>(session: &Session<E>, node: &NodeName, guests: &[&Resource], is_local: bool) -> Self {
-        let kinds: BTreeSet<Kind> = guests.iter().map(|guest| guest.kind).collect();
+    async fn read<E: ProxmoxTransport>(session: &ProxmoxSession<E>, node: &NodeName, guests: &[&GuestResource], is_local: bool) -> Self {
+        let kinds: BTreeSet<GuestKind> = guests.iter().map(|guest| guest.kind).collect();
         let mut own = Self::default();
         for kind in kinds {
-            let silent = own.lists.values().find(|list| matches!(list, Err(failure) if failure.reason == Reason::NodeSilent));
+            let silent = own.lists.values().find(|list| matches!(list, Err(failure) if failure.reason == UnknownReason::NodeSilent));
             let list = match silent {
                 // It is not asked again.
                 Some(silent) => silent.clone(),
                 None => {
                     let has_answered = is_local || own.lists.values().any(Result::is_ok);
-                    read_list(session, Read::NodeGuests { node: node.clone(), kind }, has_answered).await
+                    read_list(session, ProxmoxRead::NodeGuests { node: node.clone(), kind }, has_answered).await
                 }
             };
             own.lists.insert(kind, list);
         }
         own.short = own.count_lacking(guests);
-        let is_unclear = |guest: &&Resource| matches!(own.row_of(guest), OwnRow::Present(row) if lacks_monitor_state(guest, row));
+        let is_unclear = |guest: &&GuestResource| matches!(own.row_of(guest), OwnRow::Present(row) if lacks_monitor_state(guest, row));
         if guests.iter().any(is_unclear) {
-            let full = read_list(session, Read::NodeGuestsInFull(node.clone()), true).await;
+            let full = read_list(session, ProxmoxRead::NodeGuestsInFull(node.clone()), true).await;
             own.full = Some(full.map(with_monitors));
         }
         own
     }
 
-    fn row_of(&self, guest: &Resource) -> OwnRow<'_> {
+    fn row_of(&self, guest: &GuestResource) -> OwnRow<'_> {
         if self.short.contains_key(&guest.kind) {
             return OwnRow::ListShort;
         }
@@ -156,8 +160,8 @@ impl OwnLists {
     }
 
     /// How many of these guests a list lacks, where those are too many to be read one by one.
-    fn count_lacking(&self, guests: &[&Resource]) -> BTreeMap<Kind, usize> {
-        let mut lacking: BTreeMap<Kind, usize> = BTreeMap::new();
+    fn count_lacking(&self, guests: &[&GuestResource]) -> BTreeMap<GuestKind, usize> {
+        let mut lacking: BTreeMap<GuestKind, usize> = BTreeMap::new();
         for guest in guests.iter().filter(|guest| matches!(self.row_of(guest), OwnRow::Absent)) {
             *lacking.entry(guest.kind).or_default() += 1;
         }
@@ -177,7 +181,7 @@ enum Report {
 
 impl Report {
     /// `None` where nothing can be said: the guest does not run, or the report is of an earlier process.
-    fn of(guest: &Resource, own: &NodeGuest) -> Option<Self> {
+    fn of(guest: &GuestResource, own: &NodeGuest) -> Option<Self> {
         let now_secs = own.uptime_secs.filter(|_| &*own.status == "running")?;
         if is_unreported(guest) {
             return Some(Self::Missing);
@@ -211,14 +215,14 @@ impl Report {
 }
 
 /// Whether the cluster has no report of the guest. A run-state without a name is none that pvestatd reported.
-pub(super) fn is_unreported(guest: &Resource) -> bool {
+pub(super) fn is_unreported(guest: &GuestResource) -> bool {
     &*guest.status == "unknown" || guest.name.is_none()
 }
 
 /// Whether neither list shows that a running virtual machine is not paused: the cluster's list has no recent report of its process.
-fn lacks_monitor_state(guest: &Resource, own: &NodeGuest) -> bool {
+fn lacks_monitor_state(guest: &GuestResource, own: &NodeGuest) -> bool {
     let is_recent = || matches!(Report::of(guest, own), Some(Report::AgedSecs(age_secs)) if age_secs <= REPORT_AGE_SECS_MAX);
-    guest.kind == Kind::Qemu && &*own.status == "running" && !is_recent()
+    guest.kind == GuestKind::Qemu && &*own.status == "running" && !is_recent()
 }
 
 fn find(list: Option<&NodeList>, vmid: Vmid) -> OwnRow<'_> {
@@ -229,13 +233,13 @@ fn find(list: Option<&NodeList>, vmid: Vmid) -> OwnRow<'_> {
     }
 }
 
-async fn read_list<E: Exchange>(session: &Session<E>, read: Read, has_answered: bool) -> NodeList {
-    let rows = match session.call(&Command::Read(read)).await {
-        Ok(Event::NodeGuests(rows)) => Ok(rows),
-        Ok(other) => Err(other.unexpected()),
+async fn read_list<E: ProxmoxTransport>(session: &ProxmoxSession<E>, read: ProxmoxRead, has_answered: bool) -> NodeList {
+    let rows = match session.call(&ProxmoxCommand::Read(read)).await {
+        Ok(ProxmoxEvent::NodeGuests(rows)) => Ok(rows),
+        Ok(other) => Err(other.unexpected_failure()),
         Err(failure) => Err(failure),
     };
-    let rows = rows.map_err(|failure| list_failure(&failure, session.place(), has_answered))?;
+    let rows = rows.map_err(|failure| list_failure(&failure, session.endpoint_name(), has_answered))?;
     let mut guests: BTreeMap<Vmid, NodeGuest> = BTreeMap::new();
     for row in rows {
         let vmid = row.vmid;
@@ -249,13 +253,13 @@ async fn read_list<E: Exchange>(session: &Session<E>, read: Read, has_answered: 
 }
 
 /// A node that answered nothing at all does not answer; one that answered before did not answer for this list.
-fn list_failure(failure: &Failure, place: &str, has_answered: bool) -> ListFailure {
-    let reason = match Reason::of(failure) {
-        Reason::NoAnswer if !has_answered => Reason::NodeSilent,
-        reason @ (Reason::NodeSilent | Reason::NoAnswer) => reason,
-        _ => Reason::NodeListUnread,
+fn list_failure(failure: &ProxmoxFailure, place: &str, has_answered: bool) -> ListFailure {
+    let reason = match UnknownReason::from_failure(failure) {
+        UnknownReason::NoAnswer if !has_answered => UnknownReason::NodeSilent,
+        reason @ (UnknownReason::NodeSilent | UnknownReason::NoAnswer) => reason,
+        _ => UnknownReason::NodeListUnread,
     };
-    ListFailure { reason, text: failure.without_place(place) }
+    ListFailure { reason, text: failure.without_endpoint_name(place) }
 }
 
 /// A list in full says of every guest what its monitor reports.

@@ -5,57 +5,66 @@
 use std::collections::BTreeMap;
 
 use converger_core::guest::Vmid;
-use converger_core::observe::{Node, ObservedGuest};
+use converger_core::observe::{ObservedGuest, ObservedNode};
 
-use super::causes::{Note, Reason};
-use super::rows::unknown;
-use crate::proxmox::codec::Shown;
+use super::rows::unknown_status;
+use super::unknown_reason::{ReadingNote, UnknownReason};
+use crate::proxmox::codec::EscapedText;
 
 /// So many ids stand in a sentence; the rest is counted.
 const IDS_MAX: usize = 10;
 
 /// What is to be said about rows that are unknown because of their node, or because of what they do.
 /// `came` holds, for a node and a reason, what came instead of an answer.
-pub(super) fn of_rows<'r>(
+pub(super) fn notes_of_rows<'r>(
     rows: impl Iterator<Item = &'r ObservedGuest>,
-    nodes: &[Node],
-    came: &BTreeMap<(usize, Reason), String>,
-) -> Vec<Note> {
+    nodes: &[ObservedNode],
+    came: &BTreeMap<(usize, UnknownReason), String>,
+) -> Vec<ReadingNote> {
     let mut notes = Vec::new();
-    let mut of_nodes: BTreeMap<(usize, Reason), Vec<Vmid>> = BTreeMap::new();
+    let mut of_nodes: BTreeMap<(usize, UnknownReason), Vec<Vmid>> = BTreeMap::new();
     for row in rows {
-        let is = |reason: &Reason| row.status == unknown(*reason);
-        let of_node = [Reason::NodeOffline, Reason::NodeSilent, Reason::NoAnswer, Reason::NotReported, Reason::NodeListUnread];
+        let is = |reason: &UnknownReason| row.status == unknown_status(*reason);
+        let of_node = [
+            UnknownReason::NodeOffline,
+            UnknownReason::NodeSilent,
+            UnknownReason::NoAnswer,
+            UnknownReason::NotReported,
+            UnknownReason::NodeListUnread,
+        ];
         if let Some(reason) = of_node.into_iter().find(is) {
             of_nodes.entry((row.node, reason)).or_default().push(row.vmid);
         }
-        notes.extend(unclear(row));
+        notes.extend(unclear_state_note(row));
     }
     notes.extend(of_nodes.into_iter().filter_map(|((index, reason), ids)| {
         let node = nodes.get(index)?.name.as_str();
         let text = match (reason, came.get(&(index, reason))) {
-            (Reason::NodeSilent, Some(said)) => format!("node {node} does not answer ({said}); unknown on it: {}", listed(&ids)),
-            (Reason::NoAnswer, Some(said)) => format!("node {node} answers, but not about {} ({said})", listed(&ids)),
-            (Reason::NodeListUnread, Some(said)) => {
-                format!("node {node} does not list its guests ({said}); unknown on it: {}", listed(&ids))
+            (UnknownReason::NodeSilent, Some(said)) => {
+                format!("node {node} does not answer ({said}); unknown on it: {}", list_guests(&ids))
             }
-            (Reason::NotReported, _) => format!("node {node} does not say whether they run: {}", listed(&ids)),
-            _ => format!("node {node} is offline; unknown on it: {}", listed(&ids)),
+            (UnknownReason::NoAnswer, Some(said)) => format!("node {node} answers, but not about {} ({said})", list_guests(&ids)),
+            (UnknownReason::NodeListUnread, Some(said)) => {
+                format!("node {node} does not list its guests ({said}); unknown on it: {}", list_guests(&ids))
+            }
+            (UnknownReason::NotReported, _) => format!("node {node} does not say whether they run: {}", list_guests(&ids)),
+            _ => format!("node {node} is offline; unknown on it: {}", list_guests(&ids)),
         };
-        Some(Note::of_all(reason, text))
+        Some(ReadingNote::for_reading(reason, text))
     }));
     notes
 }
 
 /// A guest of which the platform has a word that is neither running nor stopped.
-fn unclear(row: &ObservedGuest) -> Option<Note> {
+fn unclear_state_note(row: &ObservedGuest) -> Option<ReadingNote> {
     let word = row.run_state.as_deref()?;
-    let text = || format!("guest {}: Proxmox calls its state `{}`", row.vmid, Shown(word));
-    (row.status == unknown(Reason::RunStateUnclear)).then(|| Note::of_guest(row.vmid, Reason::RunStateUnclear, text()))
+    let text = || format!("guest {}: Proxmox calls its state `{}`", row.vmid, EscapedText(word));
+    (row.status == unknown_status(UnknownReason::RunStateUnclear))
+        .then(|| ReadingNote::for_guest(row.vmid, UnknownReason::RunStateUnclear, text()))
 }
 
 /// "guests 101 and 102", "guest 101", "guests 101, 102 and 14 more".
-fn listed(ids: &[Vmid]) -> String {
+fn list_guests(ids: &[Vmid]) -> String {
     let noun = if ids.len() == 1 { "guest" } else { "guests" };
     let mut words: Vec<String> = ids.iter().take(IDS_MAX).map(ToString::to_string).collect();
     let last = match ids.len().checked_sub(IDS_MAX) {
@@ -70,11 +79,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_are_listed_in_words_and_counted_beyond_ten() {
+    fn lists_ten_ids_and_counts_the_rest() {
         let ids: Vec<Vmid> = (101..=114).filter_map(Vmid::new).collect();
-        assert_eq!(listed(&ids[..1]), "guest 101");
-        assert_eq!(listed(&ids[..3]), "guests 101, 102 and 103");
-        assert_eq!(listed(&ids[..10]), "guests 101, 102, 103, 104, 105, 106, 107, 108, 109 and 110");
-        assert_eq!(listed(&ids), "guests 101, 102, 103, 104, 105, 106, 107, 108, 109, 110 and 4 more");
+        assert_eq!(list_guests(&ids[..1]), "guest 101");
+        assert_eq!(list_guests(&ids[..3]), "guests 101, 102 and 103");
+        assert_eq!(list_guests(&ids[..10]), "guests 101, 102, 103, 104, 105, 106, 107, 108, 109 and 110");
+        assert_eq!(list_guests(&ids), "guests 101, 102, 103, 104, 105, 106, 107, 108, 109, 110 and 4 more");
     }
 }

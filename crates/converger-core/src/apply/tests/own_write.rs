@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use serde_json::{Value as Json, json};
 
-use super::super::check::{Ready, ready};
+use super::super::check::{SendDecision, decide_send};
 use super::super::own_writes;
 use super::*;
 use crate::document::Notation;
 use crate::guest::RunState;
-use crate::normalize::{Field, Value, Words};
-use crate::observe::{self, Config, Pending, Status};
+use crate::normalize::{Field, FieldValue, WordSet};
+use crate::observe::{self, EffectiveValues, ObservedStatus, PendingChange};
 use crate::plan::{Plan, Verdict, plan};
 use crate::policy::{OwnWrite, Rules};
 use crate::safety::judge;
@@ -34,25 +34,25 @@ fn planned(declared: Json, pending: Json, uuid: &str, rules: Rules) -> Plan {
         "nodes": [{ "name": "pve1", "online": true }], "guests": [row],
     });
     let wanted = Arc::new(desired::parse(wanted.as_bytes(), Notation::Json).expect("declared"));
-    let reading = observe::parse(reading.to_string().as_bytes()).expect("read").within(&wanted.scope());
+    let reading = observe::parse(reading.to_string().as_bytes()).expect("read").into_scoped(&wanted.scope());
     plan(wanted, Arc::new(reading), Arc::new(rules))
 }
 
-fn operation(plan: &Plan, number: u32) -> (Operation, Terms) {
+fn operation(plan: &Plan, number: u32) -> (Operation, CheckContext) {
     let (guest, verdict) = plan.guests().next().expect("a guest");
     let Verdict::Steps(steps) = verdict else { panic!("{verdict:?}") };
-    let (target, step) = (Target::of(plan, guest).expect("read"), steps.first().expect("a step").clone());
+    let (target, step) = (OperationTarget::from_plan(plan, guest).expect("read"), steps.first().expect("a step").clone());
     let id = OperationId::new(&format!("run-{number}-0")).expect("an id");
     let run = RunId::new(&format!("run-{number}")).expect("an id");
     let environment = plan.desired().environment().clone();
-    let operation = Operation::new(id, run, environment, target, step, 0, Digest::of_bytes(b"plan"), Source::Convergent);
-    (operation, Terms::new(Arc::new(plan.rules().clone()), guest))
+    let operation = Operation::new(id, run, environment, target, step, 0, Digest::of_bytes(b"plan"), OperationSource::Convergent);
+    (operation, CheckContext::new(Arc::new(plan.rules().clone()), guest))
 }
 
 /// The history of a write of these cores, ended so.
-fn wrote(cores: u32, number: u32, outcome: Outcome) -> History {
+fn wrote(cores: u32, number: u32, outcome: Outcome) -> OperationHistory {
     let plan = planned(json!({ "config": { "cores": cores } }), json!([]), UUID, Rules::default());
-    let mut history = History::begin(Box::new(operation(&plan, number).0), 1);
+    let mut history = OperationHistory::from_intent(Box::new(operation(&plan, number).0), 1);
     history.ended = Some((outcome, 2));
     history
 }
@@ -73,16 +73,16 @@ fn stop_refused(plan: &Plan) -> bool {
 fn g12_a_pending_change_is_ours_if_the_journal_wrote_it_to_this_guest() {
     let four = json!([{ "key": "cores", "value": 4 }]);
     let read = |pending: &Json, uuid: &str| planned(json!({ "state": "stopped" }), pending.clone(), uuid, Rules::default());
-    let own = |histories: &[History], pending: &Json, uuid: &str| own_writes(histories, read(pending, uuid).observation());
+    let own = |histories: &[OperationHistory], pending: &Json, uuid: &str| own_writes(histories, read(pending, uuid).observation());
     let vmid = Vmid::new(100).expect("an id");
-    let expected = vec![OwnWrite::new(vmid, Field::Cores, Some(&Value::Count(4)))];
+    let expected = vec![OwnWrite::new(vmid, Field::Cores, Some(&FieldValue::Count(4)))];
     assert_eq!(own(&[wrote(4, 1, done())], &four, UUID), expected);
     let nobody: Vec<OwnWrite> = Vec::new();
     assert_eq!(own(&[], &four, UUID), nobody, "nothing was written");
     assert_eq!(own(&[wrote(4, 1, done())], &four, "another"), nobody, "another guest has the id");
     assert_eq!(own(&[wrote(8, 1, done())], &four, UUID), nobody, "another value was written");
     assert_eq!(own(&[wrote(8, 2, done()), wrote(4, 1, done())], &four, UUID), nobody, "another value was written last");
-    let failed = Outcome::failed(crate::failure::Code::NotCarriedOut, Findings::default());
+    let failed = Outcome::new_failed(crate::failure::FailureCode::NotCarriedOut, Findings::default());
     assert_eq!(own(&[wrote(4, 1, failed.clone())], &four, UUID), nobody, "it was not carried out");
     assert_eq!(own(&[wrote(8, 2, failed), wrote(4, 1, done())], &four, UUID), expected, "nor was what came after");
     assert_eq!(own(&[wrote(4, 1, done())], &json!([{ "key": "net0" }]), UUID), nobody, "a key that is not managed");
@@ -92,7 +92,7 @@ fn g12_a_pending_change_is_ours_if_the_journal_wrote_it_to_this_guest() {
 fn g12_what_this_program_wrote_does_not_refuse_a_power_step_as_a_change_of_others() {
     let four = json!([{ "key": "cores", "value": 4 }]);
     let vmid = Vmid::new(100).expect("an id");
-    let ours = |cores| Rules::default().with_own_writes(vec![OwnWrite::new(vmid, Field::Cores, Some(&Value::Count(cores)))]);
+    let ours = |cores| Rules::default().with_own_writes(vec![OwnWrite::new(vmid, Field::Cores, Some(&FieldValue::Count(cores)))]);
     let stop = |pending: &Json, rules: Rules| planned(json!({ "state": "stopped" }), pending.clone(), UUID, rules);
     assert!(stop_refused(&stop(&four, Rules::default())), "nobody knows who wrote it");
     assert!(stop_refused(&stop(&four, ours(8))), "another value is somebody else's");
@@ -102,21 +102,22 @@ fn g12_what_this_program_wrote_does_not_refuse_a_power_step_as_a_change_of_other
 
     // And once more right before the step is sent.
     let (operation, terms) = operation(&plan, 1);
-    let live = Live { status: Status::Known(RunState::Running), word: "running".into(), lock: None, ha: None, uptime_secs: None };
-    let config = |waiting: u32| ConfigRead {
+    let live =
+        LiveStatus { status: ObservedStatus::Known(RunState::Running), word: "running".into(), lock: None, ha: None, uptime_secs: None };
+    let config = |waiting: u32| LiveConfig {
         name: "web".into(),
-        identity: Identity::Qemu { uuid: Some(UUID.into()), ctime: None },
-        macs: Words::default(),
-        values: Config::new(vec![(Field::Cores, Value::Count(2))]),
-        pending: [Pending::Known(Field::Cores, Some(Value::Count(waiting)))].into(),
-        tags: Words::default(),
+        identity: GuestIdentity::Qemu { uuid: Some(UUID.into()), ctime: None },
+        macs: WordSet::default(),
+        values: EffectiveValues::new(vec![(Field::Cores, FieldValue::Count(2))]),
+        pending: [PendingChange::Known(Field::Cores, Some(FieldValue::Count(waiting)))].into(),
+        tags: WordSet::default(),
         lock: None,
         template: false,
         protection: false,
-        revision: Revision::new("d1"),
+        revision: ConfigRevision::new("d1"),
     };
-    assert_eq!(ready(&operation, &terms, &live, &config(4)), Ready::Go);
+    assert_eq!(decide_send(&operation, &terms, &live, &config(4)), SendDecision::Send);
     assert!(
-        matches!(ready(&operation, &terms, &live, &config(8)), Ready::Refused(refusal) if refusal.code() == crate::refusal::Code::ConfigPending)
+        matches!(decide_send(&operation, &terms, &live, &config(8)), SendDecision::Refused(refusal) if refusal.code() == crate::refusal::RefusalCode::ConfigPending)
     );
 }

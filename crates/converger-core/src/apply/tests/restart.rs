@@ -4,26 +4,26 @@ use std::sync::Arc;
 
 use serde_json::json;
 
-use super::super::check::{Ready, ready};
-use super::super::promise::{After, Kept, kept};
+use super::super::check::{SendDecision, decide_send};
+use super::super::promise::{PostChangeReading, PromiseCheck, check_promise};
 use super::*;
 use crate::document::Notation;
 use crate::guest::RunState;
-use crate::normalize::{Field, Value, Words};
-use crate::observe::{self, Config, Pending, Status};
-use crate::plan::{Reason, plan};
-use crate::policy::{Host, Mark, Rules};
-use crate::refusal::Code;
+use crate::normalize::{Field, FieldValue, WordSet};
+use crate::observe::{self, EffectiveValues, ObservedStatus, PendingChange};
+use crate::plan::{StepReason, plan};
+use crate::policy::{MachineIdentity, MachineMark, Rules};
+use crate::refusal::RefusalCode;
 use crate::{artifact::Digest, desired};
 
 const UUID: &str = "1c0d6f6e-5a0e-4a55-9d3c-000000000100";
 
 /// The steps of a guest with two cores in effect and four that wait, declared with four; `hard` is stopped and started.
-fn operations(stop: &str) -> Vec<(Operation, Terms)> {
-    operations_under(stop, Rules::default())
+fn restart_operations(stop: &str) -> Vec<(Operation, CheckContext)> {
+    restart_operations_with_rules(stop, Rules::default())
 }
 
-fn operations_under(stop: &str, rules: Rules) -> Vec<(Operation, Terms)> {
+fn restart_operations_with_rules(stop: &str, rules: Rules) -> Vec<(Operation, CheckContext)> {
     let guest = json!({ "vmid": 100, "kind": "qemu", "name": "web", "state": "running", "stop": stop, "config": { "cores": 4 }, "restart": "when-needed" });
     let row = json!({
         "vmid": 100, "kind": "qemu", "node": "pve1", "name": "web", "status": "running", "identity": { "uuid": UUID }, "macs": ["BC:24:11:00:00:02"],
@@ -35,139 +35,140 @@ fn operations_under(stop: &str, rules: Rules) -> Vec<(Operation, Terms)> {
         "nodes": [{ "name": "pve1", "online": true }], "guests": [row],
     });
     let wanted = Arc::new(desired::parse(wanted.as_bytes(), Notation::Json).expect("declared"));
-    let reading = observe::parse(reading.to_string().as_bytes()).expect("read").within(&wanted.scope());
+    let reading = observe::parse(reading.to_string().as_bytes()).expect("read").into_scoped(&wanted.scope());
     let rules = Arc::new(rules);
     let plan = plan(Arc::clone(&wanted), Arc::new(reading), Arc::clone(&rules));
     let (guest, verdict) = plan.guests().next().expect("a guest");
     let crate::plan::Verdict::Steps(steps) = verdict else { panic!("{verdict:?}") };
-    let target = Target::of(&plan, guest).expect("read");
+    let target = OperationTarget::from_plan(&plan, guest).expect("read");
     let build = |(position, step): (u32, &crate::plan::Step)| {
         let id = OperationId::new(&format!("run-1-{position}")).expect("an id");
         let run = RunId::new("run-1").expect("an id");
         let environment = wanted.environment().clone();
         let digest = Digest::of_bytes(b"plan");
-        let operation = Operation::new(id, run, environment, target.clone(), step.clone(), position, digest, Source::Convergent);
-        (operation, Terms::new(Arc::clone(&rules), guest))
+        let operation = Operation::new(id, run, environment, target.clone(), step.clone(), position, digest, OperationSource::Convergent);
+        (operation, CheckContext::new(Arc::clone(&rules), guest))
     };
     (0..).zip(steps).map(build).collect()
 }
 
-fn live(state: RunState, uptime_secs: u64) -> Live {
-    Live { status: Status::Known(state), word: state.word().into(), lock: None, ha: None, uptime_secs: Some(uptime_secs) }
+fn live_status(state: RunState, uptime_secs: u64) -> LiveStatus {
+    LiveStatus { status: ObservedStatus::Known(state), word: state.word().into(), lock: None, ha: None, uptime_secs: Some(uptime_secs) }
 }
 
-fn config(cores: u32, waiting: Option<Option<u32>>) -> ConfigRead {
-    let count = |cores: u32| Value::Count(cores);
-    ConfigRead {
+fn live_config(cores: u32, waiting: Option<Option<u32>>) -> LiveConfig {
+    let count = |cores: u32| FieldValue::Count(cores);
+    LiveConfig {
         name: "web".into(),
-        identity: Identity::Qemu { uuid: Some(UUID.into()), ctime: None },
-        macs: Words::default(),
-        values: Config::new(vec![(Field::Cores, count(cores))]),
-        pending: waiting.map(|waiting| Pending::Known(Field::Cores, waiting.map(count))).into_iter().collect(),
-        tags: Words::default(),
+        identity: GuestIdentity::Qemu { uuid: Some(UUID.into()), ctime: None },
+        macs: WordSet::default(),
+        values: EffectiveValues::new(vec![(Field::Cores, count(cores))]),
+        pending: waiting.map(|waiting| PendingChange::Known(Field::Cores, waiting.map(count))).into_iter().collect(),
+        tags: WordSet::default(),
         lock: None,
         template: false,
         protection: false,
-        revision: Revision::new("d1"),
+        revision: ConfigRevision::new("d1"),
     }
 }
 
-fn code_of(ready: &Ready) -> &'static str {
+fn decision_name(ready: &SendDecision) -> &'static str {
     match ready {
-        Ready::Go => "go",
-        Ready::AsWanted => "as wanted",
-        Ready::NotNeeded => "not needed",
-        Ready::Refused(refusal) => refusal.code().word(),
+        SendDecision::Send => "go",
+        SendDecision::AlreadyDone => "as wanted",
+        SendDecision::NotNeeded => "not needed",
+        SendDecision::Refused(refusal) => refusal.code().word(),
     }
 }
 
 #[track_caller]
-fn check_ready(operation: &(Operation, Terms), state: RunState, config: &ConfigRead, expected: &str) {
-    let found = ready(&operation.0, &operation.1, &live(state, 1000), config);
-    assert_eq!(code_of(&found), expected, "{}: {:?}: {found:?}", operation.0.step.change.word(), config.pending);
+fn check_decision(operation: &(Operation, CheckContext), state: RunState, config: &LiveConfig, expected: &str) {
+    let found = decide_send(&operation.0, &operation.1, &live_status(state, 1000), config);
+    assert_eq!(decision_name(&found), expected, "{}: {:?}: {found:?}", operation.0.step.change.word(), config.pending);
 }
 
 #[test]
-fn nothing_goes_down_for_a_restart_that_is_for_nothing() {
-    let (stale, pending) = (Code::PlanStale.word(), Code::ConfigPending.word());
+fn does_not_stop_a_guest_when_the_restart_reason_is_gone() {
+    let (stale, pending) = (RefusalCode::PlanStale.word(), RefusalCode::ConfigPending.word());
     for (stop, words) in [("shutdown", vec!["reboot"]), ("hard", vec!["stop", "start"])] {
-        let steps = operations(stop);
+        let steps = restart_operations(stop);
         assert_eq!(steps.iter().map(|step| step.0.step.change.word()).collect::<Vec<_>>(), words);
         let first = &steps[0];
-        check_ready(first, RunState::Running, &config(2, Some(Some(4))), "go");
-        check_ready(first, RunState::Running, &config(4, None), "not needed");
-        check_ready(first, RunState::Running, &config(4, Some(Some(4))), "not needed");
-        check_ready(first, RunState::Running, &config(2, None), stale);
-        check_ready(first, RunState::Running, &config(3, None), stale);
+        check_decision(first, RunState::Running, &live_config(2, Some(Some(4))), "go");
+        check_decision(first, RunState::Running, &live_config(4, None), "not needed");
+        check_decision(first, RunState::Running, &live_config(4, Some(Some(4))), "not needed");
+        check_decision(first, RunState::Running, &live_config(2, None), stale);
+        check_decision(first, RunState::Running, &live_config(3, None), stale);
         // What waits and is not declared is somebody else's.
-        check_ready(first, RunState::Running, &config(2, Some(Some(8))), pending);
-        check_ready(first, RunState::Running, &config(2, Some(None)), pending);
-        check_ready(first, RunState::Running, &config(4, Some(Some(8))), pending);
+        check_decision(first, RunState::Running, &live_config(2, Some(Some(8))), pending);
+        check_decision(first, RunState::Running, &live_config(2, Some(None)), pending);
+        check_decision(first, RunState::Running, &live_config(4, Some(Some(8))), pending);
     }
 }
 
 /// Right before sending, the addresses that the guest has now count: a device that was added since may be the one of this machine.
 #[test]
-fn g3_the_guest_that_this_program_runs_in_is_known_by_what_it_is_now() {
-    let rules = Rules::default().with_host(Host::new(["BC:24:11:00:00:01".into()], ["another".into()]).with_device());
-    let reboot = &operations_under("shutdown", rules)[0];
+fn g3_own_guest_is_recognised_by_its_current_addresses() {
+    let rules = Rules::default().with_machine(MachineIdentity::new(["BC:24:11:00:00:01".into()], ["another".into()]).with_device());
+    let reboot = &restart_operations_with_rules("shutdown", rules)[0];
     let linked =
-        |macs: &[&str]| ConfigRead { macs: Words::new(macs.iter().map(|mac| (*mac).into()).collect()), ..config(2, Some(Some(4))) };
-    check_ready(reboot, RunState::Running, &linked(&["BC:24:11:00:00:02"]), "go");
-    check_ready(reboot, RunState::Running, &linked(&["BC:24:11:00:00:01"]), Code::ProtectedGuest.word());
-    let hidden = Rules::default().with_host(Host::new(["BC:24:11:00:00:01".into()], []).with_device().without([Mark::FirmwareUuid]));
-    let blind = &operations_under("shutdown", hidden)[0];
-    check_ready(blind, RunState::Running, &linked(&[]), Code::OwnGuestUntold.word());
-    check_ready(blind, RunState::Running, &linked(&["BC:24:11:00:00:02"]), "go");
+        |macs: &[&str]| LiveConfig { macs: WordSet::new(macs.iter().map(|mac| (*mac).into()).collect()), ..live_config(2, Some(Some(4))) };
+    check_decision(reboot, RunState::Running, &linked(&["BC:24:11:00:00:02"]), "go");
+    check_decision(reboot, RunState::Running, &linked(&["BC:24:11:00:00:01"]), RefusalCode::ProtectedGuest.word());
+    let hidden = Rules::default()
+        .with_machine(MachineIdentity::new(["BC:24:11:00:00:01".into()], []).with_device().with_unreadable([MachineMark::FirmwareUuid]));
+    let blind = &restart_operations_with_rules("shutdown", hidden)[0];
+    check_decision(blind, RunState::Running, &linked(&[]), RefusalCode::OwnGuestUntold.word());
+    check_decision(blind, RunState::Running, &linked(&["BC:24:11:00:00:02"]), "go");
 }
 
 /// A guest that went down for it is declared to run: it is not left down because its reason went away meanwhile.
 #[test]
-fn what_is_down_is_started_even_if_the_reason_is_gone_but_not_called_done_for_it() {
-    let steps = operations("hard");
+fn starts_a_stopped_guest_even_if_the_restart_reason_is_gone() {
+    let steps = restart_operations("hard");
     let start = &steps[1];
-    for config in [config(2, Some(Some(4))), config(2, None), config(4, None)] {
-        check_ready(start, RunState::Stopped, &config, "go");
+    for config in [live_config(2, Some(Some(4))), live_config(2, None), live_config(4, None)] {
+        check_decision(start, RunState::Stopped, &config, "go");
     }
-    check_ready(start, RunState::Running, &config(4, None), "as wanted");
-    check_ready(start, RunState::Running, &config(2, None), Code::PlanStale.word());
+    check_decision(start, RunState::Running, &live_config(4, None), "as wanted");
+    check_decision(start, RunState::Running, &live_config(2, None), RefusalCode::PlanStale.word());
 }
 
 #[track_caller]
-fn check_kept(operation: &Operation, config: &ConfigRead, is_kept: bool) {
-    let up = live(RunState::Running, 3);
-    let after = After { live: Some(&up), config: Some(config), uptime_before_secs: Some(1000), ..After::default() };
-    let found = kept(operation, after);
-    assert_eq!(matches!(found, Kept::Yes(_)), is_kept, "{} {:?}: {found:?}", operation.step.change.word(), config.pending);
-    assert!(!matches!(found, Kept::Unclear(_)), "{found:?}");
+fn check_promise_kept(operation: &Operation, config: &LiveConfig, is_kept: bool) {
+    let up = live_status(RunState::Running, 3);
+    let after = PostChangeReading { live: Some(&up), config: Some(config), uptime_before_secs: Some(1000), ..PostChangeReading::default() };
+    let found = check_promise(operation, after);
+    assert_eq!(matches!(found, PromiseCheck::Kept(_)), is_kept, "{} {:?}: {found:?}", operation.step.change.word(), config.pending);
+    assert!(!matches!(found, PromiseCheck::Unclear(_)), "{found:?}");
 }
 
 #[test]
 fn a_restart_is_done_once_the_declared_values_are_in_effect() {
     for stop in ["shutdown", "hard"] {
-        let steps = operations(stop);
+        let steps = restart_operations(stop);
         let last = &steps.last().expect("a step").0;
-        check_kept(last, &config(4, None), true);
-        check_kept(last, &config(2, None), false);
-        check_kept(last, &config(2, Some(Some(4))), false);
-        check_kept(last, &config(4, Some(Some(8))), false);
+        check_promise_kept(last, &live_config(4, None), true);
+        check_promise_kept(last, &live_config(2, None), false);
+        check_promise_kept(last, &live_config(2, Some(Some(4))), false);
+        check_promise_kept(last, &live_config(4, Some(Some(8))), false);
     }
 }
 
 /// A record of before the values were kept is read, written as it was, and proven as well as it can be.
 #[test]
-fn a_stored_restart_without_its_values_is_still_read() {
-    let operation = operations("shutdown").remove(0).0;
-    let text = text_of(&operation);
+fn stored_restart_without_values_is_still_readable() {
+    let operation = restart_operations("shutdown").remove(0).0;
+    let text = operation_text(&operation);
     assert!(text.contains(r#""restart_for":["cores"],"restart_to":{"cores":4}"#), "{text}");
     let old = text.replace(r#","restart_to":{"cores":4}"#, "");
     let read = parse_operation(old.as_bytes()).expect("it is whole");
     assert!(read.is_storable());
-    assert_eq!(text_of(&read), old);
-    let Reason::RestartForConfig(awaited) = &read.step.reason else { panic!("{:?}", read.step.reason) };
+    assert_eq!(operation_text(&read), old);
+    let StepReason::RestartForConfig(awaited) = &read.step.reason else { panic!("{:?}", read.step.reason) };
     assert_eq!((awaited[0].field, &awaited[0].value), (Field::Cores, &None));
-    check_kept(&read, &config(2, None), true);
-    check_kept(&read, &config(2, Some(Some(4))), false);
+    check_promise_kept(&read, &live_config(2, None), true);
+    check_promise_kept(&read, &live_config(2, Some(Some(4))), false);
     for broken in
         [r#""restart_to":{}"#, r#""restart_to":{"sockets":4}"#, r#""restart_to":{"cores":"four"}"#, r#""restart_to":{"cores":4,"cores":4}"#]
     {

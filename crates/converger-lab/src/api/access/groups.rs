@@ -4,74 +4,76 @@
 
 use serde_json::{Value, json};
 
-use crate::access::{Grantee, Group};
-use crate::api::Call;
-use crate::api::pools::need_lock;
-use crate::respond::{Data, Fail};
+use crate::access::{Grantee, UserGroup};
+use crate::api::ApiCall;
+use crate::api::pools::require_cluster_lock;
+use crate::response::{ApiData, ApiError};
 use crate::world::World;
 
 /// Any of these on a group lets one see it.
-const SEEN: &[&str] = &["User.Modify", "Sys.Audit", "Group.Allocate"];
+const VIEW_PRIVILEGES: &[&str] = &["User.Modify", "Sys.Audit", "Group.Allocate"];
 
-pub(super) fn list(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    let seen = |name: &str| world.access.need_any(&call.who, &format!("/access/groups/{name}"), SEEN).is_ok();
-    let entry = |(name, group): (&String, &Group)| {
+pub(super) fn list(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
+    let seen = |name: &str| world.access.require_any_privilege(&call.who, &format!("/access/groups/{name}"), VIEW_PRIVILEGES).is_ok();
+    let entry = |(name, group): (&String, &UserGroup)| {
         let users = group.members.iter().cloned().collect::<Vec<_>>().join(",");
         with_comment(json!({ "groupid": name, "users": users }), group)
     };
     Ok(json!(world.access.groups.iter().filter(|(name, _)| seen(name)).map(entry).collect::<Vec<_>>()).into())
 }
 
-fn with_comment(mut entry: Value, group: &Group) -> Value {
+fn with_comment(mut entry: Value, group: &UserGroup) -> Value {
     if let Some(comment) = &group.comment {
         entry["comment"] = json!(comment);
     }
     entry
 }
 
-fn name(call: &Call) -> &str {
-    call.text("groupid").unwrap_or_default()
+fn group_name(call: &ApiCall) -> &str {
+    call.param("groupid").unwrap_or_default()
 }
 
-fn missing(name: &str) -> String {
+fn missing_group_text(name: &str) -> String {
     format!("group '{name}' does not exist")
 }
 
-pub(super) fn read(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    let Some(group) = world.access.groups.get(name(call)) else { return Err(Fail::died(missing(name(call)))) };
+pub(super) fn read(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
+    let Some(group) = world.access.groups.get(group_name(call)) else {
+        return Err(ApiError::internal_error(missing_group_text(group_name(call))));
+    };
     Ok(with_comment(json!({ "members": group.members }), group).into())
 }
 
-pub(super) fn create(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    need_lock(world, call, "create group")?;
-    let name = name(call).to_owned();
+pub(super) fn create(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
+    require_cluster_lock(world, call, "create group")?;
+    let name = group_name(call).to_owned();
     if world.access.groups.contains_key(&name) {
-        return Err(Fail::died(format!("create group failed: group '{name}' already exists")));
+        return Err(ApiError::internal_error(format!("create group failed: group '{name}' already exists")));
     }
-    let comment = call.text("comment").filter(|comment| !comment.is_empty()).map(str::to_owned);
-    world.access.groups.insert(name, Group { comment, ..Group::default() });
-    Ok(Data::null())
+    let comment = call.param("comment").filter(|comment| !comment.is_empty()).map(str::to_owned);
+    world.access.groups.insert(name, UserGroup { comment, ..UserGroup::default() });
+    Ok(ApiData::null())
 }
 
-pub(super) fn update(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    need_lock(world, call, "update group")?;
-    let name = name(call);
+pub(super) fn update(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
+    require_cluster_lock(world, call, "update group")?;
+    let name = group_name(call);
     let Some(group) = world.access.groups.get_mut(name) else {
-        return Err(Fail::died(format!("update group failed: {}", missing(name))));
+        return Err(ApiError::internal_error(format!("update group failed: {}", missing_group_text(name))));
     };
-    if let Some(comment) = call.text("comment") {
+    if let Some(comment) = call.param("comment") {
         group.comment = Some(comment.to_owned());
     }
-    Ok(Data::null())
+    Ok(ApiData::null())
 }
 
 /// What it was given goes with it.
-pub(super) fn delete(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    need_lock(world, call, "delete group")?;
-    let name = name(call);
+pub(super) fn delete(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
+    require_cluster_lock(world, call, "delete group")?;
+    let name = group_name(call);
     if world.access.groups.remove(name).is_none() {
-        return Err(Fail::died(format!("delete group failed: {}", missing(name))));
+        return Err(ApiError::internal_error(format!("delete group failed: {}", missing_group_text(name))));
     }
     world.access.grants.retain(|grant| grant.grantee != Grantee::Group(name.to_owned()));
-    Ok(Data::null())
+    Ok(ApiData::null())
 }

@@ -5,113 +5,113 @@
 use serde_json::{Map, Value, json};
 
 use super::users;
-use crate::access::{Grantee, Token};
-use crate::api::Call;
-use crate::api::pools::need_lock;
-use crate::respond::{Data, Fail};
+use crate::access::{Grantee, LabToken};
+use crate::api::ApiCall;
+use crate::api::pools::require_cluster_lock;
+use crate::response::{ApiData, ApiError};
 use crate::schema::split_list;
 use crate::world::World;
 
-pub(super) fn missing(user: &str, token: &str) -> String {
+pub(super) fn missing_token_text(user: &str, token: &str) -> String {
     format!("no such token '{token}' for user '{user}'")
 }
 
-fn entry(token: &Token) -> Value {
-    let mut entry = json!({ "privsep": u8::from(token.separated), "expire": token.expire_s });
+fn token_json(token: &LabToken) -> Value {
+    let mut entry = json!({ "privsep": u8::from(token.privilege_separated), "expire": token.expire_s });
     if let Some(comment) = &token.comment {
         entry["comment"] = json!(comment);
     }
     entry
 }
 
-fn of<'a>(world: &'a World, user: &str) -> impl Iterator<Item = (&'a str, &'a Token)> {
+fn tokens_of_user<'a>(world: &'a World, user: &str) -> impl Iterator<Item = (&'a str, &'a LabToken)> {
     let prefix = format!("{user}!");
     world.access.tokens.iter().filter_map(move |(id, token)| id.strip_prefix(&prefix).map(|name| (name, token)))
 }
 
 /// The tokens of a user as a list.
-pub(super) fn rows(world: &World, user: &str) -> Vec<Value> {
-    let row = |(name, token): (&str, &Token)| {
-        let mut entry = entry(token);
+pub(super) fn token_rows(world: &World, user: &str) -> Vec<Value> {
+    let row = |(name, token): (&str, &LabToken)| {
+        let mut entry = token_json(token);
         entry["tokenid"] = json!(name);
         entry
     };
-    of(world, user).map(row).collect()
+    tokens_of_user(world, user).map(row).collect()
 }
 
 /// The tokens of a user by their names.
-pub(super) fn by_name(world: &World, user: &str) -> Map<String, Value> {
-    of(world, user).map(|(name, token)| (name.to_owned(), entry(token))).collect()
+pub(super) fn tokens_by_name(world: &World, user: &str) -> Map<String, Value> {
+    tokens_of_user(world, user).map(|(name, token)| (name.to_owned(), token_json(token))).collect()
 }
 
-fn names(call: &Call) -> (&str, &str) {
-    let text = |name: &str| call.text(name).unwrap_or_default();
+fn user_and_token_names(call: &ApiCall) -> (&str, &str) {
+    let text = |name: &str| call.param(name).unwrap_or_default();
     (text("userid"), text("tokenid"))
 }
 
-pub(super) fn list(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    let (user, _) = names(call);
+pub(super) fn list(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
+    let (user, _) = user_and_token_names(call);
     if !world.access.users.contains_key(user) {
-        return Err(Fail::died(users::missing(user)));
+        return Err(ApiError::internal_error(users::missing_user_text(user)));
     }
-    Ok(json!(rows(world, user)).into())
+    Ok(json!(token_rows(world, user)).into())
 }
 
-fn named<'a>(world: &'a mut World, call: &Call) -> Result<(String, &'a mut Token), Fail> {
-    let (user, token) = names(call);
+fn find_token<'a>(world: &'a mut World, call: &ApiCall) -> Result<(String, &'a mut LabToken), ApiError> {
+    let (user, token) = user_and_token_names(call);
     if !world.access.users.contains_key(user) {
-        return Err(Fail::died(users::missing(user)));
+        return Err(ApiError::internal_error(users::missing_user_text(user)));
     }
     let id = format!("{user}!{token}");
     let found = world.access.tokens.get_mut(&id);
-    found.map(|found| (id, found)).ok_or_else(|| Fail::died(missing(user, token)))
+    found.map(|found| (id, found)).ok_or_else(|| ApiError::internal_error(missing_token_text(user, token)))
 }
 
-pub(super) fn read(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    Ok(entry(named(world, call)?.1).into())
+pub(super) fn read(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
+    Ok(token_json(find_token(world, call)?.1).into())
 }
 
 /// The secret is shown once, here.
-pub(super) fn create(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    let (user, name) = names(call);
+pub(super) fn create(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
+    let (user, name) = user_and_token_names(call);
     if !world.access.users.contains_key(user) {
-        return Err(Fail::died(users::missing(user)));
+        return Err(ApiError::internal_error(users::missing_user_text(user)));
     }
     let id = format!("{user}!{name}");
     if world.access.tokens.contains_key(&id) {
-        return Err(Fail::param("tokenid", "Token already exists."));
+        return Err(ApiError::parameter_error("tokenid", "Token already exists."));
     }
-    need_lock(world, call, "generating token")?;
-    let secret = world.random.uuid();
-    let separated = call.text("privsep") != Some("0");
-    let expire_s = call.number("expire").unwrap_or(0);
-    let comment = call.text("comment").map(str::to_owned);
-    let token = Token { comment, ..Token::new(&id, secret.clone(), separated, expire_s) };
-    let info = entry(&token);
+    require_cluster_lock(world, call, "generating token")?;
+    let secret = world.random.new_uuid();
+    let separated = call.param("privsep") != Some("0");
+    let expire_s = call.number_param("expire").unwrap_or(0);
+    let comment = call.param("comment").map(str::to_owned);
+    let token = LabToken { comment, ..LabToken::new(&id, secret.clone(), separated, expire_s) };
+    let info = token_json(&token);
     world.access.tokens.insert(id.clone(), token);
     Ok(json!({ "full-tokenid": id, "value": secret, "info": info }).into())
 }
 
 /// Since 9 also a new secret, which is shown once.
-pub(super) fn update(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    named(world, call)?;
-    need_lock(world, call, "updating token info")?;
-    let secret = call.flag("regenerate").then(|| world.random.uuid());
-    let (id, token) = named(world, call)?;
-    token.separated = call.text("privsep").map_or(token.separated, |text| text == "1");
-    token.expire_s = call.number("expire").unwrap_or(token.expire_s);
-    if let Some(comment) = call.text("comment") {
+pub(super) fn update(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
+    find_token(world, call)?;
+    require_cluster_lock(world, call, "updating token info")?;
+    let secret = call.is_set("regenerate").then(|| world.random.new_uuid());
+    let (id, token) = find_token(world, call)?;
+    token.privilege_separated = call.param("privsep").map_or(token.privilege_separated, |text| text == "1");
+    token.expire_s = call.number_param("expire").unwrap_or(token.expire_s);
+    if let Some(comment) = call.param("comment") {
         token.comment = Some(comment.to_owned());
     }
-    for key in call.text("delete").map(split_list).into_iter().flatten() {
+    for key in call.param("delete").map(split_list).into_iter().flatten() {
         match key {
             "comment" => token.comment = None,
             "expire" => token.expire_s = 0,
-            "privsep" => token.separated = true,
+            "privsep" => token.privilege_separated = true,
             _ => {}
         }
     }
-    let mut shown = entry(token);
+    let mut shown = token_json(token);
     if let Some(secret) = secret {
         token.secret.clone_from(&secret);
         shown["full-tokenid"] = json!(id);
@@ -120,10 +120,10 @@ pub(super) fn update(world: &mut World, call: &Call) -> Result<Data, Fail> {
     Ok(shown.into())
 }
 
-pub(super) fn delete(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    let id = named(world, call)?.0;
-    need_lock(world, call, "deleting token")?;
+pub(super) fn delete(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
+    let id = find_token(world, call)?.0;
+    require_cluster_lock(world, call, "deleting token")?;
     world.access.tokens.remove(&id);
     world.access.grants.retain(|grant| grant.grantee != Grantee::Token(id.clone()));
-    Ok(Data::null())
+    Ok(ApiData::null())
 }

@@ -9,12 +9,12 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use crate::api::{Call, need_quorum};
-use crate::guest::{Guest, Kind};
+use crate::api::{ApiCall, require_quorum};
+use crate::guest::{LabGuest, LabGuestKind};
 use crate::ha::HaResource;
-use crate::respond::{Data, Fail};
+use crate::response::{ApiData, ApiError};
 use crate::schema::split_list;
-use crate::sections::{MODIFIED, Settings};
+use crate::sections::{MODIFIED_TEXT, SectionSettings};
 use crate::world::World;
 
 /// Parameters of a resource that are no settings.
@@ -22,26 +22,26 @@ const NOT_KEYS: &[&str] = &["sid", "type", "state", "digest", "delete", "purge"]
 
 const NUMBERS: &[&str] = &["max_restart", "max_relocate", "failback", "auto-rebalance"];
 
-pub(super) fn index(world: &mut World, _: &Call) -> Result<Data, Fail> {
+pub(super) fn index(world: &mut World, _: &ApiCall) -> Result<ApiData, ApiError> {
     let rules = (world.flavour.major() >= 9).then_some("rules");
     let rooms = ["status", "resources", "groups"].into_iter().chain(rules);
     Ok(json!(rooms.map(|id| json!({ "id": id })).collect::<Vec<_>>()).into())
 }
 
 /// What a request sets.
-fn asked(call: &Call, not_keys: &[&str]) -> Settings {
+fn parse_settings(call: &ApiCall, not_keys: &[&str]) -> SectionSettings {
     call.values.iter().filter(|(key, _)| !not_keys.contains(&key.as_str())).cloned().collect()
 }
 
 /// Settings as JSON; `numbers` are none of the texts.
-fn typed(settings: &Settings, numbers: &[&str]) -> Value {
+fn settings_json(settings: &SectionSettings, numbers: &[&str]) -> Value {
     let number = |key: &str, text: &str| text.parse::<i64>().ok().filter(|_| numbers.contains(&key)).map(Value::from);
     settings.iter().map(|(key, text)| (key.clone(), number(key, text).unwrap_or_else(|| json!(text)))).collect()
 }
 
 /// Settings without those that `delete` names. Some cannot go.
-fn after_deletions(call: &Call, mut settings: Settings, required: &[&str]) -> Result<Settings, String> {
-    for key in call.text("delete").map(split_list).into_iter().flatten() {
+fn after_deletions(call: &ApiCall, mut settings: SectionSettings, required: &[&str]) -> Result<SectionSettings, String> {
+    for key in call.param("delete").map(split_list).into_iter().flatten() {
         if required.contains(&key) {
             return Err(format!("unable to delete required option '{key}'"));
         }
@@ -51,136 +51,138 @@ fn after_deletions(call: &Call, mut settings: Settings, required: &[&str]) -> Re
 }
 
 /// `vm:100`, also where only `100` was given.
-fn sid(world: &World, call: &Call) -> String {
-    let text = call.text("sid").unwrap_or_default();
+fn service_id(world: &World, call: &ApiCall) -> String {
+    let text = call.param("sid").unwrap_or_default();
     if text.contains(':') {
         return text.to_owned();
     }
     let guest = text.parse::<u32>().ok().and_then(|vmid| world.guests.get(&vmid));
-    guest.map_or_else(|| format!("vm:{text}"), Guest::service)
+    guest.map_or_else(|| format!("vm:{text}"), LabGuest::ha_service_id)
 }
 
-fn entry(world: &World, sid: &str, resource: &HaResource) -> Value {
+fn resource_json(world: &World, sid: &str, resource: &HaResource) -> Value {
     let kind = sid.split(':').next().unwrap_or_default();
-    let mut fields = typed(&resource.settings, NUMBERS);
+    let mut fields = settings_json(&resource.settings, NUMBERS);
     for (key, text) in [("sid", sid), ("type", kind), ("state", &resource.state), ("digest", &world.ha.digest())] {
         fields[key] = json!(text);
     }
     fields
 }
 
-pub(super) fn list(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    let kind = call.text("type");
+pub(super) fn list(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
+    let kind = call.param("type");
     let wanted = |sid: &str| kind.is_none_or(|kind| sid.starts_with(&format!("{kind}:")));
-    let entries: Vec<Value> = world.ha.iter().filter(|(sid, _)| wanted(sid)).map(|(sid, resource)| entry(world, sid, resource)).collect();
+    let entries: Vec<Value> =
+        world.ha.iter().filter(|(sid, _)| wanted(sid)).map(|(sid, resource)| resource_json(world, sid, resource)).collect();
     Ok(json!(entries).into())
 }
 
-pub(super) fn read(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    let sid = sid(world, call);
+pub(super) fn read(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
+    let sid = service_id(world, call);
     match world.ha.get(&sid) {
-        Some(resource) => Ok(entry(world, &sid, resource).into()),
-        None => Err(Fail::died(missing(&sid))),
+        Some(resource) => Ok(resource_json(world, &sid, resource).into()),
+        None => Err(ApiError::internal_error(missing_resource_text(&sid))),
     }
 }
 
-fn missing(sid: &str) -> String {
+fn missing_resource_text(sid: &str) -> String {
     format!("no such resource '{sid}'")
 }
 
-pub(super) fn create(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    need_quorum(world, &call.node)?;
-    no_groups(world, call)?;
-    let sid = sid(world, call);
+pub(super) fn create(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
+    require_quorum(world, &call.node)?;
+    check_no_group_parameter(world, call)?;
+    let sid = service_id(world, call);
     let vmid = sid.split(':').nth(1).and_then(|id| id.parse::<u32>().ok()).unwrap_or(0);
-    let kind = if sid.starts_with("ct:") { Kind::Lxc } else { Kind::Qemu };
+    let kind = if sid.starts_with("ct:") { LabGuestKind::Lxc } else { LabGuestKind::Qemu };
     if world.guests.get(&vmid).is_none_or(|guest| guest.kind != kind) {
-        return Err(Fail::died(format!("resource '{sid}' does not exist in cluster")));
+        return Err(ApiError::internal_error(format!("resource '{sid}' does not exist in cluster")));
     }
     if world.ha.get(&sid).is_some() {
-        return Err(Fail::died(format!("create resource failed: resource ID '{sid}' already defined")));
+        return Err(ApiError::internal_error(format!("create resource failed: resource ID '{sid}' already defined")));
     }
-    let state = call.text("state").unwrap_or("started").to_owned();
-    world.add_ha(&sid, HaResource { state: alias(state), settings: asked(call, NOT_KEYS), ..HaResource::default() });
-    Ok(Data::null())
+    let state = call.param("state").unwrap_or("started").to_owned();
+    world.add_ha(&sid, HaResource { state: normalize_state(state), settings: parse_settings(call, NOT_KEYS), ..HaResource::default() });
+    Ok(ApiData::null())
 }
 
-fn alias(state: String) -> String {
+fn normalize_state(state: String) -> String {
     if state == "enabled" { "started".to_owned() } else { state }
 }
 
 /// Since 9 there are rules instead of groups.
-fn no_groups(world: &World, call: &Call) -> Result<(), Fail> {
-    let used = call.text("group").is_some() && world.flavour.major() >= 9;
-    if used { Err(Fail::died("invalid parameter 'group': ha groups have been migrated to rules")) } else { Ok(()) }
+fn check_no_group_parameter(world: &World, call: &ApiCall) -> Result<(), ApiError> {
+    let used = call.param("group").is_some() && world.flavour.major() >= 9;
+    if used { Err(ApiError::internal_error("invalid parameter 'group': ha groups have been migrated to rules")) } else { Ok(()) }
 }
 
-pub(super) fn update(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    no_groups(world, call)?;
-    if let Some(group) = call.text("group").filter(|group| world.ha.groups.get(group).is_none()) {
-        return Err(Fail::died(format!("HA group '{group}' does not exist")));
+pub(super) fn update(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
+    check_no_group_parameter(world, call)?;
+    if let Some(group) = call.param("group").filter(|group| world.ha.groups.get(group).is_none()) {
+        return Err(ApiError::internal_error(format!("HA group '{group}' does not exist")));
     }
-    need_quorum(world, &call.node)?;
-    let sid = sid(world, call);
-    free(world, call, &sid)?;
-    let failed = |why: String| Fail::died(format!("update resource failed: {why}"));
-    if call.text("digest").is_some_and(|given| given != world.ha.digest()) {
-        return Err(failed(MODIFIED.to_owned()));
+    require_quorum(world, &call.node)?;
+    let sid = service_id(world, call);
+    check_not_in_error(world, call, &sid)?;
+    let failed = |why: String| ApiError::internal_error(format!("update resource failed: {why}"));
+    if call.param("digest").is_some_and(|given| given != world.ha.digest()) {
+        return Err(failed(MODIFIED_TEXT.to_owned()));
     }
-    let Some(resource) = world.ha.get_mut(&sid) else { return Err(failed(missing(&sid))) };
+    let Some(resource) = world.ha.get_mut(&sid) else { return Err(failed(missing_resource_text(&sid))) };
     let mut settings = resource.settings.clone();
-    settings.extend(asked(call, NOT_KEYS));
+    settings.extend(parse_settings(call, NOT_KEYS));
     resource.settings = after_deletions(call, settings, &[]).map_err(failed)?;
-    if let Some(state) = call.text("state") {
-        resource.state = alias(state.to_owned());
+    if let Some(state) = call.param("state") {
+        resource.state = normalize_state(state.to_owned());
     }
-    Ok(Data::null())
+    Ok(ApiData::null())
 }
 
 /// What is in error takes no orders but one.
-fn free(world: &World, call: &Call, sid: &str) -> Result<(), Fail> {
+fn check_not_in_error(world: &World, call: &ApiCall, sid: &str) -> Result<(), ApiError> {
     let in_error = world.ha.get(sid).is_some_and(|resource| resource.believed.as_deref() == Some("error"));
-    if in_error && call.text("state") != Some("disabled") {
-        return Err(Fail::died(format!("service '{sid}' in error state, must be disabled and fixed first")));
+    if in_error && call.param("state") != Some("disabled") {
+        return Err(ApiError::internal_error(format!("service '{sid}' in error state, must be disabled and fixed first")));
     }
     Ok(())
 }
 
-pub(super) fn migrate(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    order(world, call, "migrate")
+pub(super) fn migrate(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
+    order_move(world, call, "migrate")
 }
 
-pub(super) fn relocate(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    order(world, call, "relocate")
+pub(super) fn relocate(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
+    order_move(world, call, "relocate")
 }
 
 /// The manager is told, and does it when it looks around. Since 9 the answer repeats what was asked.
-fn order(world: &mut World, call: &Call, verb: &str) -> Result<Data, Fail> {
-    let sid = sid(world, call);
-    free(world, call, &sid)?;
-    let node = call.text("node").unwrap_or_default();
-    world.ha.request(&sid, &format!("{verb} {node}"));
+fn order_move(world: &mut World, call: &ApiCall, verb: &str) -> Result<ApiData, ApiError> {
+    let sid = service_id(world, call);
+    check_not_in_error(world, call, &sid)?;
+    let node = call.param("node").unwrap_or_default();
+    world.ha.request_state(&sid, &format!("{verb} {node}"));
     if world.flavour.major() < 9 {
-        return Ok(Data::null());
+        return Ok(ApiData::null());
     }
     Ok(json!({ "sid": sid, "requested-node": node }).into())
 }
 
-pub(super) fn delete(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    need_quorum(world, &call.node)?;
-    let sid = sid(world, call);
+pub(super) fn delete(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
+    require_quorum(world, &call.node)?;
+    let sid = service_id(world, call);
     if !world.ha.remove(&sid) {
-        return Err(Fail::died(format!("cannot delete service '{sid}', not HA managed!")));
+        return Err(ApiError::internal_error(format!("cannot delete service '{sid}', not HA managed!")));
     }
     // Rules would otherwise speak of a guest that nobody manages; until that was an option it was left to people.
-    if world.flavour.major() >= 9 && call.text("purge") != Some("0") {
-        forget_in_rules(world, &sid);
+    if world.flavour.major() >= 9 && call.param("purge") != Some("0") {
+        remove_from_rules(world, &sid);
     }
-    Ok(Data::null())
+    Ok(ApiData::null())
 }
 
-fn forget_in_rules(world: &mut World, sid: &str) {
-    let rules: Vec<(String, Settings)> = world.ha.rules.iter().map(|(_, name, settings)| (name.to_owned(), settings.clone())).collect();
+fn remove_from_rules(world: &mut World, sid: &str) {
+    let rules: Vec<(String, SectionSettings)> =
+        world.ha.rules.iter().map(|(_, name, settings)| (name.to_owned(), settings.clone())).collect();
     for (name, mut settings) in rules {
         let list = settings.get("resources").cloned().unwrap_or_default();
         let rest: Vec<&str> = split_list(&list).filter(|known| *known != sid).collect();
@@ -193,18 +195,18 @@ fn forget_in_rules(world: &mut World, sid: &str) {
     }
 }
 
-pub(super) fn status_index(_: &mut World, _: &Call) -> Result<Data, Fail> {
+pub(super) fn status_index(_: &mut World, _: &ApiCall) -> Result<ApiData, ApiError> {
     Ok(json!([{ "name": "current" }, { "name": "manager_status" }]).into())
 }
 
 /// What the manager and the nodes' agents wrote down last.
-pub(super) fn manager_status(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    let at_s = world.wall_s();
-    let seen = |node: &String| if world.reaches(&call.entry, node) { "online" } else { "unknown" };
+pub(super) fn manager_status(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
+    let at_s = world.cluster_clock_s();
+    let seen = |node: &String| if world.is_reachable(&call.entry, node) { "online" } else { "unknown" };
     let nodes: BTreeMap<&String, &str> = world.nodes.keys().map(|node| (node, seen(node))).collect();
     let agent = |node: &String| json!({ "mode": "active", "results": {}, "state": "wait_for_agent_lock", "timestamp": at_s, "node": node });
     let agents: BTreeMap<&String, Value> = world.nodes.keys().map(|node| (node, agent(node))).collect();
-    let services: BTreeMap<&String, Value> = world.ha.iter().map(|(sid, resource)| (sid, believed(world, sid, resource))).collect();
+    let services: BTreeMap<&String, Value> = world.ha.iter().map(|(sid, resource)| (sid, crm_service_json(world, sid, resource))).collect();
     let quorate = if world.is_quorate(&call.entry) { "1" } else { "0" };
     Ok(json!({
         "manager_status": { "master_node": world.nodes.keys().next(), "node_status": nodes, "service_status": services, "timestamp": at_s },
@@ -213,13 +215,13 @@ pub(super) fn manager_status(world: &mut World, call: &Call) -> Result<Data, Fai
     .into())
 }
 
-fn believed(world: &World, sid: &str, resource: &HaResource) -> Value {
+fn crm_service_json(world: &World, sid: &str, resource: &HaResource) -> Value {
     let vmid = sid.split(':').nth(1).and_then(|id| id.parse::<u32>().ok()).unwrap_or(0);
     let node = world.guests.get(&vmid).map(|guest| guest.node.as_str());
     json!({ "node": node, "state": resource.believed.as_deref().unwrap_or("request_start"), "uid": sid })
 }
 
-pub(super) fn status(world: &mut World, call: &Call) -> Result<Data, Fail> {
+pub(super) fn status(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
     let quorate = world.is_quorate(&call.entry);
     let word = if quorate { "OK" } else { "No quorum on node" };
     let mut entries = vec![json!({ "id": "quorum", "type": "quorum", "node": call.entry, "status": word, "quorate": u8::from(quorate) })];
@@ -227,11 +229,11 @@ pub(super) fn status(world: &mut World, call: &Call) -> Result<Data, Fail> {
         let standby = "standby (CRM watchdog standby)";
         entries.push(json!({ "id": "fencing", "type": "fencing", "node": call.entry, "status": standby, "armed-state": "standby" }));
     }
-    entries.extend(world.ha.iter().map(|(sid, resource)| service(world, sid, resource)));
+    entries.extend(world.ha.iter().map(|(sid, resource)| status_row(world, sid, resource)));
     Ok(json!(entries).into())
 }
 
-fn service(world: &World, sid: &str, resource: &HaResource) -> Value {
+fn status_row(world: &World, sid: &str, resource: &HaResource) -> Value {
     let vmid = sid.split(':').nth(1).and_then(|id| id.parse::<u32>().ok()).unwrap_or(0);
     let node = world.guests.get(&vmid).map_or("", |guest| guest.node.as_str());
     let state = resource.believed.as_deref().unwrap_or("queued");

@@ -4,30 +4,30 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use crate::api::Call;
-use crate::respond::{Data, Fail};
+use crate::api::ApiCall;
+use crate::response::{ApiData, ApiError};
 use crate::schema::split_list;
 use crate::world::World;
 
 /// Without `Sys.Audit` on `/` only the style is shown.
-pub(super) fn read(world: &mut World, call: &Call) -> Result<Data, Fail> {
+pub(super) fn read(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
     let mut shown = world.options.shown();
-    if !world.access.has(&call.who, "/", "Sys.Audit") {
+    if !world.access.has_privilege(&call.who, "/", "Sys.Audit") {
         shown.retain(|key, _| key == "tag-style");
     }
     let seen = world.tags_seen_by(&call.who);
-    let is_privileged = world.access.has(&call.who, "/", "Sys.Modify");
+    let is_privileged = world.access.has_privilege(&call.who, "/", "Sys.Modify");
     shown.insert("allowed-tags".to_owned(), json!(world.options.offered(&seen, is_privileged)));
     Ok(Value::Object(shown).into())
 }
 
-pub(super) fn update(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    crate::api::need_quorum(world, &call.entry)?;
-    for key in call.text("delete").map(|text| split_list(text).collect::<BTreeSet<_>>()).unwrap_or_default() {
+pub(super) fn update(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
+    crate::api::require_quorum(world, &call.entry)?;
+    for key in call.param("delete").map(|text| split_list(text).collect::<BTreeSet<_>>()).unwrap_or_default() {
         world.options.remove(key);
     }
     for (key, value) in call.values.iter().filter(|(key, _)| key != "delete") {
-        world.options.set(key, value).map_err(|text| Fail::param(key, text))?;
+        world.options.set(key, value).map_err(|text| ApiError::parameter_error(key, text))?;
     }
-    Ok(Data::null())
+    Ok(ApiData::null())
 }

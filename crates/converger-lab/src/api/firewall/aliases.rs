@@ -4,80 +4,80 @@
 
 use serde_json::{Value, json};
 
-use super::{comment, of, of_mut, unchanged, with_comment};
-use crate::api::{Call, need_quorum};
-use crate::firewall::{Alias, digest};
-use crate::respond::{Data, Fail};
+use super::{check_digest, find_firewall, firewall_mut, parse_comment, with_comment};
+use crate::api::{ApiCall, require_quorum};
+use crate::firewall::{FirewallAlias, content_digest};
+use crate::response::{ApiData, ApiError};
 use crate::world::World;
 
-fn entry(alias: &Alias) -> Value {
+fn alias_json(alias: &FirewallAlias) -> Value {
     let version = if alias.cidr.contains(':') { 6 } else { 4 };
     with_comment(json!({ "name": alias.name, "cidr": alias.cidr, "ipversion": version }), alias.comment.as_deref())
 }
 
-fn key(call: &Call) -> String {
-    call.text("name").unwrap_or_default().to_lowercase()
+fn alias_key(call: &ApiCall) -> String {
+    call.param("name").unwrap_or_default().to_lowercase()
 }
 
-pub(super) fn list(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    let aliases = &of(world, call).aliases;
-    let digest = digest(aliases);
-    let row = |alias: &Alias| {
-        let mut entry = entry(alias);
+pub(super) fn list(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
+    let aliases = &find_firewall(world, call).aliases;
+    let digest = content_digest(aliases);
+    let row = |alias: &FirewallAlias| {
+        let mut entry = alias_json(alias);
         entry["digest"] = json!(digest);
         entry
     };
     Ok(json!(aliases.values().map(row).collect::<Vec<_>>()).into())
 }
 
-pub(super) fn read(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    let found = of(world, call).aliases.get(&key(call)).map(entry);
-    found.map(Data::from).ok_or_else(|| Fail::param("name", "no such alias"))
+pub(super) fn read(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
+    let found = find_firewall(world, call).aliases.get(&alias_key(call)).map(alias_json);
+    found.map(ApiData::from).ok_or_else(|| ApiError::parameter_error("name", "no such alias"))
 }
 
-fn asked(call: &Call) -> Alias {
-    let text = |name: &str| call.text(name).unwrap_or_default().to_owned();
-    Alias { name: text("name"), cidr: text("cidr"), comment: comment(call) }
+fn parse_alias(call: &ApiCall) -> FirewallAlias {
+    let text = |name: &str| call.param(name).unwrap_or_default().to_owned();
+    FirewallAlias { name: text("name"), cidr: text("cidr"), comment: parse_comment(call) }
 }
 
-fn taken(name: &str) -> Fail {
-    Fail::param("name", format!("alias '{name}' already exists"))
+fn alias_exists_error(name: &str) -> ApiError {
+    ApiError::parameter_error("name", format!("alias '{name}' already exists"))
 }
 
-pub(super) fn create(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    if of(world, call).aliases.contains_key(&key(call)) {
-        return Err(taken(call.text("name").unwrap_or_default()));
+pub(super) fn create(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
+    if find_firewall(world, call).aliases.contains_key(&alias_key(call)) {
+        return Err(alias_exists_error(call.param("name").unwrap_or_default()));
     }
-    need_quorum(world, &call.node)?;
-    of_mut(world, call).aliases.insert(key(call), asked(call));
-    Ok(Data::null())
+    require_quorum(world, &call.node)?;
+    firewall_mut(world, call).aliases.insert(alias_key(call), parse_alias(call));
+    Ok(ApiData::null())
 }
 
 /// Everything is set anew: a comment that is not given is gone.
-pub(super) fn update(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    unchanged(world, call, &digest(&of(world, call).aliases))?;
-    let aliases = &of(world, call).aliases;
-    if !aliases.contains_key(&key(call)) {
-        return Err(Fail::param("name", "no such alias"));
+pub(super) fn update(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
+    check_digest(world, call, &content_digest(&find_firewall(world, call).aliases))?;
+    let aliases = &find_firewall(world, call).aliases;
+    if !aliases.contains_key(&alias_key(call)) {
+        return Err(ApiError::parameter_error("name", "no such alias"));
     }
-    let mut alias = asked(call);
-    let mut new_key = key(call);
-    if let Some(rename) = call.text("rename").filter(|rename| rename.to_lowercase() != key(call)) {
+    let mut alias = parse_alias(call);
+    let mut new_key = alias_key(call);
+    if let Some(rename) = call.param("rename").filter(|rename| rename.to_lowercase() != alias_key(call)) {
         if aliases.contains_key(&rename.to_lowercase()) {
-            return Err(taken(rename));
+            return Err(alias_exists_error(rename));
         }
         rename.clone_into(&mut alias.name);
         new_key = rename.to_lowercase();
     }
-    let aliases = &mut of_mut(world, call).aliases;
-    aliases.remove(&key(call));
+    let aliases = &mut firewall_mut(world, call).aliases;
+    aliases.remove(&alias_key(call));
     aliases.insert(new_key, alias);
-    Ok(Data::null())
+    Ok(ApiData::null())
 }
 
 /// One that is not there is no error.
-pub(super) fn delete(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    unchanged(world, call, &digest(&of(world, call).aliases))?;
-    of_mut(world, call).aliases.remove(&key(call));
-    Ok(Data::null())
+pub(super) fn delete(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
+    check_digest(world, call, &content_digest(&find_firewall(world, call).aliases))?;
+    firewall_mut(world, call).aliases.remove(&alias_key(call));
+    Ok(ApiData::null())
 }

@@ -4,54 +4,54 @@
 
 use serde_json::json;
 
-use super::{comment, of, of_mut, unchanged, with_comment};
-use crate::api::{Call, need_quorum};
-use crate::firewall::{SecurityGroup, digest};
-use crate::respond::{Data, Fail};
+use super::{check_digest, find_firewall, firewall_mut, parse_comment, with_comment};
+use crate::api::{ApiCall, require_quorum};
+use crate::firewall::{SecurityGroup, content_digest};
+use crate::response::{ApiData, ApiError};
 use crate::world::World;
 
-pub(super) fn list(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    let groups = &of(world, call).groups;
-    let digest = digest(groups);
+pub(super) fn list(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
+    let groups = &find_firewall(world, call).groups;
+    let digest = content_digest(groups);
     let row = |(name, group): (&String, &SecurityGroup)| with_comment(json!({ "group": name, "digest": digest }), group.comment.as_deref());
     Ok(json!(groups.iter().map(row).collect::<Vec<_>>()).into())
 }
 
-fn name(call: &Call) -> &str {
-    call.text("group").unwrap_or_default()
+fn group_name(call: &ApiCall) -> &str {
+    call.param("group").unwrap_or_default()
 }
 
 /// With `rename` an existing one gets another name or another comment.
-pub(super) fn create(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    let groups = &of(world, call).groups;
-    unchanged(world, call, &digest(groups))?;
-    let (new, old) = (name(call).to_owned(), call.text("rename").map(str::to_owned));
+pub(super) fn create(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
+    let groups = &find_firewall(world, call).groups;
+    check_digest(world, call, &content_digest(groups))?;
+    let (new, old) = (group_name(call).to_owned(), call.param("rename").map(str::to_owned));
     if groups.contains_key(&new) && old.as_ref() != Some(&new) {
-        return Err(Fail::param("group", format!("Security group '{new}' already exists")));
+        return Err(ApiError::parameter_error("group", format!("Security group '{new}' already exists")));
     }
     let mut group = match &old {
         None => SecurityGroup::default(),
         Some(old) => {
-            let missing = || Fail::param("group", format!("Security group '{old}' does not exist"));
+            let missing = || ApiError::parameter_error("group", format!("Security group '{old}' does not exist"));
             groups.get(old).cloned().ok_or_else(missing)?
         }
     };
-    group.comment = comment(call).or(group.comment);
-    let groups = &mut of_mut(world, call).groups;
+    group.comment = parse_comment(call).or(group.comment);
+    let groups = &mut firewall_mut(world, call).groups;
     groups.retain(|name, _| old.as_ref() != Some(name));
     groups.insert(new, group);
-    Ok(Data::null())
+    Ok(ApiData::null())
 }
 
-pub(super) fn delete(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    let name = name(call);
-    let Some(group) = of(world, call).groups.get(name) else {
-        return Err(Fail::died(format!("no such security group '{name}'")));
+pub(super) fn delete(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
+    let name = group_name(call);
+    let Some(group) = find_firewall(world, call).groups.get(name) else {
+        return Err(ApiError::internal_error(format!("no such security group '{name}'")));
     };
     if !group.rules.is_empty() {
-        return Err(Fail::died(format!("Security group '{name}' is not empty")));
+        return Err(ApiError::internal_error(format!("Security group '{name}' is not empty")));
     }
-    need_quorum(world, &call.node)?;
-    of_mut(world, call).groups.remove(name);
-    Ok(Data::null())
+    require_quorum(world, &call.node)?;
+    firewall_mut(world, call).groups.remove(name);
+    Ok(ApiData::null())
 }

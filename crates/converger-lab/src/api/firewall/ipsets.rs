@@ -4,56 +4,56 @@
 
 use serde_json::{Value, json};
 
-use super::{comment, of, of_mut, unchanged, with_comment};
-use crate::api::{Call, need_quorum};
-use crate::firewall::{Address, IpSet, digest};
-use crate::respond::{Data, Fail};
+use super::{check_digest, find_firewall, firewall_mut, parse_comment, with_comment};
+use crate::api::{ApiCall, require_quorum};
+use crate::firewall::{IpSet, IpSetEntry, content_digest};
+use crate::response::{ApiData, ApiError};
 use crate::world::World;
 
-fn name(call: &Call) -> &str {
-    call.text("name").unwrap_or_default()
+fn set_name(call: &ApiCall) -> &str {
+    call.param("name").unwrap_or_default()
 }
 
-fn cidr(call: &Call) -> &str {
-    call.text("cidr").unwrap_or_default()
+fn entry_cidr(call: &ApiCall) -> &str {
+    call.param("cidr").unwrap_or_default()
 }
 
-pub(super) fn list(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    let sets = &of(world, call).ipsets;
-    let digest = digest(sets);
+pub(super) fn list(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
+    let sets = &find_firewall(world, call).ipsets;
+    let digest = content_digest(sets);
     let row = |(name, set): (&String, &IpSet)| with_comment(json!({ "name": name, "digest": digest }), set.comment.as_deref());
     Ok(json!(sets.iter().map(row).collect::<Vec<_>>()).into())
 }
 
 /// With `rename` an existing one gets another name or another comment.
-pub(super) fn create(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    let sets = &of(world, call).ipsets;
-    unchanged(world, call, &digest(sets))?;
-    let (new, old) = (name(call).to_owned(), call.text("rename").map(str::to_owned));
+pub(super) fn create(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
+    let sets = &find_firewall(world, call).ipsets;
+    check_digest(world, call, &content_digest(sets))?;
+    let (new, old) = (set_name(call).to_owned(), call.param("rename").map(str::to_owned));
     if sets.contains_key(&new) && old.as_ref() != Some(&new) {
-        return Err(Fail::param("name", format!("IPSet '{new}' already exists")));
+        return Err(ApiError::parameter_error("name", format!("IPSet '{new}' already exists")));
     }
     let mut set = match &old {
         None => IpSet::default(),
-        Some(old) => sets.get(old).cloned().ok_or_else(|| Fail::param("name", format!("IPSet '{old}' does not exist")))?,
+        Some(old) => sets.get(old).cloned().ok_or_else(|| ApiError::parameter_error("name", format!("IPSet '{old}' does not exist")))?,
     };
-    set.comment = comment(call).or(set.comment);
-    let sets = &mut of_mut(world, call).ipsets;
+    set.comment = parse_comment(call).or(set.comment);
+    let sets = &mut firewall_mut(world, call).ipsets;
     sets.retain(|name, _| old.as_ref() != Some(name));
     sets.insert(new, set);
-    Ok(Data::null())
+    Ok(ApiData::null())
 }
 
-fn set<'a>(world: &'a World, call: &Call) -> Result<&'a IpSet, Fail> {
-    let found = of(world, call).ipsets.get(name(call));
-    found.ok_or_else(|| Fail::died(format!("no such IPSet '{}'", name(call))))
+fn find_set<'a>(world: &'a World, call: &ApiCall) -> Result<&'a IpSet, ApiError> {
+    let found = find_firewall(world, call).ipsets.get(set_name(call));
+    found.ok_or_else(|| ApiError::internal_error(format!("no such IPSet '{}'", set_name(call))))
 }
 
-fn set_mut<'a>(world: &'a mut World, call: &Call) -> &'a mut IpSet {
-    of_mut(world, call).ipsets.entry(name(call).to_owned()).or_default()
+fn set_mut<'a>(world: &'a mut World, call: &ApiCall) -> &'a mut IpSet {
+    firewall_mut(world, call).ipsets.entry(set_name(call).to_owned()).or_default()
 }
 
-fn entry(address: &Address) -> Value {
+fn entry_json(address: &IpSetEntry) -> Value {
     let mut entry = with_comment(json!({ "cidr": address.cidr }), address.comment.as_deref());
     if address.nomatch {
         entry["nomatch"] = json!(1);
@@ -61,65 +61,65 @@ fn entry(address: &Address) -> Value {
     entry
 }
 
-pub(super) fn read(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    let entries = &set(world, call)?.entries;
-    let digest = digest(entries);
-    let row = |address: &Address| {
-        let mut entry = entry(address);
+pub(super) fn read(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
+    let entries = &find_set(world, call)?.entries;
+    let digest = content_digest(entries);
+    let row = |address: &IpSetEntry| {
+        let mut entry = entry_json(address);
         entry["digest"] = json!(digest);
         entry
     };
     Ok(json!(entries.iter().map(row).collect::<Vec<_>>()).into())
 }
 
-pub(super) fn delete(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    if !set(world, call)?.entries.is_empty() && !call.flag("force") {
-        return Err(Fail::died(format!("IPSet '{}' is not empty", name(call))));
+pub(super) fn delete(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
+    if !find_set(world, call)?.entries.is_empty() && !call.is_set("force") {
+        return Err(ApiError::internal_error(format!("IPSet '{}' is not empty", set_name(call))));
     }
-    need_quorum(world, &call.node)?;
-    of_mut(world, call).ipsets.remove(name(call));
-    Ok(Data::null())
+    require_quorum(world, &call.node)?;
+    firewall_mut(world, call).ipsets.remove(set_name(call));
+    Ok(ApiData::null())
 }
 
 /// A new address stands before the others.
-pub(super) fn add(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    let cidr = cidr(call);
-    if set(world, call)?.entries.iter().any(|address| address.cidr == cidr) {
-        return Err(Fail::param("cidr", format!("address '{cidr}' already exists")));
+pub(super) fn add_entry(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
+    let cidr = entry_cidr(call);
+    if find_set(world, call)?.entries.iter().any(|address| address.cidr == cidr) {
+        return Err(ApiError::parameter_error("cidr", format!("address '{cidr}' already exists")));
     }
-    need_quorum(world, &call.node)?;
-    let address = Address { cidr: cidr.to_owned(), comment: comment(call), nomatch: call.flag("nomatch") };
+    require_quorum(world, &call.node)?;
+    let address = IpSetEntry { cidr: cidr.to_owned(), comment: parse_comment(call), nomatch: call.is_set("nomatch") };
     set_mut(world, call).entries.insert(0, address);
-    Ok(Data::null())
+    Ok(ApiData::null())
 }
 
 /// The place of the address that the path names.
-fn place(world: &World, call: &Call) -> Result<usize, Fail> {
-    let found = set(world, call)?.entries.iter().position(|address| address.cidr == cidr(call));
-    found.ok_or_else(|| Fail::param("cidr", "no such IP/Network"))
+fn entry_position(world: &World, call: &ApiCall) -> Result<usize, ApiError> {
+    let found = find_set(world, call)?.entries.iter().position(|address| address.cidr == entry_cidr(call));
+    found.ok_or_else(|| ApiError::parameter_error("cidr", "no such IP/Network"))
 }
 
-pub(super) fn read_one(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    let place = place(world, call)?;
-    Ok(set(world, call)?.entries.get(place).map(entry).unwrap_or_default().into())
+pub(super) fn read_entry(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
+    let place = entry_position(world, call)?;
+    Ok(find_set(world, call)?.entries.get(place).map(entry_json).unwrap_or_default().into())
 }
 
 /// What is not given stays.
-pub(super) fn update_one(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    unchanged(world, call, &digest(&set(world, call)?.entries))?;
-    let place = place(world, call)?;
+pub(super) fn update_entry(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
+    check_digest(world, call, &content_digest(&find_set(world, call)?.entries))?;
+    let place = entry_position(world, call)?;
     if let Some(address) = set_mut(world, call).entries.get_mut(place) {
-        address.nomatch = call.text("nomatch").map_or(address.nomatch, |text| text == "1");
-        if call.text("comment").is_some() {
-            address.comment = comment(call);
+        address.nomatch = call.param("nomatch").map_or(address.nomatch, |text| text == "1");
+        if call.param("comment").is_some() {
+            address.comment = parse_comment(call);
         }
     }
-    Ok(Data::null())
+    Ok(ApiData::null())
 }
 
-pub(super) fn remove(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    unchanged(world, call, &digest(&set(world, call)?.entries))?;
-    let place = place(world, call)?;
+pub(super) fn remove_entry(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
+    check_digest(world, call, &content_digest(&find_set(world, call)?.entries))?;
+    let place = entry_position(world, call)?;
     set_mut(world, call).entries.remove(place);
-    Ok(Data::null())
+    Ok(ApiData::null())
 }

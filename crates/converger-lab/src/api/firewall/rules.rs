@@ -6,32 +6,32 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::{MACROS, of, of_mut, settings, typed, unchanged};
-use crate::api::Call;
-use crate::firewall::digest;
-use crate::respond::{Data, Fail};
+use super::{MACROS, check_digest, find_firewall, firewall_mut, parse_settings, settings_json};
+use crate::api::ApiCall;
+use crate::firewall::content_digest;
+use crate::response::{ApiData, ApiError};
 use crate::schema::split_list;
-use crate::sections::Settings;
+use crate::sections::SectionSettings;
 use crate::world::World;
 
 /// The rules that the path names.
-fn rules<'a>(world: &'a World, call: &Call) -> Result<&'a Vec<Settings>, Fail> {
-    let firewall = of(world, call);
-    let Some(name) = call.text("group") else { return Ok(&firewall.rules) };
+fn find_rules<'a>(world: &'a World, call: &ApiCall) -> Result<&'a Vec<SectionSettings>, ApiError> {
+    let firewall = find_firewall(world, call);
+    let Some(name) = call.param("group") else { return Ok(&firewall.rules) };
     let group = firewall.groups.get(name);
-    group.map(|group| &group.rules).ok_or_else(|| Fail::died(format!("no such security group '{name}'")))
+    group.map(|group| &group.rules).ok_or_else(|| ApiError::internal_error(format!("no such security group '{name}'")))
 }
 
-fn rules_mut<'a>(world: &'a mut World, call: &Call) -> &'a mut Vec<Settings> {
-    let firewall = of_mut(world, call);
-    match call.text("group").map(str::to_owned) {
+fn rules_mut<'a>(world: &'a mut World, call: &ApiCall) -> &'a mut Vec<SectionSettings> {
+    let firewall = firewall_mut(world, call);
+    match call.param("group").map(str::to_owned) {
         Some(name) => &mut firewall.groups.entry(name).or_default().rules,
         None => &mut firewall.rules,
     }
 }
 
-fn shown(world: &World, call: &Call, pos: usize, rule: &Settings, digest: &str) -> Value {
-    let mut fields = typed(world, call, rule);
+fn rule_json(world: &World, call: &ApiCall, pos: usize, rule: &SectionSettings, digest: &str) -> Value {
+    let mut fields = settings_json(world, call, rule);
     fields.insert("pos".to_owned(), json!(pos));
     fields.insert("digest".to_owned(), json!(digest));
     if let Some(version) = ip_version(rule) {
@@ -41,7 +41,7 @@ fn shown(world: &World, call: &Call, pos: usize, rule: &Settings, digest: &str) 
 }
 
 /// Told from the addresses, where those are written out.
-fn ip_version(rule: &Settings) -> Option<u8> {
+fn ip_version(rule: &SectionSettings) -> Option<u8> {
     let addresses = ["source", "dest"].into_iter().filter_map(|key| rule.get(key));
     let mut versions = addresses.filter_map(|text| match text.chars().next() {
         Some(first) if first.is_ascii_digit() && text.contains('.') => Some(4),
@@ -51,75 +51,75 @@ fn ip_version(rule: &Settings) -> Option<u8> {
     versions.next()
 }
 
-pub(super) fn list(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    let rules = rules(world, call)?;
-    let digest = digest(rules);
-    let entries: Vec<Value> = rules.iter().enumerate().map(|(pos, rule)| shown(world, call, pos, rule, &digest)).collect();
+pub(super) fn list(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
+    let rules = find_rules(world, call)?;
+    let digest = content_digest(rules);
+    let entries: Vec<Value> = rules.iter().enumerate().map(|(pos, rule)| rule_json(world, call, pos, rule, &digest)).collect();
     Ok(json!(entries).into())
 }
 
 /// The place that the path names, and the digest of all.
-fn place(world: &World, call: &Call) -> Result<(usize, String), Fail> {
-    let rules = rules(world, call)?;
-    let text = call.text("pos").unwrap_or_default();
+fn rule_position(world: &World, call: &ApiCall) -> Result<(usize, String), ApiError> {
+    let rules = find_rules(world, call)?;
+    let text = call.param("pos").unwrap_or_default();
     let pos = text.parse::<usize>().ok().filter(|pos| *pos < rules.len());
-    pos.map(|pos| (pos, digest(rules))).ok_or_else(|| Fail::died(format!("no rule at position {text}")))
+    pos.map(|pos| (pos, content_digest(rules))).ok_or_else(|| ApiError::internal_error(format!("no rule at position {text}")))
 }
 
-pub(super) fn read(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    let (pos, digest) = place(world, call)?;
-    let rule = rules(world, call)?.get(pos);
-    Ok(rule.map(|rule| shown(world, call, pos, rule, &digest)).unwrap_or_default().into())
+pub(super) fn read(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
+    let (pos, digest) = rule_position(world, call)?;
+    let rule = find_rules(world, call)?.get(pos);
+    Ok(rule.map(|rule| rule_json(world, call, pos, rule, &digest)).unwrap_or_default().into())
 }
 
 /// A new rule stands before all others, whatever place it asks for, and is off unless it is switched on.
-pub(super) fn create(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    rules(world, call)?;
-    let mut rule: Settings = settings(call).collect();
-    verify(call, &rule)?;
-    super::need_quorum(world, &call.node)?;
+pub(super) fn create(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
+    find_rules(world, call)?;
+    let mut rule: SectionSettings = parse_settings(call).collect();
+    check_rule(call, &rule)?;
+    super::require_quorum(world, &call.node)?;
     rule.entry("enable".to_owned()).or_insert_with(|| "0".to_owned());
     rules_mut(world, call).insert(0, rule);
-    Ok(Data::null())
+    Ok(ApiData::null())
 }
 
 /// Where it is to move, nothing else counts: it then stands before the one that was in that place.
-pub(super) fn update(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    let (pos, digest) = place(world, call)?;
-    unchanged(world, call, &digest)?;
-    let moveto = call.number("moveto").and_then(|to| usize::try_from(to).ok()).filter(|to| *to != pos);
+pub(super) fn update(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
+    let (pos, digest) = rule_position(world, call)?;
+    check_digest(world, call, &digest)?;
+    let moveto = call.number_param("moveto").and_then(|to| usize::try_from(to).ok()).filter(|to| *to != pos);
     if let Some(to) = moveto {
         let rules = rules_mut(world, call);
         let rule = rules.remove(pos);
         let to = if to > pos { to - 1 } else { to };
         rules.insert(to.min(rules.len()), rule);
-        return Ok(Data::null());
+        return Ok(ApiData::null());
     }
-    let mut rule = rules(world, call)?.get(pos).cloned().unwrap_or_default();
-    rule.extend(settings(call));
-    for key in call.text("delete").map(split_list).into_iter().flatten() {
+    let mut rule = find_rules(world, call)?.get(pos).cloned().unwrap_or_default();
+    rule.extend(parse_settings(call));
+    for key in call.param("delete").map(split_list).into_iter().flatten() {
         rule.remove(key);
     }
-    verify(call, &rule)?;
+    check_rule(call, &rule)?;
     if let Some(known) = rules_mut(world, call).get_mut(pos) {
         *known = rule;
     }
-    Ok(Data::null())
+    Ok(ApiData::null())
 }
 
-pub(super) fn delete(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    let (pos, digest) = place(world, call)?;
-    unchanged(world, call, &digest)?;
+pub(super) fn delete(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
+    let (pos, digest) = rule_position(world, call)?;
+    check_digest(world, call, &digest)?;
     rules_mut(world, call).remove(pos);
-    Ok(Data::null())
+    Ok(ApiData::null())
 }
 
-fn verify(call: &Call, rule: &Settings) -> Result<(), Fail> {
+fn check_rule(call: &ApiCall, rule: &SectionSettings) -> Result<(), ApiError> {
     let text = |key: &str| rule.get(key).map_or("", String::as_str);
     let mut errors = BTreeMap::new();
     let mut wrong = |key: &str, why: String| errors.insert(key.to_owned(), why);
     match text("type") {
-        "group" if call.text("group").is_some() => drop(wrong("type", "security groups not allowed".to_owned())),
+        "group" if call.param("group").is_some() => drop(wrong("type", "security groups not allowed".to_owned())),
         "group" => {}
         _ if ["ACCEPT", "DROP", "REJECT"].contains(&text("action")) => {}
         _ => drop(wrong("action", format!("unknown action '{}'", text("action")))),
@@ -132,5 +132,5 @@ fn verify(call: &Call, rule: &Settings) -> Result<(), Fail> {
     if let Some(key) = ports.filter(|_| !rule.contains_key("proto") && !rule.contains_key("macro")) {
         wrong("proto", format!("missing property - '{key}' requires this property"));
     }
-    if errors.is_empty() { Ok(()) } else { Err(Fail::Params(errors, 0)) }
+    if errors.is_empty() { Ok(()) } else { Err(ApiError::Params(errors, 0)) }
 }

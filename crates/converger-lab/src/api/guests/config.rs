@@ -1,78 +1,80 @@
-//! `config` and `pending`: reading, and handing updates on.
+//! `config` and `read_pending`: reading, and handing updates on.
 //!
 //! What never enters here: how an update is written (see `update`).
 
 use serde_json::{Value, json};
 
-use crate::api::Call;
-use crate::engine::Fork;
-use crate::guest::Kind;
-use crate::respond::{Data, Fail};
-use crate::task::State;
-use crate::update;
-use crate::work::Work;
+use crate::api::ApiCall;
+use crate::config_update;
+use crate::events::NewTask;
+use crate::guest::LabGuestKind;
+use crate::response::{ApiData, ApiError};
+use crate::task::LabTaskState;
+use crate::task_work::TaskWork;
 use crate::world::World;
 
-pub(super) fn read(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    let guest = call.guest(world)?;
-    let snapshot = call.text("snapshot");
-    if call.flag("current") && snapshot.is_some() {
+pub(super) fn read(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
+    let guest = call.find_guest(world)?;
+    let snapshot = call.param("snapshot");
+    if call.is_set("current") && snapshot.is_some() {
         let text = "cannot use 'snapshot' parameter with 'current'".to_owned();
-        return Err(Fail::Params([("current".to_owned(), text.clone()), ("snapshot".to_owned(), text)].into(), 0));
+        return Err(ApiError::Params([("current".to_owned(), text.clone()), ("snapshot".to_owned(), text)].into(), 0));
     }
     let section = match snapshot {
-        Some(name) => guest.snapshots.get(name).cloned().ok_or_else(|| Fail::died(format!("snapshot '{name}' does not exist")))?,
-        None if call.flag("current") => guest.main.clone(),
-        None => guest.merged(),
+        Some(name) => {
+            guest.snapshots.get(name).cloned().ok_or_else(|| ApiError::internal_error(format!("snapshot '{name}' does not exist")))?
+        }
+        None if call.is_set("current") => guest.config.clone(),
+        None => guest.merge_pending(),
     };
     let mut fields = guest.section_json(&section, world.flavour);
     fields.insert("digest".to_owned(), json!(guest.digest()));
     Ok(Value::Object(fields).into())
 }
 
-pub(super) fn pending(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    let vmid = call.guest(world)?.vmid;
-    Ok(Data::text(world.guests.pending_text(vmid, world.flavour).to_vec()))
+pub(super) fn read_pending(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
+    let vmid = call.find_guest(world)?.vmid;
+    Ok(ApiData::from_json_text(world.guests.pending_text(vmid, world.flavour).to_vec()))
 }
 
 /// Synchronous: waits for whoever holds the guest, then writes.
-pub(super) fn put(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    let update = update::prepare(world, call)?;
-    update::guard(world, &call.node, &update)?;
+pub(super) fn update_now(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
+    let update = config_update::prepare_update(world, call)?;
+    config_update::check_guest_free(world, &call.node, &update)?;
     let lock_file = call.kind.lock_file(update.vmid);
-    let waited_ms = world.wait_for(update.vmid, &lock_file).map_err(|(text, delay_ms)| Fail::Died(text, delay_ms))?;
-    let took_ms = update::write(world, &call.node, &update)?;
-    Ok(Data::null().after(waited_ms + took_ms))
+    let waited_ms = world.wait_for_guest_lock(update.vmid, &lock_file).map_err(|(text, delay_ms)| ApiError::Died(text, delay_ms))?;
+    let took_ms = config_update::write_update(world, &call.node, &update)?;
+    Ok(ApiData::null().with_delay(waited_ms + took_ms))
 }
 
 /// The same for keys that only go.
-pub(super) fn unlink(world: &mut World, call: &Call) -> Result<Data, Fail> {
+pub(super) fn unlink_disks(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
     let renamed = |name: &str| if name == "idlist" { "delete" } else { name }.to_owned();
     let values: Vec<_> = call.values.iter().map(|(name, value)| (renamed(name), value.clone())).collect();
     let (who, entry, node) = (call.who.clone(), call.entry.clone(), call.node.clone());
-    put(world, &Call { method: call.method, values: values.into(), who, entry, node, kind: call.kind })
+    update_now(world, &ApiCall { method: call.method, values: values.into(), who, entry, node, kind: call.kind })
 }
 
 /// A task does it; with a delay given, the call waits that long and returns nothing if the task ended well.
-pub(super) fn post(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    debug_assert!(call.kind == Kind::Qemu, "containers have no such method");
-    let update = update::prepare(world, call)?;
-    update::guard(world, &call.node, &update)?;
+pub(super) fn update_in_task(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
+    debug_assert!(call.kind == LabGuestKind::Qemu, "containers have no such method");
+    let update = config_update::prepare_update(world, call)?;
+    config_update::check_guest_free(world, &call.node, &update)?;
     let vmid = update.vmid;
-    let upid = world.fork(Fork::holding(&call.node, &call.who, "qmconfig", vmid, Work::Config(Box::new(update))));
-    let Some(patience_s) = call.number("background_delay") else { return Ok(upid.into()) };
+    let upid = world.start_task(NewTask::holding_guest(&call.node, &call.who, "qmconfig", vmid, TaskWork::Config(Box::new(update))));
+    let Some(patience_s) = call.number_param("background_delay") else { return Ok(upid.into()) };
     let began_ms = world.now_ms;
-    let ends_ms = world.tasks.find(&upid).and_then(|(_, task)| match task.state {
-        State::Running { ends_ms } => ends_ms,
+    let ends_ms = world.tasks.find_by_upid(&upid).and_then(|(_, task)| match task.state {
+        LabTaskState::Running { ends_ms } => ends_ms,
         _ => None,
     });
     match ends_ms.filter(|ends_ms| *ends_ms <= began_ms + patience_s * 1_000) {
         Some(ends_ms) => {
             world.advance(ends_ms);
-            let status = world.tasks.find(&upid).and_then(|(_, task)| task.status());
-            let data = if status == Some("OK") { Data::null() } else { upid.into() };
-            Ok(data.after(ends_ms - began_ms))
+            let status = world.tasks.find_by_upid(&upid).and_then(|(_, task)| task.status());
+            let data = if status == Some("OK") { ApiData::null() } else { upid.into() };
+            Ok(data.with_delay(ends_ms - began_ms))
         }
-        None => Ok(Data::from(upid).after(patience_s * 1_000)),
+        None => Ok(ApiData::from(upid).with_delay(patience_s * 1_000)),
     }
 }

@@ -4,18 +4,18 @@
 //! call returns. What never enters here: what a backup makes of a create (see `restore`).
 
 use super::restore;
-use crate::api::{Call, need_quorum};
-use crate::engine::Fork;
-use crate::guest::drive::Drive;
-use crate::guest::{Guest, Kind, Section, is_card_key, is_disk_key};
-use crate::respond::{Data, Fail};
-use crate::storage::Backup;
-use crate::update;
-use crate::work::Work;
+use crate::api::{ApiCall, require_quorum};
+use crate::config_update;
+use crate::events::NewTask;
+use crate::guest::drive::DriveValue;
+use crate::guest::{ConfigSection, LabGuest, LabGuestKind, is_card_key, is_disk_key};
+use crate::response::{ApiData, ApiError};
+use crate::storage::GuestBackup;
+use crate::task_work::TaskWork;
 use crate::world::World;
 
 /// Parameters of a create that are not config keys.
-const NOT_KEYS: &[&str] = &[
+const NON_CONFIG_PARAMS: &[&str] = &[
     "node",
     "vmid",
     "archive",
@@ -35,97 +35,97 @@ const NOT_KEYS: &[&str] = &[
     "ignore-unpack-errors",
 ];
 
-pub(super) fn create(world: &mut World, call: &Call) -> Result<Data, Fail> {
+pub(super) fn create(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
     let vmid = call.vmid();
-    may_create(world, call, vmid)?;
-    let backup = restore::archive(world, call)?.cloned();
-    need_quorum(world, &call.node)?;
+    check_may_create(world, call, vmid)?;
+    let backup = restore::find_backup(world, call)?.cloned();
+    require_quorum(world, &call.node)?;
     match &backup {
-        Some(_) => restore::may_overwrite(world, call)?,
-        None => is_free(world, call, vmid)?,
+        Some(_) => restore::check_may_overwrite(world, call)?,
+        None => check_id_free(world, call, vmid)?,
     }
-    let section = section(world, call, backup.as_ref())?;
-    section.iter().try_for_each(|(key, value)| update::resources(world, call, call.kind, key, value))?;
-    storages_exist(world, call.kind, &section)?;
-    make_room(world, vmid);
-    add_guest(world, call, vmid);
-    let name = format!("{}{}", call.kind.prefix(), if backup.is_some() { "restore" } else { "create" });
-    let work = Work::Create { vmid, section, start: call.flag("start") };
-    Ok(world.fork(Fork::holding(&call.node, &call.who, &name, vmid, work)).into())
+    let section = build_section(world, call, backup.as_ref())?;
+    section.iter().try_for_each(|(key, value)| config_update::check_resource_privileges(world, call, call.kind, key, value))?;
+    check_storages(world, call.kind, &section)?;
+    remove_existing_guest(world, vmid);
+    add_locked_guest(world, call, vmid);
+    let name = format!("{}{}", call.kind.task_prefix(), if backup.is_some() { "restore" } else { "create" });
+    let work = TaskWork::Create { vmid, section, start: call.is_set("start") };
+    Ok(world.start_task(NewTask::holding_guest(&call.node, &call.who, &name, vmid, work)).into())
 }
 
 /// Whether an id is free everywhere, for every kind.
-pub(super) fn is_free(world: &World, call: &Call, vmid: u32) -> Result<(), Fail> {
+pub(super) fn check_id_free(world: &World, call: &ApiCall, vmid: u32) -> Result<(), ApiError> {
     let Some(other) = world.guests.get(&vmid) else { return Ok(()) };
-    let taken = format!("{} {vmid} already exists on node '{}'", other.kind.word(), other.node);
-    Err(Fail::died(if call.kind == Kind::Qemu { format!("unable to create VM {vmid} - {taken}") } else { taken }))
+    let taken = format!("{} {vmid} already exists on node '{}'", other.kind.error_word(), other.node);
+    Err(ApiError::internal_error(if call.kind == LabGuestKind::Qemu { format!("unable to create VM {vmid} - {taken}") } else { taken }))
 }
 
 /// What a restore writes over goes with its disks.
-fn make_room(world: &mut World, vmid: u32) {
-    if world.guests.remove(vmid).is_some() {
+fn remove_existing_guest(world: &mut World, vmid: u32) {
+    if world.guests.remove_guest(vmid).is_some() {
         world.storages.volumes.retain(|_, volume| volume.vmid != vmid);
     }
 }
 
 /// The right to allocate the id, directly or through a pool.
-fn may_create(world: &World, call: &Call, vmid: u32) -> Result<(), Fail> {
-    let has = |path: &str, privilege: &str| world.access.has(&call.who, path, privilege);
-    let by_pool = call.text("pool").is_some_and(|pool| has(&format!("/pool/{pool}"), "VM.Allocate"));
+fn check_may_create(world: &World, call: &ApiCall, vmid: u32) -> Result<(), ApiError> {
+    let has = |path: &str, privilege: &str| world.access.has_privilege(&call.who, path, privilege);
+    let by_pool = call.param("pool").is_some_and(|pool| has(&format!("/pool/{pool}"), "VM.Allocate"));
     if !by_pool && !has(&format!("/vms/{vmid}"), "VM.Allocate") {
-        return Err(Fail::Denied(String::new()));
+        return Err(ApiError::Denied(String::new()));
     }
-    if call.flag("start") {
-        world.access.need(&call.who, &format!("/vms/{vmid}"), "VM.PowerMgmt")?;
+    if call.is_set("start") {
+        world.access.require_privilege(&call.who, &format!("/vms/{vmid}"), "VM.PowerMgmt")?;
     }
     Ok(())
 }
 
-fn section(world: &mut World, call: &Call, backup: Option<&Backup>) -> Result<Section, Fail> {
-    let mut section = Section::new();
-    for (key, value) in call.values.iter().filter(|(key, _)| !NOT_KEYS.contains(&key.as_str())) {
+fn build_section(world: &mut World, call: &ApiCall, backup: Option<&GuestBackup>) -> Result<ConfigSection, ApiError> {
+    let mut section = ConfigSection::new();
+    for (key, value) in call.values.iter().filter(|(key, _)| !NON_CONFIG_PARAMS.contains(&key.as_str())) {
         let key = if key == "cdrom" { "ide2" } else { key.as_str() };
-        section.insert(key.to_owned(), written(world, call.kind, key, value));
+        section.insert(key.to_owned(), normalize_value(world, call.kind, key, value));
     }
     section.retain(|key, value| key != "description" || !value.is_empty());
     if let Some(backup) = backup {
-        return Ok(restore::section(world, call, backup, section));
+        return Ok(restore::restored_section(world, call, backup, section));
     }
     match call.kind {
-        Kind::Qemu => complete_qemu(world, &mut section),
-        Kind::Lxc => complete_lxc(call, &mut section)?,
+        LabGuestKind::Qemu => complete_qemu(world, &mut section),
+        LabGuestKind::Lxc => complete_lxc(call, &mut section)?,
     }
     Ok(section)
 }
 
-fn written(world: &mut World, kind: Kind, key: &str, value: &str) -> String {
+fn normalize_value(world: &mut World, kind: LabGuestKind, key: &str, value: &str) -> String {
     let flavour = world.flavour;
     match (kind, key) {
-        (_, "tags") => update::tags(&world.options, value),
+        (_, "tags") => config_update::normalize_tags(&world.options, value),
         (_, "description") => value.trim_end().to_owned(),
-        (Kind::Qemu, key) if is_card_key(key) => update::card(key, value, flavour, &mut world.random),
-        (Kind::Lxc, key) if is_card_key(key) => update::container_card(key, value, flavour, &mut world.random),
+        (LabGuestKind::Qemu, key) if is_card_key(key) => config_update::normalize_card(key, value, flavour, &mut world.random),
+        (LabGuestKind::Lxc, key) if is_card_key(key) => config_update::normalize_container_card(key, value, flavour, &mut world.random),
         _ => value.to_owned(),
     }
 }
 
 /// The marks of birth that every new virtual machine gets.
-fn complete_qemu(world: &mut World, section: &mut Section) {
-    let meta = format!("creation-qemu={},ctime={}", world.flavour.qemu(), world.wall_s());
+fn complete_qemu(world: &mut World, section: &mut ConfigSection) {
+    let meta = format!("creation-qemu={},ctime={}", world.flavour.qemu_version(), world.cluster_clock_s());
     section.insert("meta".to_owned(), meta);
     if !section.contains_key("smbios1") {
-        section.insert("smbios1".to_owned(), format!("uuid={}", world.random.uuid()));
+        section.insert("smbios1".to_owned(), format!("uuid={}", world.random.new_uuid()));
     }
     match section.get("vmgenid").map(String::as_str) {
-        None | Some("1") => section.insert("vmgenid".to_owned(), world.random.uuid()),
+        None | Some("1") => section.insert("vmgenid".to_owned(), world.random.new_uuid()),
         Some(_) => None,
     };
 }
 
 /// Containers get written defaults, privileged or not among them.
-fn complete_lxc(call: &Call, section: &mut Section) -> Result<(), Fail> {
+fn complete_lxc(call: &ApiCall, section: &mut ConfigSection) -> Result<(), ApiError> {
     let vmid = call.vmid();
-    let storage = call.text("storage").unwrap_or("local");
+    let storage = call.param("storage").unwrap_or("local");
     let defaults = [
         ("hostname", format!("CT{vmid}")),
         ("memory", "512".to_owned()),
@@ -138,52 +138,52 @@ fn complete_lxc(call: &Call, section: &mut Section) -> Result<(), Fail> {
     for (key, value) in defaults {
         section.entry(key.to_owned()).or_insert(value);
     }
-    match call.text("ostemplate") {
+    match call.param("ostemplate") {
         Some(volume) if volume.contains(':') || volume.starts_with('/') => Ok(()),
-        Some(volume) => Err(Fail::died(format!("unable to parse volume ID '{volume}'"))),
-        None => Err(Fail::param("ostemplate", "property is missing and it is not optional")),
+        Some(volume) => Err(ApiError::internal_error(format!("unable to parse volume ID '{volume}'"))),
+        None => Err(ApiError::parameter_error("ostemplate", "property is missing and it is not optional")),
     }
 }
 
-fn storages_exist(world: &World, kind: Kind, section: &Section) -> Result<(), Fail> {
-    let disks = section.iter().filter(|(key, _)| is_disk_key(kind, key)).map(|(_, value)| Drive::parse(value));
-    for drive in disks.filter(Drive::is_owned) {
+fn check_storages(world: &World, kind: LabGuestKind, section: &ConfigSection) -> Result<(), ApiError> {
+    let disks = section.iter().filter(|(key, _)| is_disk_key(kind, key)).map(|(_, value)| DriveValue::parse(value));
+    for drive in disks.filter(DriveValue::is_owned) {
         if let Some(storage) = drive.storage() {
-            world.storages.find(storage).map_err(Fail::died)?;
+            world.storages.find_storage(storage).map_err(ApiError::internal_error)?;
         }
     }
     Ok(())
 }
 
 /// The guest is there at once, and nothing is known of it but that it is being made.
-fn add_guest(world: &mut World, call: &Call, vmid: u32) {
-    let mut guest = Guest::new(vmid, call.kind, &call.node);
-    guest.main.insert("lock".to_owned(), "create".to_owned());
-    guest.manner = world.new_manner.clone();
-    world.guests.put(guest);
-    if let Some(pool) = call.text("pool").and_then(|pool| world.access.pools.get_mut(pool)) {
+fn add_locked_guest(world: &mut World, call: &ApiCall, vmid: u32) {
+    let mut guest = LabGuest::new(vmid, call.kind, &call.node);
+    guest.config.insert("lock".to_owned(), "create".to_owned());
+    guest.behaviour = world.new_guest_behaviour.clone();
+    world.guests.put_guest(guest);
+    if let Some(pool) = call.param("pool").and_then(|pool| world.access.pools.get_mut(pool)) {
         pool.guests.insert(vmid);
     }
 }
 
-pub(super) fn template(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    let guest = call.guest(world)?;
+pub(super) fn convert_to_template(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
+    let guest = call.find_guest(world)?;
     let (kind, vmid) = (call.kind, guest.vmid);
-    let word = kind.word();
-    if let Some(locked) = guest.locked() {
-        return Err(Fail::died(locked));
+    let word = kind.error_word();
+    if let Some(locked) = guest.lock_error() {
+        return Err(ApiError::internal_error(locked));
     }
     if !guest.snapshots.is_empty() {
-        return Err(Fail::died(format!("unable to create template, because {word} contains snapshots")));
+        return Err(ApiError::internal_error(format!("unable to create template, because {word} contains snapshots")));
     }
     if guest.is_template() {
-        return Err(Fail::died("you can't convert a template to a template"));
+        return Err(ApiError::internal_error("you can't convert a template to a template"));
     }
     if guest.is_running() {
-        return Err(Fail::died(format!("you can't convert a {word} to template if {word} is running")));
+        return Err(ApiError::internal_error(format!("you can't convert a {word} to template if {word} is running")));
     }
-    let name = format!("{}template", kind.prefix());
-    let upid = world.fork(Fork::holding(&call.node, &call.who, &name, vmid, Work::Template { vmid }));
+    let name = format!("{}template", kind.task_prefix());
+    let upid = world.start_task(NewTask::holding_guest(&call.node, &call.who, &name, vmid, TaskWork::Template { vmid }));
     // Containers return nothing although a task was forked.
-    Ok(if kind == Kind::Qemu { upid.into() } else { Data::null() })
+    Ok(if kind == LabGuestKind::Qemu { upid.into() } else { ApiData::null() })
 }

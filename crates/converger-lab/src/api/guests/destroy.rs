@@ -2,34 +2,34 @@
 //!
 //! What never enters here: the destruction itself.
 
-use crate::api::Call;
-use crate::engine::Fork;
-use crate::guest::Kind;
-use crate::respond::{Data, Fail};
-use crate::work::Work;
+use crate::api::ApiCall;
+use crate::events::NewTask;
+use crate::guest::LabGuestKind;
+use crate::response::{ApiData, ApiError};
+use crate::task_work::TaskWork;
 use crate::world::World;
 
-pub(super) fn destroy(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    let guest = call.guest(world)?;
-    let (vmid, word, purge) = (guest.vmid, guest.kind.word(), call.flag("purge"));
-    let stop = call.kind == Kind::Lxc && call.flag("force");
+pub(super) fn destroy(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
+    let guest = call.find_guest(world)?;
+    let (vmid, word, purge) = (guest.vmid, guest.kind.error_word(), call.is_set("purge"));
+    let stop = call.kind == LabGuestKind::Lxc && call.is_set("force");
     if guest.is_protected() {
-        return Err(Fail::died(format!("can't remove {word} {vmid} - protection mode enabled")));
+        return Err(ApiError::internal_error(format!("can't remove {word} {vmid} - protection mode enabled")));
     }
-    if let Some(locked) = guest.locked().filter(|_| call.kind == Kind::Lxc) {
-        return Err(Fail::died(locked));
+    if let Some(locked) = guest.lock_error().filter(|_| call.kind == LabGuestKind::Lxc) {
+        return Err(ApiError::internal_error(locked));
     }
-    if world.ha.is_managed(&guest.service()) && !purge {
+    if world.ha.is_managed(&guest.ha_service_id()) && !purge {
         let text = format!("unable to remove {word} {vmid} - used in HA resources and purge parameter not set.");
-        return Err(Fail::died(text));
+        return Err(ApiError::internal_error(text));
     }
     if guest.is_running() && !stop {
         let text = match call.kind {
-            Kind::Qemu => format!("VM {vmid} is running - destroy failed"),
-            Kind::Lxc => format!("unable to destroy CT {vmid} - container is running"),
+            LabGuestKind::Qemu => format!("VM {vmid} is running - destroy failed"),
+            LabGuestKind::Lxc => format!("unable to destroy CT {vmid} - container is running"),
         };
-        return Err(Fail::died(text));
+        return Err(ApiError::internal_error(text));
     }
-    let name = format!("{}destroy", call.kind.prefix());
-    Ok(world.fork(Fork::holding(&call.node, &call.who, &name, vmid, Work::Destroy { vmid, purge })).into())
+    let name = format!("{}destroy", call.kind.task_prefix());
+    Ok(world.start_task(NewTask::holding_guest(&call.node, &call.who, &name, vmid, TaskWork::Destroy { vmid, purge })).into())
 }

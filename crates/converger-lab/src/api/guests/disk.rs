@@ -2,81 +2,91 @@
 //!
 //! What never enters here: the work of tasks.
 
-use crate::api::Call;
-use crate::engine::Fork;
+use crate::api::ApiCall;
+use crate::config_update;
+use crate::events::NewTask;
 use crate::flavour::Flavour;
-use crate::guest::Kind;
-use crate::guest::drive::Drive;
-use crate::respond::{Data, Fail};
-use crate::update;
-use crate::work::{self, Move, Work};
+use crate::guest::LabGuestKind;
+use crate::guest::drive::DriveValue;
+use crate::response::{ApiData, ApiError};
+use crate::task_work::{self, DiskMove, TaskWork};
 use crate::world::World;
 
-pub(super) fn resize(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    let vmid = call.guest(world)?.vmid;
-    let key = call.text("disk").unwrap_or_default().to_owned();
-    let size = call.text("size").unwrap_or_default().to_owned();
-    let digest = call.text("digest").map(str::to_owned);
+pub(super) fn resize(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
+    let vmid = call.find_guest(world)?.vmid;
+    let key = call.param("disk").unwrap_or_default().to_owned();
+    let size = call.param("size").unwrap_or_default().to_owned();
+    let digest = call.param("digest").map(str::to_owned);
     match call.kind {
-        Kind::Lxc => may_grow(world, call, &key, &size)?,
-        Kind::Qemu if world.flavour == Flavour::V7 => return resize_at_once(world, call, &key, &size),
-        Kind::Qemu => {}
+        LabGuestKind::Lxc => check_can_grow(world, call, &key, &size)?,
+        LabGuestKind::Qemu if world.flavour == Flavour::V7 => return resize_without_task(world, call, &key, &size),
+        LabGuestKind::Qemu => {}
     }
-    let work = Work::Resize { vmid, key, size, digest };
-    Ok(world.fork(Fork::holding(&call.node, &call.who, "resize", vmid, work)).into())
+    let work = TaskWork::Resize { vmid, key, size, digest };
+    Ok(world.start_task(NewTask::holding_guest(&call.node, &call.who, "resize", vmid, work)).into())
 }
 
 /// Containers look before they fork a task.
-fn may_grow(world: &World, call: &Call, key: &str, size: &str) -> Result<(), Fail> {
-    let drive = growing(world, call, key)?;
-    let (now, wanted) = (drive.bytes(), work::target_bytes(drive.bytes(), size).unwrap_or(0));
+fn check_can_grow(world: &World, call: &ApiCall, key: &str, size: &str) -> Result<(), ApiError> {
+    let drive = find_growable_disk(world, call, key)?;
+    let (now, wanted) = (drive.size_bytes(), task_work::parse_target_bytes(drive.size_bytes(), size).unwrap_or(0));
     match wanted.cmp(&now) {
-        std::cmp::Ordering::Less => Err(Fail::died("unable to shrink disk size")),
-        std::cmp::Ordering::Equal => Err(Fail::died("disk is already at specified size")),
+        std::cmp::Ordering::Less => Err(ApiError::internal_error("unable to shrink disk size")),
+        std::cmp::Ordering::Equal => Err(ApiError::internal_error("disk is already at specified size")),
         std::cmp::Ordering::Greater => Ok(()),
     }
 }
 
 /// The disk that is to grow, by somebody who may take space where it lies.
-fn growing(world: &World, call: &Call, key: &str) -> Result<Drive, Fail> {
-    let guest = call.guest(world)?;
-    if guest.is_other(call.text("digest")) {
-        return Err(Fail::died(if call.kind == Kind::Lxc { update::MODIFIED } else { world.flavour.mismatch() }));
+fn find_growable_disk(world: &World, call: &ApiCall, key: &str) -> Result<DriveValue, ApiError> {
+    let guest = call.find_guest(world)?;
+    if guest.differs_from_digest(call.param("digest")) {
+        return Err(ApiError::internal_error(if call.kind == LabGuestKind::Lxc {
+            config_update::LXC_MODIFIED_TEXT
+        } else {
+            world.flavour.checksum_mismatch_text()
+        }));
     }
-    if let Some(locked) = guest.locked() {
-        return Err(Fail::died(locked));
+    if let Some(locked) = guest.lock_error() {
+        return Err(ApiError::internal_error(locked));
     }
-    let Some(drive) = guest.get(key).map(Drive::parse) else { return Err(Fail::died(format!("disk '{key}' does not exist"))) };
-    work::may_take_space(world, &call.who, &drive)?;
+    let Some(drive) = guest.get(key).map(DriveValue::parse) else {
+        return Err(ApiError::internal_error(format!("disk '{key}' does not exist")));
+    };
+    task_work::check_may_take_space(world, &call.who, &drive)?;
     Ok(drive)
 }
 
 /// Until 7 the call itself resized, and returned nothing.
-fn resize_at_once(world: &mut World, call: &Call, key: &str, size: &str) -> Result<Data, Fail> {
-    let drive = growing(world, call, key)?;
-    match work::target_bytes(drive.bytes(), size) {
-        Some(wanted) if wanted >= drive.bytes() => work::finish_resize(world, call.vmid(), key, size).map_err(Fail::died)?,
-        _ => return Err(Fail::died("shrinking disks is not supported")),
+fn resize_without_task(world: &mut World, call: &ApiCall, key: &str, size: &str) -> Result<ApiData, ApiError> {
+    let drive = find_growable_disk(world, call, key)?;
+    match task_work::parse_target_bytes(drive.size_bytes(), size) {
+        Some(wanted) if wanted >= drive.size_bytes() => {
+            task_work::finish_resize(world, call.vmid(), key, size).map_err(ApiError::internal_error)?
+        }
+        _ => return Err(ApiError::internal_error("shrinking disks is not supported")),
     }
-    Ok(Data::null())
+    Ok(ApiData::null())
 }
 
-pub(super) fn move_disk(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    let guest = call.guest(world)?;
-    if let Some(locked) = guest.locked() {
-        return Err(Fail::died(locked));
+pub(super) fn move_disk(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
+    let guest = call.find_guest(world)?;
+    if let Some(locked) = guest.lock_error() {
+        return Err(ApiError::internal_error(locked));
     }
-    let key = call.text("disk").or_else(|| call.text("volume")).unwrap_or_default().to_owned();
-    let Some(drive) = guest.get(&key).map(Drive::parse) else { return Err(Fail::died(format!("disk '{key}' does not exist"))) };
-    let Some(storage) = call.text("storage").map(str::to_owned) else {
-        return Err(Fail::died("either set storage to move the disk to, or target-vmid and target-disk"));
+    let key = call.param("disk").or_else(|| call.param("volume")).unwrap_or_default().to_owned();
+    let Some(drive) = guest.get(&key).map(DriveValue::parse) else {
+        return Err(ApiError::internal_error(format!("disk '{key}' does not exist")));
     };
-    world.storages.find(&storage).map_err(Fail::died)?;
-    if drive.storage() == Some(storage.as_str()) && call.text("format").is_none() {
-        return Err(Fail::died("you can't move to the same storage with same format"));
+    let Some(storage) = call.param("storage").map(str::to_owned) else {
+        return Err(ApiError::internal_error("either set storage to move the disk to, or target-vmid and target-disk"));
+    };
+    world.storages.find_storage(&storage).map_err(ApiError::internal_error)?;
+    if drive.storage() == Some(storage.as_str()) && call.param("format").is_none() {
+        return Err(ApiError::internal_error("you can't move to the same storage with same format"));
     }
     let vmid = guest.vmid;
-    let name = if call.kind == Kind::Qemu { "qmmove" } else { "move_volume" };
-    let moving = Move { vmid, key, storage, format: call.text("format").map(str::to_owned), delete: call.flag("delete") };
-    Ok(world.fork(Fork::holding(&call.node, &call.who, name, vmid, Work::Move(moving))).into())
+    let name = if call.kind == LabGuestKind::Qemu { "qmmove" } else { "move_volume" };
+    let moving = DiskMove { vmid, key, storage, format: call.param("format").map(str::to_owned), delete: call.is_set("delete") };
+    Ok(world.start_task(NewTask::holding_guest(&call.node, &call.who, name, vmid, TaskWork::Move(moving))).into())
 }

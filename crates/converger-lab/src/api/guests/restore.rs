@@ -2,37 +2,37 @@
 //!
 //! What never enters here: how a backup is taken (see `work`).
 
-use crate::api::Call;
-use crate::guest::drive::{Drive, drives};
-use crate::guest::{Kind, Section, is_card_key, is_unused_key};
-use crate::respond::Fail;
-use crate::storage::Backup;
+use crate::api::ApiCall;
+use crate::guest::drive::{DriveValue, drives};
+use crate::guest::{ConfigSection, LabGuestKind, is_card_key, is_unused_key};
+use crate::response::ApiError;
+use crate::storage::GuestBackup;
 use crate::world::World;
 
 /// The backup that a create names, if it names one.
-pub(super) fn archive<'a>(world: &'a World, call: &'a Call) -> Result<Option<&'a Backup>, Fail> {
+pub(super) fn find_backup<'a>(world: &'a World, call: &'a ApiCall) -> Result<Option<&'a GuestBackup>, ApiError> {
     let volume = match call.kind {
-        Kind::Qemu => call.text("archive"),
-        Kind::Lxc => call.text("ostemplate").filter(|_| call.flag("restore")),
+        LabGuestKind::Qemu => call.param("archive"),
+        LabGuestKind::Lxc => call.param("ostemplate").filter(|_| call.is_set("restore")),
     };
     let Some(volume) = volume else { return Ok(None) };
     let storage = volume.split(':').next().unwrap_or_default();
     let found = world.storages.backups.get(volume);
     let owner = found.map(|backup| format!("/vms/{}", backup.vmid));
-    let own = owner.is_some_and(|guest| world.access.has(&call.who, &guest, "VM.Backup"));
+    let own = owner.is_some_and(|guest| world.access.has_privilege(&call.who, &guest, "VM.Backup"));
     let privileges: &[&str] = if own { &["Datastore.Allocate", "Datastore.AllocateSpace"] } else { &["Datastore.Allocate"] };
-    world.access.need_any(&call.who, &format!("/storage/{storage}"), privileges)?;
-    found.map(Some).ok_or_else(|| Fail::died(format!("volume '{volume}' does not exist")))
+    world.access.require_any_privilege(&call.who, &format!("/storage/{storage}"), privileges)?;
+    found.map(Some).ok_or_else(|| ApiError::internal_error(format!("volume '{volume}' does not exist")))
 }
 
 /// Whether the guest that is there may be written over.
-pub(super) fn may_overwrite(world: &World, call: &Call) -> Result<(), Fail> {
+pub(super) fn check_may_overwrite(world: &World, call: &ApiCall) -> Result<(), ApiError> {
     let vmid = call.vmid();
     let Some(guest) = world.guests.get(&vmid) else { return Ok(()) };
-    let word = call.kind.word();
-    let refused = |why: &str| Err(Fail::died(format!("unable to restore {word} {vmid} - {why}")));
+    let word = call.kind.error_word();
+    let refused = |why: &str| Err(ApiError::internal_error(format!("unable to restore {word} {vmid} - {why}")));
     match () {
-        () if !call.flag("force") => refused(&format!("{} {vmid} already exists on node '{}'", guest.kind.word(), guest.node)),
+        () if !call.is_set("force") => refused(&format!("{} {vmid} already exists on node '{}'", guest.kind.error_word(), guest.node)),
         () if guest.kind != call.kind || guest.node != call.node => refused("it exists elsewhere or is of another kind"),
         () if guest.is_protected() => refused("protection mode enabled"),
         () if guest.is_running() => refused("vm is running"),
@@ -41,21 +41,21 @@ pub(super) fn may_overwrite(world: &World, call: &Call) -> Result<(), Fail> {
 }
 
 /// The config of the backup, with disks to be made anew, and what the request sets besides.
-pub(super) fn section(world: &mut World, call: &Call, backup: &Backup, asked: Section) -> Section {
+pub(super) fn restored_section(world: &mut World, call: &ApiCall, backup: &GuestBackup, asked: ConfigSection) -> ConfigSection {
     let mut section = backup.section.clone();
     section.retain(|key, _| !is_unused_key(key) && !["parent", "template"].contains(&key.as_str()));
-    let disks: Vec<(String, Drive)> = drives(backup.kind, &section).map(|(key, drive)| (key.clone(), drive)).collect();
+    let disks: Vec<(String, DriveValue)> = drives(backup.kind, &section).map(|(key, drive)| (key.clone(), drive)).collect();
     for (key, mut drive) in disks.into_iter().filter(|(_, drive)| drive.is_owned()) {
-        let storage = call.text("storage").or_else(|| drive.storage()).unwrap_or("local").to_owned();
-        let gibibytes = drive.bytes().div_ceil(1 << 30).max(1);
+        let storage = call.param("storage").or_else(|| drive.storage()).unwrap_or("local").to_owned();
+        let gibibytes = drive.size_bytes().div_ceil(1 << 30).max(1);
         drive.file = if drive.is_cloud_init() { format!("{storage}:cloudinit") } else { format!("{storage}:{gibibytes}") };
         drive.options.remove("size");
-        section.insert(key, drive.print());
+        section.insert(key, drive.to_text());
     }
-    if call.flag("unique") {
+    if call.is_set("unique") {
         let prefix = world.flavour.mac_prefix();
         for (_, value) in section.iter_mut().filter(|(key, _)| is_card_key(key)) {
-            *value = with_new_address(value, &world.random.mac(prefix));
+            *value = replace_mac(value, &world.random.new_mac(prefix));
         }
     }
     section.extend(asked);
@@ -63,7 +63,7 @@ pub(super) fn section(world: &mut World, call: &Call, backup: &Backup, asked: Se
 }
 
 /// The card of either kind with another address.
-fn with_new_address(card: &str, address: &str) -> String {
+fn replace_mac(card: &str, address: &str) -> String {
     let is_mac = |text: &str| text.split(':').count() == 6;
     let renewed = |part: &str| match part.split_once('=') {
         Some((key, value)) if is_mac(value) => format!("{key}={address}"),

@@ -4,20 +4,20 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::api::{Call, nodes::subdirs};
-use crate::engine::Fork;
-use crate::guest::{Guest, Kind, Section};
-use crate::respond::{Data, Fail};
-use crate::work::{Snapshotting, Work};
+use crate::api::{ApiCall, nodes::subdirectory_index};
+use crate::events::NewTask;
+use crate::guest::{ConfigSection, LabGuest, LabGuestKind};
+use crate::response::{ApiData, ApiError};
+use crate::task_work::{SnapshotWork, TaskWork};
 use crate::world::World;
 
-pub(super) fn index(_: &mut World, _: &Call) -> Result<Data, Fail> {
-    Ok(subdirs(&["config", "rollback"]))
+pub(super) fn index(_: &mut World, _: &ApiCall) -> Result<ApiData, ApiError> {
+    Ok(subdirectory_index(&["config", "rollback"]))
 }
 
-pub(super) fn list(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    let guest = call.guest(world)?;
-    let mut entries: Vec<Value> = guest.snapshots.iter().map(|(name, values)| entry(guest, name, values)).collect();
+pub(super) fn list(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
+    let guest = call.find_guest(world)?;
+    let mut entries: Vec<Value> = guest.snapshots.iter().map(|(name, values)| snapshot_json(guest, name, values)).collect();
     let mut here = json!({ "name": "current", "description": "You are here!", "digest": guest.digest(),
         "running": u8::from(guest.is_running()) });
     if let Some(parent) = guest.get("parent") {
@@ -27,7 +27,7 @@ pub(super) fn list(world: &mut World, call: &Call) -> Result<Data, Fail> {
     Ok(json!(entries).into())
 }
 
-fn entry(guest: &Guest, name: &str, values: &Section) -> Value {
+fn snapshot_json(guest: &LabGuest, name: &str, values: &ConfigSection) -> Value {
     let text = |key: &str| values.get(key).map(String::as_str);
     let notes = text("description").unwrap_or_default();
     let snaptime = text("snaptime").and_then(|time| time.parse::<u64>().ok()).unwrap_or(0);
@@ -41,62 +41,62 @@ fn entry(guest: &Guest, name: &str, values: &Section) -> Value {
             put(key, json!(value));
         }
     }
-    if guest.kind == Kind::Qemu {
+    if guest.kind == LabGuestKind::Qemu {
         put("vmstate", json!(u8::from(text("vmstate").is_some())));
     }
     Value::Object(fields)
 }
 
 /// The snapshot that the path names.
-fn named<'a>(guest: &'a Guest, call: &Call) -> Result<&'a Section, Fail> {
-    let name = call.text("snapname").unwrap_or_default();
-    guest.snapshots.get(name).ok_or_else(|| Fail::died(format!("snapshot '{name}' does not exist")))
+fn find_snapshot<'a>(guest: &'a LabGuest, call: &ApiCall) -> Result<&'a ConfigSection, ApiError> {
+    let name = call.param("snapname").unwrap_or_default();
+    guest.snapshots.get(name).ok_or_else(|| ApiError::internal_error(format!("snapshot '{name}' does not exist")))
 }
 
-pub(super) fn read(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    let guest = call.guest(world)?;
-    let section = named(guest, call)?;
+pub(super) fn read(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
+    let guest = call.find_guest(world)?;
+    let section = find_snapshot(guest, call)?;
     Ok(Value::Object(guest.section_json(section, world.flavour)).into())
 }
 
-pub(super) fn describe(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    let guest = call.guest(world)?;
-    named(guest, call)?;
-    if let Some(locked) = guest.locked() {
-        return Err(Fail::died(locked));
+pub(super) fn set_description(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
+    let guest = call.find_guest(world)?;
+    find_snapshot(guest, call)?;
+    if let Some(locked) = guest.lock_error() {
+        return Err(ApiError::internal_error(locked));
     }
-    let name = call.text("snapname").unwrap_or_default();
-    let section = world.guests.change(call.vmid()).and_then(|guest| guest.snapshots.get_mut(name));
-    if let (Some(section), Some(text)) = (section, call.text("description")) {
+    let name = call.param("snapname").unwrap_or_default();
+    let section = world.guests.change_guest(call.vmid()).and_then(|guest| guest.snapshots.get_mut(name));
+    if let (Some(section), Some(text)) = (section, call.param("description")) {
         section.insert("description".to_owned(), text.to_owned());
     }
-    Ok(Data::null())
+    Ok(ApiData::null())
 }
 
-fn fork(world: &mut World, call: &Call, name: &str, work: Snapshotting) -> Data {
-    let kind = format!("{}{name}", call.kind.prefix());
-    world.fork(Fork::holding(&call.node, &call.who, &kind, call.vmid(), Work::Snapshot(work))).into()
+fn start_snapshot_task(world: &mut World, call: &ApiCall, name: &str, work: SnapshotWork) -> ApiData {
+    let kind = format!("{}{name}", call.kind.task_prefix());
+    world.start_task(NewTask::holding_guest(&call.node, &call.who, &kind, call.vmid(), TaskWork::Snapshot(work))).into()
 }
 
-pub(super) fn take(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    let name = call.text("snapname").unwrap_or_default().to_owned();
-    let reserved = name == "current" || name == if call.kind == Kind::Qemu { "pending" } else { "vzdump" };
+pub(super) fn take(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
+    let name = call.param("snapname").unwrap_or_default().to_owned();
+    let reserved = name == "current" || name == if call.kind == LabGuestKind::Qemu { "pending" } else { "vzdump" };
     if reserved {
-        return Err(Fail::died(format!("unable to use snapshot name '{name}' (reserved name)")));
+        return Err(ApiError::internal_error(format!("unable to use snapshot name '{name}' (reserved name)")));
     }
-    let description = call.text("description").map(str::to_owned);
-    let memory = call.flag("vmstate");
-    Ok(fork(world, call, "snapshot", Snapshotting::Take { vmid: call.vmid(), name, description, memory }))
+    let description = call.param("description").map(str::to_owned);
+    let memory = call.is_set("vmstate");
+    Ok(start_snapshot_task(world, call, "snapshot", SnapshotWork::Take { vmid: call.vmid(), name, description, memory }))
 }
 
-pub(super) fn delete(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    let name = call.text("snapname").unwrap_or_default().to_owned();
-    let force = call.flag("force");
-    Ok(fork(world, call, "delsnapshot", Snapshotting::Delete { vmid: call.vmid(), name, force }))
+pub(super) fn delete(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
+    let name = call.param("snapname").unwrap_or_default().to_owned();
+    let force = call.is_set("force");
+    Ok(start_snapshot_task(world, call, "delsnapshot", SnapshotWork::Delete { vmid: call.vmid(), name, force }))
 }
 
-pub(super) fn rollback(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    let name = call.text("snapname").unwrap_or_default().to_owned();
-    let start = call.flag("start");
-    Ok(fork(world, call, "rollback", Snapshotting::Rollback { vmid: call.vmid(), name, start }))
+pub(super) fn rollback(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
+    let name = call.param("snapname").unwrap_or_default().to_owned();
+    let start = call.is_set("start");
+    Ok(start_snapshot_task(world, call, "rollback", SnapshotWork::Rollback { vmid: call.vmid(), name, start }))
 }

@@ -4,55 +4,61 @@
 
 use std::fmt::Write as _;
 
-use converger_core::apply::{Evidence, Run, Word};
+use converger_core::apply::{Evidence, RunStart, Slug};
 use converger_core::artifact::Digest;
-use converger_core::evidence::{Entry, write_entry};
+use converger_core::evidence::{LedgerEntry, write_entry};
 use converger_core::guest::Vmid;
-use converger_core::moment;
+use converger_core::timestamp;
 use serde_json::Value as Json;
 
-use super::super::Stop;
-use super::super::ledger::{broken, numbered};
-use super::Decided;
-use crate::render::{self, styled, theirs};
+use super::super::CommandError;
+use super::super::ledger::{broken, entry_json};
+use super::DecisionIndex;
+use crate::render::{self, apply_style, quote_untrusted};
 
 /// An entry by which something was decided against.
-pub(super) struct Refusal {
+pub(super) struct RecordedRefusal {
     index: u64,
     guest: Option<Vmid>,
-    stage: Word,
-    code: Word,
+    stage: Slug,
+    code: Slug,
     evidence: Evidence,
     /// The run that it was decided in, with its plan.
-    of: Option<(Run, Digest)>,
+    run: Option<(RunStart, Digest)>,
     /// The entry as programs are shown any.
-    pub(super) as_json: Json,
+    pub(super) json: Json,
 }
 
-impl Refusal {
-    pub(super) fn of(index: u64, entry: &Entry, decided: &Decided) -> Result<Self, Stop> {
-        let Entry::Refused { run, guest, stage, code, evidence, .. } = entry else {
-            return Err(Stop::input(format!("the entry {index} is no refusal but `{}`", entry.kind()))
-                .help(format!("`converger ledger show {index}` shows it; `converger ledger tail --kind refusal` lists refusals")));
+impl RecordedRefusal {
+    pub(super) fn from_entry(index: u64, entry: &LedgerEntry, decided: &DecisionIndex) -> Result<Self, CommandError> {
+        let LedgerEntry::Refused { run, guest, stage, code, evidence, .. } = entry else {
+            return Err(CommandError::input_error(format!("the entry {index} is no refusal but `{}`", entry.kind()))
+                .with_help(format!("`converger ledger show {index}` shows it; `converger ledger tail --kind refusal` lists refusals")));
         };
         let bytes = write_entry(entry).map_err(|error| broken(format!("the entry {index} cannot be written: {error}")))?;
-        let as_json = numbered(index, &bytes)?;
-        let of = decided.find(run.as_str()).map(|made| (made.run.clone(), made.decision.plan));
+        let as_json = entry_json(index, &bytes)?;
+        let of = decided.find_decision(run.as_str()).map(|made| (made.run.clone(), made.decision.plan));
         let (stage, code, evidence) = (stage.clone(), code.clone(), evidence.clone());
-        Ok(Self { index, guest: *guest, stage, code, evidence, of, as_json })
+        Ok(Self { index, guest: *guest, stage, code, evidence, run: of, json: as_json })
     }
 
-    pub(super) fn text(&self) -> String {
-        let mut text = render::caused(self.code.as_str(), &self.evidence, &Evidence::default());
+    pub(super) fn render(&self) -> String {
+        let mut text = render::describe_cause(self.code.as_str(), &self.evidence, &Evidence::default());
         let mut row = |name: &str, value: String| {
-            let _ = writeln!(text, "  {} {value}", styled(render::CYAN, format!("{name:<8}")));
+            let _ = writeln!(text, "  {} {value}", apply_style(render::CYAN, format!("{name:<8}")));
         };
         row("refused", self.guest.map_or_else(|| "the whole run".to_owned(), |guest| format!("guest {guest}")));
         row("stage", self.stage.as_str().to_owned());
-        if let Some((run, plan)) = &self.of {
+        if let Some((run, plan)) = &self.run {
             row(
                 "run",
-                format!("{} in {} at {} by {}", run.id.as_str(), run.environment, moment::written(run.at_ms / 1000), theirs(&run.by)),
+                format!(
+                    "{} in {} at {} by {}",
+                    run.id.as_str(),
+                    run.environment,
+                    timestamp::format_timestamp(run.at_ms / 1000),
+                    quote_untrusted(&run.by)
+                ),
             );
             row("plan", plan.to_string());
         }

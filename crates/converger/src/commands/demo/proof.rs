@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use converger_lab::Record;
+use converger_lab::RequestRecord;
 
 /// The table of changes. An error is the same table with what is wrong.
-pub(super) fn of(changes: &[Record], steps: u64) -> Result<String, String> {
+pub(super) fn check_changes(changes: &[RequestRecord], steps: u64) -> Result<String, String> {
     let mut counts: BTreeMap<(&str, &str), u64> = BTreeMap::new();
     for change in changes {
         *counts.entry((&change.path, &change.method)).or_default() += 1;
@@ -26,17 +26,17 @@ pub(super) fn of(changes: &[Record], steps: u64) -> Result<String, String> {
 mod tests {
     use super::*;
 
-    fn change(path: &str) -> Record {
+    fn change(path: &str) -> RequestRecord {
         let (entry, user) = (String::new(), String::new());
-        Record { at_ms: 0, entry, method: "POST".into(), path: path.into(), user, status: 200 }
+        RequestRecord { at_ms: 0, entry, method: "POST".into(), path: path.into(), user, status: 200 }
     }
 
     #[test]
-    fn what_ran_twice_or_never_is_no_proof() {
-        assert!(of(&[change("/a"), change("/b")], 2).is_ok());
-        assert!(of(&[change("/a"), change("/a")], 2).is_err(), "one ran twice");
-        assert!(of(&[change("/a")], 2).is_err(), "one never ran");
-        assert!(of(&[change("/a"), change("/b"), change("/c")], 2).is_err(), "one was never planned");
-        assert!(of(&[], 0).is_err(), "nothing ran at all");
+    fn repeated_or_missing_change_fails_the_check() {
+        assert!(check_changes(&[change("/a"), change("/b")], 2).is_ok());
+        assert!(check_changes(&[change("/a"), change("/a")], 2).is_err(), "one ran twice");
+        assert!(check_changes(&[change("/a")], 2).is_err(), "one never ran");
+        assert!(check_changes(&[change("/a"), change("/b"), change("/c")], 2).is_err(), "one was never planned");
+        assert!(check_changes(&[], 0).is_err(), "nothing ran at all");
     }
 }

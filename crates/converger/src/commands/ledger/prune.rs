@@ -7,80 +7,80 @@ use std::io::Write as _;
 use std::path::Path;
 
 use converger_core::artifact::Digest;
-use converger_core::evidence::{PRUNED_MAX, Replay};
-use converger_core::failure::Code;
-use converger_core::moment;
+use converger_core::evidence::{LedgerReplay, PRUNED_DIGESTS_MAX};
+use converger_core::failure::FailureCode;
+use converger_core::timestamp;
 use converger_runtime::state_dir::store_error;
 use converger_runtime::{LedgerLocation, LedgerReader, StateDirectory};
-use converger_store::{Batch, Refused, Store as _, StoreError, Write};
+use converger_store::{Batch, Store as _, StoreError, StoreRefusal, StoreWrite};
 use serde_json::json;
 
-use super::super::{Stop, shown};
-use super::{broken, when};
-use crate::cli::Pruning;
-use crate::exit::End;
-use crate::render::{self, counted, styled};
+use super::super::{CommandError, finish_output};
+use super::{broken, time_argument};
+use crate::cli::PruneArgs;
+use crate::exit_status::ExitStatus;
+use crate::render::{self, apply_style, count_with_noun};
 use crate::{files, host, output};
 
 /// What may be let go.
-struct Old {
+struct PrunableReadings {
     /// Each with its length.
     readings: Vec<(Digest, u64)>,
     /// How long the ledger was.
-    seen: u64,
+    ledger_size: u64,
 }
 
 /// How often the ledger is walked through again where it grows meanwhile.
-const WALKS_MAX: usize = 4;
+const ATTEMPTS_MAX: usize = 4;
 
-pub(super) async fn prune(pruning: &Pruning) -> Result<End, Stop> {
-    let before_ms = when::ms("--before", &pruning.before, host::now_ms())?;
-    let shelf = LedgerLocation::from_config(pruning.place.config.as_deref())?;
+pub(super) async fn run_prune(pruning: &PruneArgs) -> Result<ExitStatus, CommandError> {
+    let before_ms = time_argument::parse_time_ms("--before", &pruning.before, host::now_ms())?;
+    let shelf = LedgerLocation::from_config(pruning.ledger.config.as_deref())?;
     let readings = if pruning.dry_run {
-        shelf.read(|book| old(book, before_ms))?.readings
+        shelf.read(|book| find_prunable(book, before_ms))?.readings
     } else {
-        shelf.must_be_there()?;
+        shelf.check_exists()?;
         let state = super::open_state(&shelf).await?;
-        let gone = let_go(&shelf, &state, before_ms).await?;
+        let gone = prune_readings(&shelf, &state, before_ms).await?;
         state.attest_ledger().await?;
         gone
     };
     let written = if pruning.json {
         let digests: Vec<Digest> = readings.iter().map(|(digest, _)| *digest).collect();
         let row = json!({
-            "schema": "converger.pruned/1", "before": moment::written(before_ms / 1000), "dry_run": pruning.dry_run,
-            "readings": digests, "bytes": bytes(&readings),
+            "schema": "converger.pruned/1", "before": timestamp::format_timestamp(before_ms / 1000), "dry_run": pruning.dry_run,
+            "readings": digests, "bytes": total_bytes(&readings),
         });
-        output::json(|out| writeln!(out, "{row}"))
+        output::print_json(|out| writeln!(out, "{row}"))
     } else {
-        write!(anstream::stdout(), "{}", text(&readings, pruning.dry_run, before_ms, &shelf.directory))
+        write!(anstream::stdout(), "{}", render_pruned(&readings, pruning.dry_run, before_ms, &shelf.directory))
     };
-    shown(written, End::Done)
+    finish_output(written, ExitStatus::Done)
 }
 
-fn bytes(readings: &[(Digest, u64)]) -> u64 {
+fn total_bytes(readings: &[(Digest, u64)]) -> u64 {
     readings.iter().map(|(_, bytes)| bytes).sum()
 }
 
-fn text(readings: &[(Digest, u64)], is_dry: bool, before_ms: u64, directory: &Path) -> String {
-    let before = moment::written(before_ms / 1000);
+fn render_pruned(readings: &[(Digest, u64)], is_dry: bool, before_ms: u64, directory: &Path) -> String {
+    let before = timestamp::format_timestamp(before_ms / 1000);
     if readings.is_empty() {
-        return format!("nothing to let go: every reading in {} is needed, or not of before {before}\n", files::shown(directory));
+        return format!("nothing to let go: every reading in {} is needed, or not of before {before}\n", files::display_path(directory));
     }
-    let (count, kib) = (counted(readings.len() as u64, "reading"), bytes(readings).div_ceil(1024));
+    let (count, kib) = (count_with_noun(readings.len() as u64, "reading"), total_bytes(readings).div_ceil(1024));
     let word = if is_dry { "would be let go" } else { "let go" };
     let rest = if is_dry { "" } else { "; the ledger says so" };
-    format!("{} of decisions before {before} {word}, {kib} KiB{rest}\n", styled(render::BOLD, count))
+    format!("{} of decisions before {before} {word}, {kib} KiB{rest}\n", apply_style(render::BOLD, count))
 }
 
-fn old(book: &LedgerReader, before_ms: u64) -> Result<Old, Stop> {
-    let (mut readings, seen) = (Replay::default(), book.heads()?.all.size);
-    book.each::<Stop>(0, seen, |index, bytes| {
-        let taken = readings.take(book.entry(index, bytes)?);
+fn find_prunable(book: &LedgerReader, before_ms: u64) -> Result<PrunableReadings, CommandError> {
+    let (mut readings, seen) = (LedgerReplay::default(), book.heads()?.all.size);
+    book.for_each_entry::<CommandError>(0, seen, |index, bytes| {
+        let taken = readings.apply_entry(book.parse_entry(index, bytes)?);
         taken.map_err(|misplaced| broken(format!("entry {index} cannot stand where it does: {misplaced}")))
     })?;
-    let mut old = Old { readings: Vec::new(), seen };
-    for digest in readings.unneeded(before_ms) {
+    let mut old = PrunableReadings { readings: Vec::new(), ledger_size: seen };
+    for digest in readings.unneeded_observations(before_ms) {
         // What was let go before is not let go again.
         if let Some(bytes) = book.blob(digest)? {
             old.readings.push((digest, bytes.len() as u64));
@@ -89,21 +89,21 @@ fn old(book: &LedgerReader, before_ms: u64) -> Result<Old, Stop> {
     Ok(old)
 }
 
-async fn let_go(shelf: &LedgerLocation, state: &StateDirectory, before_ms: u64) -> Result<Vec<(Digest, u64)>, Stop> {
+async fn prune_readings(shelf: &LedgerLocation, state: &StateDirectory, before_ms: u64) -> Result<Vec<(Digest, u64)>, CommandError> {
     let mut gone = Vec::new();
-    for _ in 0..WALKS_MAX {
-        let old = shelf.read(|book| old(book, before_ms))?;
-        let (mut seen, mut is_grown) = (old.seen, false);
-        for some in old.readings.chunks(PRUNED_MAX) {
+    for _ in 0..ATTEMPTS_MAX {
+        let old = shelf.read(|book| find_prunable(book, before_ms))?;
+        let (mut seen, mut is_grown) = (old.ledger_size, false);
+        for some in old.readings.chunks(PRUNED_DIGESTS_MAX) {
             let digests = some.iter().map(|(digest, _)| *digest).collect();
-            let write = Write::Prune { digests, seen, by: host::actor().into(), before_ms, at_ms: host::now_ms() };
+            let write = StoreWrite::Prune { digests, seen, by: host::actor().into(), before_ms, at_ms: host::now_ms() };
             match state.store().commit(Batch::from(write)).await {
                 Ok(_) => gone.extend_from_slice(some),
-                Err(StoreError::Refused(Refused::LedgerGrown { .. })) => {
+                Err(StoreError::Refused(StoreRefusal::LedgerGrown { .. })) => {
                     is_grown = true;
                     break;
                 }
-                Err(error) => return Err(Stop::from(store_error(&error))),
+                Err(error) => return Err(CommandError::from(store_error(&error))),
             }
             seen += 1;
         }
@@ -112,5 +112,5 @@ async fn let_go(shelf: &LedgerLocation, state: &StateDirectory, before_ms: u64) 
         }
     }
     let text = "decisions are made all the time, so that it cannot be told what they need";
-    Err(Stop::failed(text).code(Code::JournalUnwritable).help("wait until the apply ends, and prune again"))
+    Err(CommandError::failure(text).with_code(FailureCode::JournalUnwritable).with_help("wait until the apply ends, and prune again"))
 }

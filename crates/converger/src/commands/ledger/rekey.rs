@@ -7,25 +7,25 @@
 use std::io::Write as _;
 use std::path::Path;
 
-use converger_core::evidence::Entry;
-use converger_core::failure::Code;
-use converger_ledger::{Checkpoint, Signer, Verifier, root_at};
-use converger_store::{Batch, KEY_FILE, Store as _, Write};
+use converger_core::evidence::LedgerEntry;
+use converger_core::failure::FailureCode;
+use converger_ledger::{Checkpoint, NoteSigner, NoteVerifier, root_of_size};
+use converger_store::{Batch, KEY_FILE, Store as _, StoreWrite};
 
-use converger_runtime::ledger_key::{self, key_in, named_in};
+use converger_runtime::ledger_key::{self, load_signer, recorded_key_in_store};
 use converger_runtime::state_dir::run_blocking;
 use converger_runtime::{LedgerLocation, StateDirectory};
 
-use super::super::{Stop, people, shown};
+use super::super::{CommandError, finish_output, holds};
 use super::{broken, damaged};
 use crate::cli::Rekeying;
-use crate::exit::End;
+use crate::exit_status::ExitStatus;
 use crate::{files, host};
 
-pub(super) async fn rekey(rekeying: &Rekeying) -> Result<End, Stop> {
-    let reason = people::remark(&rekeying.reason, "why")?;
+pub(super) async fn rekey(rekeying: &Rekeying) -> Result<ExitStatus, CommandError> {
+    let reason = holds::check_reason(&rekeying.reason, "why")?;
     let location = LedgerLocation::from_config(rekeying.place.config.as_deref())?;
-    location.must_be_there()?;
+    location.check_exists()?;
     let state = super::open_state(&location).await?;
     let (own, replace, given) = (state.clone(), rekeying.replace_key, rekeying.checkpoint.clone());
     let (new, size) = run_blocking(move || replace_key(&location, &own, reason, replace, given.as_deref())).await?;
@@ -35,7 +35,7 @@ pub(super) async fn rekey(rekeying: &Rekeying) -> Result<End, Stop> {
         None => "no checkpoint of the old key is kept: name one that somebody has with --checkpoint before, where there is one".to_owned(),
     };
     let text = format!("{new}\nsigns this ledger from now on; {kept}\ngive this key to all who check the ledger, and a new export of it\n");
-    shown(write!(anstream::stdout(), "{text}"), End::Done)
+    finish_output(write!(anstream::stdout(), "{text}"), ExitStatus::Done)
 }
 
 /// Records the new key and puts it into place. Gives the key, and how many entries the last checkpoint of the old key covers.
@@ -45,49 +45,50 @@ fn replace_key(
     reason: Box<str>,
     replace: bool,
     given: Option<&Path>,
-) -> Result<(String, Option<u64>), Stop> {
-    let previous = named_in(state)?.ok_or_else(|| {
-        Stop::input("this ledger names no key yet, so that there is none to replace").help("`converger ledger key` makes one")
+) -> Result<(String, Option<u64>), CommandError> {
+    let previous = recorded_key_in_store(state)?.ok_or_else(|| {
+        CommandError::input_error("this ledger names no key yet, so that there is none to replace")
+            .with_help("`converger ledger key` makes one")
     })?;
     let previous = previous.current().to_owned();
     // A rekey that was killed after its entry is finished, and not done twice.
     ledger_key::finish_rekey(state.path(), &previous)?;
-    let old = Verifier::parse(&previous).map_err(|error| broken(format!("the key that the ledger names is none: {error}")))?;
+    let old = NoteVerifier::parse(&previous).map_err(|error| broken(format!("the key that the ledger names is none: {error}")))?;
     let signer = signer_of(state, &old, replace)?;
     let last = last_checkpoint(location, state, &old, signer.as_ref(), given)?;
     let new = ledger_key::make_next(state.path(), old.name())?.verifier().to_string();
     let (size, checkpoint) = last.map_or((None, None), |(size, text)| (Some(size), Some(text.into())));
     let (verifier, at_ms) = (new.as_str().into(), host::now_ms());
-    let entry = Entry::Rekeyed { verifier, previous: previous.into(), checkpoint, by: host::actor().into(), reason, at_ms };
-    state.wait(state.commit(Batch::from(Write::decision(entry))))?;
+    let entry = LedgerEntry::Rekeyed { verifier, previous: previous.into(), checkpoint, by: host::actor().into(), reason, at_ms };
+    state.wait(state.commit(Batch::from(StoreWrite::decision(entry))))?;
     ledger_key::finish_rekey(state.path(), &new)?;
     Ok((new, size))
 }
 
 /// The old key, where it is still there and is replaced on purpose.
-fn signer_of(state: &StateDirectory, old: &Verifier, replace: bool) -> Result<Option<Signer>, Stop> {
+fn signer_of(state: &StateDirectory, old: &NoteVerifier, replace: bool) -> Result<Option<NoteSigner>, CommandError> {
     let path = state.path().join(KEY_FILE);
     if path.symlink_metadata().is_err() {
         return Ok(None);
     }
     if !replace {
-        let text = format!("the key of this ledger is not lost: {} is there", files::shown(&path));
-        return Err(Stop::input(text)
-            .code(Code::FileTaken)
-            .help("add `--replace-key` if it is to be replaced all the same, for instance because it leaked"));
+        let text = format!("the key of this ledger is not lost: {} is there", files::display_path(&path));
+        return Err(CommandError::input_error(text)
+            .with_code(FailureCode::FileTaken)
+            .with_help("add `--replace-key` if it is to be replaced all the same, for instance because it leaked"));
     }
     // What is there and is no key, or another one, signs nothing.
-    Ok(key_in(state.path()).ok().flatten().filter(|signer| signer.verifier() == *old))
+    Ok(load_signer(state.path()).ok().flatten().filter(|signer| signer.verifier() == *old))
 }
 
 /// The longest checkpoint of the old key that is at hand, and how many entries it covers.
 fn last_checkpoint(
     shelf: &LedgerLocation,
     state: &StateDirectory,
-    old: &Verifier,
-    signer: Option<&Signer>,
+    old: &NoteVerifier,
+    signer: Option<&NoteSigner>,
     given: Option<&Path>,
-) -> Result<Option<(u64, String)>, Stop> {
+) -> Result<Option<(u64, String)>, CommandError> {
     let mut all = Vec::new();
     if let Some(path) = given {
         all.push(read(shelf, old, path)?);
@@ -98,7 +99,7 @@ fn last_checkpoint(
     all.extend(witness);
     if let Some(signer) = signer {
         let head = state.wait(state.store().heads()).map_err(|error| damaged(&error))?.durable;
-        shelf.read(|book| book.leads_to(head))?;
+        shelf.read(|book| book.check_root(head))?;
         all.push((head.size, Checkpoint { origin: old.name().to_owned(), size: head.size, root: head.root }.sign(signer)));
     }
     Ok(all.into_iter().max_by_key(|(size, _)| *size))
@@ -108,18 +109,20 @@ fn last_checkpoint(
 const CHECKPOINT_BYTES_MAX: usize = 64 << 10;
 
 /// A checkpoint that somebody kept, which must be one of this ledger.
-fn read(shelf: &LedgerLocation, old: &Verifier, path: &Path) -> Result<(u64, String), Stop> {
-    let name = files::shown(path);
+fn read(shelf: &LedgerLocation, old: &NoteVerifier, path: &Path) -> Result<(u64, String), CommandError> {
+    let name = files::display_path(path);
     let read = files::read_at_most(path, CHECKPOINT_BYTES_MAX);
-    let bytes = read.map_err(|error| Stop::input(format!("cannot read {name}: {error}")).code(Code::FileUnreadable))?.bytes;
+    let bytes = read
+        .map_err(|error| CommandError::input_error(format!("cannot read {name}: {error}")).with_code(FailureCode::FileUnreadable))?
+        .bytes;
     let seen = Checkpoint::verify(&bytes, old).map_err(|error| {
         broken(format!("{name}: {error}"))
-            .help("--checkpoint takes a checkpoint that the key which the ledger names has signed; leave it out where there is none")
+            .with_help("--checkpoint takes a checkpoint that the key which the ledger names has signed; leave it out where there is none")
     })?;
     let other = || broken(format!("{name} has seen another record: it is no checkpoint of the first {} entries of this ledger", seen.size));
     let root = shelf.read(|book| {
         let size = book.heads()?.all.size;
-        if size < seen.size { Ok(None) } else { root_at(&mut book.hashes(size), seen.size).map(Some) }
+        if size < seen.size { Ok(None) } else { root_of_size(&mut book.subtree_hashes(size), seen.size).map(Some) }
     })?;
     if root != Some(seen.root) {
         return Err(other());

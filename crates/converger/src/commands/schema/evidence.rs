@@ -2,22 +2,23 @@
 //!
 //! CI holds entries and reports of a lab against them. What never enters here: whether what is written is true; `verify` says that.
 
-use converger_core::apply::{End, Resolution};
+use converger_core::apply::{OperationEnd, Resolution};
 use converger_core::evidence::ENTRY_SCHEMA;
-use converger_core::failure::Code as FailureCode;
+use converger_core::failure::FailureCode;
 use serde_json::{Value as Json, json};
 
-use super::reports::{count, evidence, flag, history_row, moment, operation, outcome};
-use super::{digest, head, list, object, or_null, plan_row, text, vmid, words};
+use super::reports::{count, evidence, flag, history_object, operation, outcome, timestamp};
+use super::{add_header, digest, enumeration, list, object, or_null, plan_object, text, vmid};
 
 /// What an entry of each kind says.
-fn kinds() -> Vec<(&'static str, Json)> {
-    let ended = json!({ "end": words(&End::ALL.map(End::word)), "run": text() });
+fn entry_kinds() -> Vec<(&'static str, Json)> {
+    let ended = json!({ "end": enumeration(&OperationEnd::ALL.map(OperationEnd::word)), "run": text() });
     let run = json!({
         "boot": text(), "by": text(), "catalogue": digest(), "config": digest(), "desired": digest(), "environment": text(),
         "observation": digest(), "plan": digest(), "planner": count(), "program": text(), "rules": digest(), "run": text(),
     });
-    let resolved = json!({ "by": text(), "id": text(), "reason": text(), "resolution": words(&Resolution::ALL.map(Resolution::word)) });
+    let resolved =
+        json!({ "by": text(), "id": text(), "reason": text(), "resolution": enumeration(&Resolution::ALL.map(Resolution::word)) });
     vec![
         ("key", json!({ "verifier": text() })),
         ("run-started", run),
@@ -45,12 +46,12 @@ fn kinds() -> Vec<(&'static str, Json)> {
 }
 
 /// Members that an entry of a kind may be without.
-const OPTIONAL: [(&str, &str); 4] = [("refusal", "guest"), ("rekey", "checkpoint"), ("resync", "root"), ("run-started", "boot")];
+const OPTIONAL_MEMBERS: [(&str, &str); 4] = [("refusal", "guest"), ("rekey", "checkpoint"), ("resync", "root"), ("run-started", "boot")];
 
 /// An entry of the ledger, as it is logged.
 pub(super) fn entry() -> Json {
-    let each = kinds().into_iter().map(|(kind, members)| {
-        let may_lack = |name: &str| OPTIONAL.contains(&(kind, name));
+    let each = entry_kinds().into_iter().map(|(kind, members)| {
+        let may_lack = |name: &str| OPTIONAL_MEMBERS.contains(&(kind, name));
         let required: Vec<String> =
             members.as_object().into_iter().flatten().map(|(name, _)| name.clone()).filter(|name| !may_lack(name)).collect();
         let required: Vec<&str> = required.iter().map(String::as_str).collect();
@@ -64,18 +65,18 @@ pub(super) fn entry() -> Json {
 }
 
 /// A line of `ledger tail --json`, and `ledger show --json`.
-pub(super) fn numbered() -> Json {
+pub(super) fn numbered_entry() -> Json {
     let mut schema = object(&["entry", "index"], json!({ "entry": entry(), "index": count() }));
-    head(&mut schema, "An entry of the ledger with its place (ledger tail --json, ledger show --json)");
+    add_header(&mut schema, "An entry of the ledger with its place (ledger tail --json, ledger show --json)");
     schema
 }
 
 /// `verify --json`.
-pub(super) fn verified() -> Json {
+pub(super) fn verify_report() -> Json {
     let proven = object(
         &["admissions", "by", "entries", "history", "recoveries"],
         json!({
-            "admissions": list(admission()), "by": text(), "entries": list(count()), "history": history_row(), "recoveries": list(count()),
+            "admissions": list(admission()), "by": text(), "entries": list(count()), "history": history_object(), "recoveries": list(count()),
         }),
     );
     let whole = object(
@@ -91,7 +92,7 @@ pub(super) fn verified() -> Json {
         json!({ "code": text(), "index": or_null(count()), "schema": { "const": "converger.verified/1" }, "what": text(), "whole": { "const": false } }),
     );
     let mut schema = json!({ "oneOf": [whole, broken] });
-    head(&mut schema, "Whether a record is whole (verify --json)");
+    add_header(&mut schema, "Whether a record is whole (verify --json)");
     schema
 }
 
@@ -99,7 +100,7 @@ pub(super) fn verified() -> Json {
 fn admission() -> Json {
     let approval = object(
         &["by", "how", "names", "plan"],
-        json!({ "by": text(), "how": words(&["digest", "typed"]), "names": list(text()), "plan": digest() }),
+        json!({ "by": text(), "how": enumeration(&["digest", "typed"]), "names": list(text()), "plan": digest() }),
     );
     object(
         &["answer", "approvals", "bundle", "entry"],
@@ -108,7 +109,7 @@ fn admission() -> Json {
 }
 
 /// `reproduce --json`.
-pub(super) fn reproduced() -> Json {
+pub(super) fn reproduce_report() -> Json {
     let mut schema = object(
         &["admissions", "also", "by", "entry", "environment", "judgement", "plan", "planner", "program", "run", "same", "schema"],
         json!({
@@ -116,32 +117,32 @@ pub(super) fn reproduced() -> Json {
             "program": text(), "run": text(), "same": { "const": true }, "schema": { "const": "converger.reproduced/1" },
         }),
     );
-    head(&mut schema, "A decision that was made again (reproduce --json)");
+    add_header(&mut schema, "A decision that was made again (reproduce --json)");
     schema
 }
 
 /// `explain PLAN --json`, `explain RUN --json`.
-pub(super) fn explained() -> Json {
+pub(super) fn explain_report() -> Json {
     let mut schema = object(
         &["admissions", "also", "at_ms", "by", "entry", "environment", "operations", "plan", "run", "schema"],
         json!({
             "admissions": list(admission()), "also": list(text()), "at_ms": count(), "by": text(), "entry": count(), "environment": text(),
-            "operations": list(history_row()), "plan": { "oneOf": [plan_row(), kept()] }, "run": text(),
+            "operations": list(history_object()), "plan": { "oneOf": [plan_object(), stored_plan()] }, "run": text(),
             "schema": { "const": "converger.explained/1" },
         }),
     );
-    head(&mut schema, "A recorded plan, with who agreed to it and what came of it (explain --json)");
+    add_header(&mut schema, "A recorded plan, with who agreed to it and what came of it (explain --json)");
     schema
 }
 
 /// A plan as it was written, which can no longer be made again.
-fn kept() -> Json {
+fn stored_plan() -> Json {
     // What another planner wrote may have other members than those of this one.
     let written = || json!({ "type": "object" });
     object(
         &["body", "code", "entry", "held_against", "judgement", "plan", "planner", "program", "run", "schema", "why"],
         json!({
-            "body": written(), "code": words(&[FailureCode::EvidencePruned, FailureCode::OtherPlanner].map(FailureCode::word)), "entry": count(),
+            "body": written(), "code": enumeration(&[FailureCode::EvidencePruned, FailureCode::OtherPlanner].map(FailureCode::word)), "entry": count(),
             "held_against": written(), "judgement": digest(), "plan": digest(), "planner": count(), "program": text(), "run": text(),
             "schema": { "const": "converger.kept/1" }, "why": text(),
         }),
@@ -149,7 +150,7 @@ fn kept() -> Json {
 }
 
 /// `backtest --json`.
-pub(super) fn backtest() -> Json {
+pub(super) fn backtest_report() -> Json {
     let pair = || object(&["now", "then"], json!({ "now": text(), "then": text() }));
     let changed = object(
         &["guests", "plan", "run", "whole"],
@@ -164,12 +165,12 @@ pub(super) fn backtest() -> Json {
             "changed": list(changed), "schema": { "const": "converger.backtest/1" }, "unread": list(unread), "weighed": count(),
         }),
     );
-    head(&mut schema, "What other rules would have made of every recorded decision (backtest --json)");
+    add_header(&mut schema, "What other rules would have made of every recorded decision (backtest --json)");
     schema
 }
 
 /// `diff --json`.
-pub(super) fn diff() -> Json {
+pub(super) fn diff_report() -> Json {
     let named = || object(&["entry", "plan", "run"], json!({ "entry": count(), "plan": digest(), "run": text() }));
     let mut schema = object(
         &["differences", "one", "other", "same", "schema"],
@@ -177,30 +178,30 @@ pub(super) fn diff() -> Json {
             "differences": list(text()), "one": named(), "other": named(), "same": flag(), "schema": { "const": "converger.diff/1" },
         }),
     );
-    head(&mut schema, "What two recorded plans do differently (diff --json)");
+    add_header(&mut schema, "What two recorded plans do differently (diff --json)");
     schema
 }
 
 /// `ledger prune --json`.
-pub(super) fn pruned() -> Json {
+pub(super) fn prune_report() -> Json {
     let mut schema = object(
         &["before", "bytes", "dry_run", "readings", "schema"],
         json!({
-            "before": moment(), "bytes": count(), "dry_run": flag(), "readings": list(digest()),
+            "before": timestamp(), "bytes": count(), "dry_run": flag(), "readings": list(digest()),
             "schema": { "const": "converger.pruned/1" },
         }),
     );
-    head(&mut schema, "Readings that were let go (ledger prune --json)");
+    add_header(&mut schema, "Readings that were let go (ledger prune --json)");
     schema
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use converger_core::evidence::KINDS;
+    use converger_core::evidence::ENTRY_KINDS;
 
     #[test]
-    fn every_kind_of_entry_has_a_form() {
-        assert_eq!(kinds().into_iter().map(|(kind, _)| kind).collect::<Vec<_>>(), KINDS);
+    fn every_entry_kind_has_a_schema() {
+        assert_eq!(entry_kinds().into_iter().map(|(kind, _)| kind).collect::<Vec<_>>(), ENTRY_KINDS);
     }
 }

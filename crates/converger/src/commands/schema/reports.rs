@@ -2,18 +2,19 @@
 //!
 //! CI holds what the commands print on a lab, and the scenarios, against them. What never enters here: artifacts that are read back.
 
-use converger_core::apply::{End, OPERATION_SCHEMA, OUTCOME_SCHEMA, Release, Resolution};
+use converger_core::apply::{OPERATION_SCHEMA, OUTCOME_SCHEMA, OperationEnd, ReleaseCondition, Resolution};
 use converger_core::failure::TABLE as FAILURES;
-use converger_core::guest::Kind;
+use converger_core::guest::GuestKind;
 use converger_core::normalize::Field;
 use converger_core::refusal::TABLE as CODES;
 use serde_json::{Value as Json, json};
 
 use super::{
-    CHANGES, CLASSES, IMPACTS, RISKS, changed_field, digest, head, identity, list, object, or_null, refusal, refusals, text, vmid, words,
+    CHANGES, CLASSES, IMPACTS, RISKS, add_header, changed_field, digest, enumeration, identity, list, object, or_null, refusal, refusals,
+    text, vmid,
 };
 
-pub(super) fn moment() -> Json {
+pub(super) fn timestamp() -> Json {
     json!({ "type": "string", "pattern": "^\\d{4}-\\d{2}-\\d{2}T\\d{2}:\\d{2}:\\d{2}Z$" })
 }
 
@@ -26,7 +27,7 @@ pub(super) fn flag() -> Json {
 }
 
 fn kind() -> Json {
-    words(&Kind::WORDS)
+    enumeration(&GuestKind::WORDS)
 }
 
 /// What something rests on, by key.
@@ -40,8 +41,8 @@ pub(super) fn outcome() -> Json {
     object(
         &["end", "evidence", "observed", "schema"],
         json!({
-            "code": words(&codes), "end": words(&End::ALL.map(End::word)), "evidence": evidence(), "observed": evidence(),
-            "release": words(&Release::ALL.map(Release::word)), "schema": { "const": OUTCOME_SCHEMA },
+            "code": enumeration(&codes), "end": enumeration(&OperationEnd::ALL.map(OperationEnd::word)), "evidence": evidence(), "observed": evidence(),
+            "release": enumeration(&ReleaseCondition::ALL.map(ReleaseCondition::word)), "schema": { "const": OUTCOME_SCHEMA },
         }),
     )
 }
@@ -51,7 +52,7 @@ pub(super) fn result() -> Json {
     let step = object(
         &["began", "change", "ended", "kind", "name", "operation", "outcome", "recorded", "task", "vmid"],
         json!({
-            "began": or_null(moment()), "change": words(&CHANGES), "ended": or_null(moment()), "kind": kind(), "name": text(),
+            "began": or_null(timestamp()), "change": enumeration(&CHANGES), "ended": or_null(timestamp()), "kind": kind(), "name": text(),
             "operation": text(), "outcome": outcome(), "recorded": flag(), "task": or_null(text()), "vmid": vmid(),
         }),
     );
@@ -59,12 +60,12 @@ pub(super) fn result() -> Json {
         &["at_once", "end", "environment", "left_out", "plan", "recovered", "refused", "run", "schema", "steps"],
         json!({
             "at_once": object(&["overall", "per_node"], json!({ "overall": count(), "per_node": count() })),
-            "end": words(&End::ALL.map(End::word)), "environment": text(), "left_out": count(), "plan": digest(), "recovered": list(step.clone()),
+            "end": enumeration(&OperationEnd::ALL.map(OperationEnd::word)), "environment": text(), "left_out": count(), "plan": digest(), "recovered": list(step.clone()),
             "refused": list(object(&["guest", "refusal"], json!({ "guest": or_null(vmid()), "refusal": refusal() }))), "run": text(),
             "schema": { "const": "converger.result/1" }, "steps": list(step),
         }),
     );
-    head(&mut schema, "What became of every step of an apply (result.json)");
+    add_header(&mut schema, "What became of every step of an apply (result.json)");
     schema
 }
 
@@ -78,15 +79,15 @@ pub(super) fn operation() -> Json {
         &["guards", "kind", "name", "node", "vmid"],
         json!({ "guards": guards, "identity": identity(), "kind": kind(), "name": text(), "node": text(), "vmid": vmid() }),
     );
-    let source = object(&["kind"], json!({ "key": text(), "kind": words(&["convergent", "one-shot"]), "request": digest() }));
-    let fields = json!({ "type": "object", "propertyNames": words(&Field::WORDS), "additionalProperties": changed_field() });
-    let restart_to = json!({ "type": "object", "propertyNames": words(&Field::WORDS) });
+    let source = object(&["kind"], json!({ "key": text(), "kind": enumeration(&["convergent", "one-shot"]), "request": digest() }));
+    let fields = json!({ "type": "object", "propertyNames": enumeration(&Field::WORDS), "additionalProperties": changed_field() });
+    let restart_to = json!({ "type": "object", "propertyNames": enumeration(&Field::WORDS) });
     let step = object(
         &["change", "class", "from", "impact", "reason", "risk", "wait"],
         json!({
-            "change": words(&CHANGES), "class": words(&CLASSES), "fields": fields, "from": words(&["running", "stopped"]),
-            "impact": words(&IMPACTS), "reason": words(&["config-differs", "state-differs", "restart-for-config"]),
-            "restart_for": list(text()), "restart_to": restart_to, "risk": words(&RISKS), "timeout_secs": { "type": "integer", "minimum": 1 }, "wait": list(vmid()),
+            "change": enumeration(&CHANGES), "class": enumeration(&CLASSES), "fields": fields, "from": enumeration(&["running", "stopped"]),
+            "impact": enumeration(&IMPACTS), "reason": enumeration(&["config-differs", "state-differs", "restart-for-config"]),
+            "restart_for": list(text()), "restart_to": restart_to, "risk": enumeration(&RISKS), "timeout_secs": { "type": "integer", "minimum": 1 }, "wait": list(vmid()),
         }),
     );
     object(
@@ -100,18 +101,18 @@ pub(super) fn operation() -> Json {
 
 /// A line of `ops list --json`, and `ops show --json`.
 pub(super) fn history() -> Json {
-    let mut schema = history_row();
-    head(&mut schema, "An operation of the journal and what became of it (ops --json)");
+    let mut schema = history_object();
+    add_header(&mut schema, "An operation of the journal and what became of it (ops --json)");
     schema
 }
 
 /// The same as a part of something else.
-pub(super) fn history_row() -> Json {
+pub(super) fn history_object() -> Json {
     let task = object(&["at_ms", "id"], json!({ "at_ms": count(), "id": text() }));
     let ended = object(&["at_ms", "outcome"], json!({ "at_ms": count(), "outcome": outcome() }));
     let resolved = object(
         &["at_ms", "by", "reason", "resolution"],
-        json!({ "at_ms": count(), "by": text(), "reason": text(), "resolution": words(&Resolution::ALL.map(Resolution::word)) }),
+        json!({ "at_ms": count(), "by": text(), "reason": text(), "resolution": enumeration(&Resolution::ALL.map(Resolution::word)) }),
     );
     object(
         &["at_ms", "ended", "operation", "resolved", "schema", "sending", "task"],
@@ -124,29 +125,29 @@ pub(super) fn history_row() -> Json {
 }
 
 /// A line of `ops list --json` before those of operations.
-pub(super) fn said() -> Json {
+pub(super) fn hold_notice() -> Json {
     let by = object(&["at_ms", "who"], json!({ "at_ms": count(), "who": text() }));
     let mut schema = object(
         &["by", "guest", "reason", "said", "schema"],
         json!({
-            "by": or_null(by), "guest": or_null(vmid()), "reason": text(), "said": words(&["freeze", "hold"]),
+            "by": or_null(by), "guest": or_null(vmid()), "reason": text(), "said": enumeration(&["freeze", "hold"]),
             "schema": { "const": "converger.said/1" },
         }),
     );
-    head(&mut schema, "A freeze, or a hold of a guest, as long as it lasts (ops list --json)");
+    add_header(&mut schema, "A freeze, or a hold of a guest, as long as it lasts (ops list --json)");
     schema
 }
 
 /// A line of `doctor --json`.
-pub(super) fn doctor() -> Json {
-    let line = object(&["text", "where"], json!({ "text": text(), "where": words(&["node", "config", "here"]) }));
+pub(super) fn doctor_report() -> Json {
+    let line = object(&["text", "where"], json!({ "text": text(), "where": enumeration(&["node", "config", "here"]) }));
     let remedy = object(&["lines", "text"], json!({ "lines": list(line), "text": text() }));
     let finding = object(
         &["check", "found", "level"],
         json!({
             "about": text(), "check": { "type": "string", "pattern": "^[a-z0-9-]+$" },
-            "code": words(&FAILURES.each_ref().map(|entry| entry.word)), "found": text(),
-            "level": words(&["ok", "warn", "fail", "unknown", "unneeded"]), "part": words(&["apply", "request"]), "remedy": remedy.clone(),
+            "code": enumeration(&FAILURES.each_ref().map(|entry| entry.word)), "found": text(),
+            "level": enumeration(&["ok", "warn", "fail", "unknown", "unneeded"]), "part": enumeration(&["apply", "request"]), "remedy": remedy.clone(),
         }),
     );
     let summary = object(
@@ -157,18 +158,18 @@ pub(super) fn doctor() -> Json {
         "environment": text(), "findings": list(finding), "grant": remedy, "schema": { "const": "converger.doctor/1" }, "summary": summary,
     });
     let mut schema = object(&["environment", "findings", "schema", "summary"], members);
-    head(&mut schema, "What works in an environment and what does not (doctor --json)");
+    add_header(&mut schema, "What works in an environment and what does not (doctor --json)");
     schema
 }
 
 /// `pin --json`.
-pub(super) fn pin() -> Json {
+pub(super) fn pin_report() -> Json {
     let outcomes = ["pinned", "completed", "replaced", "unchanged", "unmarked", "refused"];
     let guest = object(
         &["absent", "kind", "name", "outcome", "vmid"],
         json!({
             "absent": list(text()), "differences": list(text()), "identity": identity(), "kind": kind(), "name": or_null(text()),
-            "outcome": words(&outcomes), "refusals": refusals(), "vmid": vmid(),
+            "outcome": enumeration(&outcomes), "refusals": refusals(), "vmid": vmid(),
         }),
     );
     let mut schema = object(
@@ -177,12 +178,12 @@ pub(super) fn pin() -> Json {
             "environment": text(), "guests": list(guest), "refusals": refusals(), "schema": { "const": "converger.pin/1" }, "written": flag(),
         }),
     );
-    head(&mut schema, "Which guests are pinned by their birth marks (pin --json)");
+    add_header(&mut schema, "Which guests are pinned by their birth marks (pin --json)");
     schema
 }
 
 /// `init --json`.
-pub(super) fn init() -> Json {
+pub(super) fn init_report() -> Json {
     let left_out = object(&["key", "why"], json!({ "key": text(), "why": text() }));
     let adopted = object(
         &["absent", "kind", "left_out", "name", "vmid"],
@@ -196,6 +197,6 @@ pub(super) fn init() -> Json {
             "environment": text(), "guests": guests, "refusals": refusals(), "schema": { "const": "converger.init/1" }, "text": or_null(text()),
         }),
     );
-    head(&mut schema, "Guests that are declared as they are (init --json)");
+    add_header(&mut schema, "Guests that are declared as they are (init --json)");
     schema
 }

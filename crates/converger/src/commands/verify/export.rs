@@ -6,76 +6,82 @@ use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use converger_core::apply::{History, OperationId, Record, RunId};
+use converger_core::apply::{JournalRecord, OperationHistory, OperationId, RunId};
 use converger_core::artifact::Digest;
-use converger_core::evidence::{Entry, Replay};
-use converger_core::failure::Code;
+use converger_core::evidence::{LedgerEntry, LedgerReplay};
+use converger_core::failure::FailureCode;
 
-use super::super::Stop;
+use super::super::CommandError;
 use super::super::ledger::broken;
-use super::{UNTRUSTED_KEY, directory, given, verifier};
-use crate::render::{self, styled};
-use crate::{files, screen};
+use super::{UNTRUSTED_KEY, export_files, parse_verifier, with_source_help};
+use crate::render::{self, apply_style};
+use crate::{files, line_wrap};
 
 /// An export whose signature, hashes and entries are whole.
-pub(in super::super) struct Export {
+pub(in super::super) struct VerifiedExport {
     path: PathBuf,
-    replay: Replay,
+    replay: LedgerReplay,
     /// Where each operation was begun.
-    begun: BTreeMap<OperationId, u64>,
+    started_at: BTreeMap<OperationId, u64>,
     /// What a person should know of it.
     note: Option<&'static str>,
 }
 
-impl Export {
+impl VerifiedExport {
     /// Checks an export with the key that was given, or with the one beside it. What is told of its entries counts once this ends well.
-    pub(in super::super) fn open(path: &Path, key: Option<&str>, mut told: impl FnMut(u64, Entry)) -> Result<Self, Stop> {
+    pub(in super::super) fn open(path: &Path, key: Option<&str>, mut told: impl FnMut(u64, LedgerEntry)) -> Result<Self, CommandError> {
         if !path.is_dir() {
-            let text = format!("{} is no directory, and an export is one", files::shown(path));
-            return Err(Stop::input(text).code(Code::FileUnreadable).help("`converger ledger export DIR` makes one where the ledger is"));
+            let text = format!("{} is no directory, and an export is one", files::display_path(path));
+            return Err(CommandError::input_error(text)
+                .with_code(FailureCode::FileUnreadable)
+                .with_help("`converger ledger export DIR` makes one where the ledger is"));
         }
-        let known = key.map(verifier).transpose()?;
+        let known = key.map(parse_verifier).transpose()?;
         let note = known.is_none().then_some(UNTRUSTED_KEY);
-        let key = known.map_or_else(|| directory::beside(path), Ok)?;
+        let key = known.map_or_else(|| export_files::key_beside_log(path), Ok)?;
         let mut begun = BTreeMap::new();
-        let (deep, _, _) = directory::log(path, &key, None, |index, entry| {
-            if let Entry::Record(Record::Intent { operation, .. }) = entry {
+        let (deep, _, _) = export_files::check_log(path, &key, None, |index, entry| {
+            if let LedgerEntry::Record(JournalRecord::Intent { operation, .. }) = entry {
                 begun.insert(operation.id.clone(), index);
             }
             told(index, entry.clone());
         })
-        .map_err(given)?;
-        directory::named(&deep, &key).map_err(given)?;
-        Ok(Self { path: path.to_owned(), replay: deep.into_replay(), begun, note })
+        .map_err(with_source_help)?;
+        export_files::check_key_recorded(&deep, &key).map_err(with_source_help)?;
+        Ok(Self { path: path.to_owned(), replay: deep.into_replay(), started_at: begun, note })
     }
 
     /// Tells a person what they should know of it.
-    pub(in super::super) fn tell_note(&self) {
+    pub(in super::super) fn print_note(&self) {
         if let Some(note) = self.note {
-            let _ = write!(anstream::stderr(), "{}", screen::err(&format!("{} {note}\n", styled(render::CYAN, "note:"))));
+            let _ =
+                write!(anstream::stderr(), "{}", line_wrap::wrap_for_stderr(&format!("{} {note}\n", apply_style(render::CYAN, "note:"))));
         }
     }
 
     /// What lies there under a digest: these bytes, or an error.
-    pub(in super::super) fn blob(&self, digest: Digest) -> Result<Option<Vec<u8>>, Stop> {
-        match directory::blob(&self.path, digest)? {
+    pub(in super::super) fn blob(&self, digest: Digest) -> Result<Option<Vec<u8>>, CommandError> {
+        match export_files::read_blob(&self.path, digest)? {
             Some(bytes) if Digest::of_bytes(&bytes) != digest => {
                 let found = Digest::of_bytes(&bytes);
-                Err(given(broken(format!("what entries name {digest} lies in {} with the digest {found}", files::shown(&self.path)))))
+                Err(with_source_help(broken(format!(
+                    "what entries name {digest} lies in {} with the digest {found}",
+                    files::display_path(&self.path)
+                ))))
             }
             kept => Ok(kept),
         }
     }
 
     /// The operations of a run, in their order.
-    pub(in super::super) fn operations(&self, run: &RunId) -> Vec<History> {
-        let mut own: Vec<&History> = self.replay.operations().values().filter(|history| history.operation.run == *run).collect();
-        own.sort_by_key(|history| self.begun.get(history.id()));
+    pub(in super::super) fn operations(&self, run: &RunId) -> Vec<OperationHistory> {
+        let mut own: Vec<&OperationHistory> = self.replay.operations().values().filter(|history| history.operation.run == *run).collect();
+        own.sort_by_key(|history| self.started_at.get(history.id()));
         own.into_iter().cloned().collect()
     }
 
     /// An operation, as its entries tell it.
-    pub(in super::super) fn operation(&self, id: &OperationId) -> Option<&History> {
+    pub(in super::super) fn operation(&self, id: &OperationId) -> Option<&OperationHistory> {
         self.replay.operations().get(id)
     }
 }

@@ -4,15 +4,15 @@
 use std::collections::BTreeSet;
 
 use converger_core::action::{Change, FieldChange};
-use converger_core::apply::{History, OperationId};
-use converger_lab::Truth;
+use converger_core::apply::{OperationHistory, OperationId};
+use converger_lab::GuestTruth;
 
-use super::super::stage::Snapshot;
-use super::{Case, Oracle, forbidden_keys, truth};
+use super::super::stage::TruthSnapshot;
+use super::{Oracle, OracleCase, forbidden_keys, truth};
 
 /// A request that changes something, taken apart.
 #[derive(Clone, Debug)]
-pub(crate) struct Mutation {
+pub(crate) struct ParsedMutation {
     pub(crate) node: String,
     pub(crate) kind: String,
     pub(crate) vmid: u32,
@@ -21,9 +21,9 @@ pub(crate) struct Mutation {
     pub(crate) form: Vec<(String, String)>,
 }
 
-impl Mutation {
+impl ParsedMutation {
     /// From the path and the form of a request; none: it is no request about a guest.
-    pub(crate) fn of(path: &str, form: &str) -> Option<Self> {
+    pub(crate) fn parse(path: &str, form: &str) -> Option<Self> {
         let segments: Vec<&str> = path.strip_prefix("/api2/extjs/nodes/")?.split('/').collect();
         let (node, kind, vmid, verb) = match segments.as_slice() {
             [node, kind, vmid, "status", verb] => (node, kind, vmid, verb),
@@ -31,14 +31,15 @@ impl Mutation {
             _ => return None,
         };
         let pairs = form.split('&').filter(|pair| !pair.is_empty());
-        let form =
-            pairs.map(|pair| pair.split_once('=').map_or((pair, ""), |pair| pair)).map(|(key, value)| (decoded(key), decoded(value)));
+        let form = pairs
+            .map(|pair| pair.split_once('=').map_or((pair, ""), |pair| pair))
+            .map(|(key, value)| (percent_decode(key), percent_decode(value)));
         let vmid = vmid.parse().ok()?;
         Some(Self { node: (*node).to_owned(), kind: (*kind).to_owned(), vmid, verb: (*verb).to_owned(), form: form.collect() })
     }
 
     /// Whether a key is taken out of the config.
-    fn takes_away(&self, key: &str) -> bool {
+    fn deletes_key(&self, key: &str) -> bool {
         self.value("delete").is_some_and(|keys| keys.split(',').any(|own| own == key))
     }
 
@@ -47,7 +48,7 @@ impl Mutation {
     }
 }
 
-fn decoded(text: &str) -> String {
+fn percent_decode(text: &str) -> String {
     let mut bytes = Vec::new();
     let mut rest = text.bytes();
     while let Some(byte) = rest.next() {
@@ -61,16 +62,23 @@ fn decoded(text: &str) -> String {
 impl Oracle {
     /// A change is about to reach Proxmox. `history` is what the journal has of it, `at_work` how many tasks of ours are under way on
     /// the guest.
-    pub(crate) fn sends(&mut self, id: &OperationId, sent: &Mutation, history: Option<&History>, at_work: usize, now_ms: u64) {
+    pub(crate) fn on_send(
+        &mut self,
+        id: &OperationId,
+        sent: &ParsedMutation,
+        history: Option<&OperationHistory>,
+        at_work: usize,
+        now_ms: u64,
+    ) {
         self.sends += 1;
         self.sent.insert((sent.kind.clone(), sent.verb.clone()));
         let life = self.life;
-        let Some(case) = self.cases.get_mut(id) else { return self.broken("S1", format!("{id} is nobody's")) };
+        let Some(case) = self.cases.get_mut(id) else { return self.report_violation("S1", format!("{id} is nobody's")) };
         case.sends += 1;
         (case.sent_ms, case.is_read) = (now_ms, false);
         case.sent_to.clone_from(&sent.node);
-        let key = case.key();
-        let mut found = case.recorded(sent, history);
+        let key = case.idempotency_key();
+        let mut found = case.check_recorded(sent, history);
         if case.sends > 1 {
             found = found.or(Some(("S2", "it is sent a second time".into())));
         }
@@ -83,35 +91,35 @@ impl Oracle {
         let found = found.or_else(|| (!is_declared).then(|| ("S22", "the guest is not declared".into())));
         let found = found.or_else(|| (!is_writable).then(|| ("S18", "the journal cannot be written".into())));
         let found = found.or_else(|| (at_work > 0).then(|| ("S3", "a task of ours is at work on the guest".into())));
-        let found = found.or_else(|| case.unread(sent)).or_else(|| case.unfit(sent));
-        let found = found.or_else(|| self.foreign_pending(id, sent)).or_else(|| self.unwanted(id, sent));
+        let found = found.or_else(|| case.check_readings(sent)).or_else(|| case.check_guest_state(sent));
+        let found = found.or_else(|| self.check_foreign_pending(id, sent)).or_else(|| self.check_values(id, sent));
         if let Some((rule, text)) = found {
-            self.broken(rule, format!("{id} {} {}: {text}", sent.verb, sent.vmid));
+            self.report_violation(rule, format!("{id} {} {}: {text}", sent.verb, sent.vmid));
         }
         if let Some(key) = key {
             let count = self.sent_under_key.entry(key.clone()).or_default();
             *count += 1;
             let count = *count;
-            self.demand(count <= 1, "G13", || format!("{id}: the request `{key}` runs a second time"));
+            self.require(count <= 1, "G13", || format!("{id}: the request `{key}` runs a second time"));
         }
-        self.measured(id, sent);
+        self.check_limits(id, sent);
     }
 
     /// Design 6.21: what waits for the next start with another value than the declared one is not applied by us, unless this write puts
     /// ours in its place.
-    fn foreign_pending(&self, id: &OperationId, sent: &Mutation) -> Found {
+    fn check_foreign_pending(&self, id: &OperationId, sent: &ParsedMutation) -> RuleBreach {
         let case = &self.cases[id];
         let config = case.config.as_ref()?.truth.as_ref()?;
         let wanted = self.wanted.get(&case.operation.guest.vmid.get());
         let declared = |key: &str| wanted.and_then(|wanted| wanted.config.get(key)).map(Option::as_deref);
-        let is_ours = |key: &str, value: Option<&str>| declared(key) == Some(value) || sent.value(key).is_some() || sent.takes_away(key);
+        let is_ours = |key: &str, value: Option<&str>| declared(key) == Some(value) || sent.value(key).is_some() || sent.deletes_key(key);
         let changed = config.pending.iter().find(|(key, value)| !is_ours(key, Some(value))).map(|(key, _)| key);
         let key = changed.or_else(|| config.pending_delete.iter().find(|key| !is_ours(key, None)))?;
         Some(("S12", format!("`{key}` waits and is not ours")))
     }
 
     /// The values that are written are those that are declared.
-    fn unwanted(&self, id: &OperationId, sent: &Mutation) -> Option<(&'static str, String)> {
+    fn check_values(&self, id: &OperationId, sent: &ParsedMutation) -> Option<(&'static str, String)> {
         let wanted = self.wanted.get(&self.cases[id].operation.guest.vmid.get())?;
         let keys = sent.form.iter().filter(|(key, _)| key != "digest");
         if sent.verb != "config" {
@@ -119,17 +127,17 @@ impl Oracle {
         }
         let declared = |key: &str| wanted.config.get(key).map(Option::as_deref);
         let written = keys.filter(|(key, _)| key != "delete").find(|(key, value)| declared(key) != Some(Some(value)));
-        let removed = wanted.config.keys().find(|key| sent.takes_away(key) && declared(key) != Some(None));
+        let removed = wanted.config.keys().find(|key| sent.deletes_key(key) && declared(key) != Some(None));
         written
             .map(|(key, value)| ("S1", format!("`{key}` is written as `{value}`, which nobody declared")))
             .or_else(|| removed.map(|key| ("S1", format!("`{key}` is taken away, which nobody declared"))))
     }
 }
 
-pub(super) type Found = Option<(&'static str, String)>;
+pub(super) type RuleBreach = Option<(&'static str, String)>;
 
 /// Every field is written or taken away as the journal has it, and nothing else is.
-fn writes_exactly(fields: &[FieldChange], sent: &Mutation) -> bool {
+fn writes_exactly(fields: &[FieldChange], sent: &ParsedMutation) -> bool {
     let taken_away: BTreeSet<&str> = sent.value("delete").into_iter().flat_map(|keys| keys.split(',')).collect();
     let written: BTreeSet<&str> =
         sent.form.iter().map(|(key, _)| key.as_str()).filter(|key| !matches!(*key, "digest" | "delete")).collect();
@@ -137,9 +145,9 @@ fn writes_exactly(fields: &[FieldChange], sent: &Mutation) -> bool {
     taken_away == of(true) && written == of(false)
 }
 
-impl Case {
+impl OracleCase {
     /// S1: the journal has an intent with the same id, target and parameters, and no end.
-    fn recorded(&self, sent: &Mutation, history: Option<&History>) -> Found {
+    fn check_recorded(&self, sent: &ParsedMutation, history: Option<&OperationHistory>) -> RuleBreach {
         let Some(history) = history else { return Some(("S1", "the journal has no intent of it".into())) };
         let operation = &history.operation;
         let is_target = operation.guest.vmid.get() == sent.vmid && operation.guest.kind.word() == sent.kind;
@@ -164,7 +172,7 @@ impl Case {
     }
 
     /// S4: cluster, run-state and config were read in this life, from the node that is asked, and the config last of all.
-    fn unread(&self, sent: &Mutation) -> Found {
+    fn check_readings(&self, sent: &ParsedMutation) -> RuleBreach {
         let (Some(cluster), Some(status), Some(config)) = (&self.cluster, &self.status, &self.config) else {
             return Some(("S4", "not everything was read before".into()));
         };
@@ -174,19 +182,19 @@ impl Case {
         if !cluster.quorate || !cluster.online {
             return Some(("S4", "the cluster had no quorum, or the node was not there".into()));
         }
-        let is_there = |snapshot: &Snapshot| snapshot.truth.as_ref().is_some_and(|truth| truth.node == sent.node);
+        let is_there = |snapshot: &TruthSnapshot| snapshot.truth.as_ref().is_some_and(|truth| truth.node == sent.node);
         (!is_there(status) || !is_there(config)).then(|| ("S4", format!("the guest was not read from {}", sent.node)))
     }
 
     /// As it was read, it was the guest that was planned on, in the state that was planned on, and in nobody else's hands.
-    fn unfit(&self, sent: &Mutation) -> Found {
+    fn check_guest_state(&self, sent: &ParsedMutation) -> RuleBreach {
         let status = self.status.as_ref()?.truth.as_ref()?;
         let config = self.config.as_ref()?.truth.as_ref()?;
         let step = &self.operation.step;
         if !truth::runs_as(status, step.from) {
             return Some(("S4", format!("it was {:?}, and not as planned", status.process)));
         }
-        let is_same = self.operation.guest.identity.as_ref().is_some_and(|identity| truth::is_same(config, identity));
+        let is_same = self.operation.guest.identity.as_ref().is_some_and(|identity| truth::has_identity(config, identity));
         if !is_same || config.name.as_deref() != Some(&*self.operation.guest.name) {
             return Some(("S6", "it is another guest than the planned one".into()));
         }
@@ -196,24 +204,25 @@ impl Case {
         if config.config.contains_key("lock") || status.config.contains_key("lock") {
             return Some(("S12", "it was locked".into()));
         }
-        self.owned(status, sent).or_else(|| self.protected(config, sent))
+        self.check_ha(status, sent).or_else(|| self.check_protection(config, sent))
     }
 
-    fn owned(&self, status: &Truth, sent: &Mutation) -> Found {
+    fn check_ha(&self, status: &GuestTruth, sent: &ParsedMutation) -> RuleBreach {
         let is_owned = status.ha.as_ref().is_some_and(|own| own.wanted != "ignored");
         (is_owned && sent.verb != "config").then(|| ("S12", "high availability owns it".into()))
     }
 
-    fn protected(&self, config: &Truth, sent: &Mutation) -> Found {
+    fn check_protection(&self, config: &GuestTruth, sent: &ParsedMutation) -> RuleBreach {
         let interrupts = matches!(sent.verb.as_str(), "stop" | "shutdown" | "reboot");
         if interrupts && truth::is_protected(config) {
             return Some(("S13", "it is protected".into()));
         }
-        if truth::tags(config).any(|tag| tag == "converger-hold") {
+        if truth::all_tags(config).any(|tag| tag == "converger-hold") {
             return Some(("S12", "a person holds it by its tag".into()));
         }
         let tags = (sent.verb == "config").then(|| sent.value("tags")).flatten();
-        let is_lost = tags.is_some_and(|tags| truth::tags(config).any(|tag| tag == "prod") && !tags.split(';').any(|tag| tag == "prod"));
+        let is_lost =
+            tags.is_some_and(|tags| truth::all_tags(config).any(|tag| tag == "prod") && !tags.split(';').any(|tag| tag == "prod"));
         is_lost.then(|| ("S13", "a protecting tag is taken away".into()))
     }
 }

@@ -1,40 +1,40 @@
 //! What a guest really is, held against what is wanted of it, in the raw texts of Proxmox.
 
 use converger_core::action::FieldChange;
-use converger_core::guest::{Identity, RunState};
-use converger_core::plan::Awaited;
-use converger_lab::{Kind, Truth};
+use converger_core::guest::{GuestIdentity, RunState};
+use converger_core::plan::RestartField;
+use converger_lab::{GuestTruth, LabGuestKind};
 
-use super::super::scene::Wanted;
+use super::super::setup::WantedGuest;
 
-pub(crate) fn runs_as(truth: &Truth, state: RunState) -> bool {
+pub(crate) fn runs_as(truth: &GuestTruth, state: RunState) -> bool {
     match state {
         // A container that is frozen still reads as running.
-        RunState::Running => truth.process.as_deref().is_some_and(|word| word == "running" || truth.kind == Kind::Lxc),
+        RunState::Running => truth.process.as_deref().is_some_and(|word| word == "running" || truth.kind == LabGuestKind::Lxc),
         RunState::Stopped => truth.process.is_none(),
     }
 }
 
 /// Whether each of these fields has what is wanted, in effect or waiting for the next start.
-pub(super) fn holds(truth: &Truth, wanted: &Wanted, fields: &[FieldChange]) -> bool {
-    let is = |key: &str| wanted.config.get(key).is_some_and(|raw| has(truth, key, raw.as_deref()));
+pub(super) fn has_fields(truth: &GuestTruth, wanted: &WantedGuest, fields: &[FieldChange]) -> bool {
+    let is = |key: &str| wanted.config.get(key).is_some_and(|raw| has_value(truth, key, raw.as_deref()));
     fields.iter().all(|change| is(change.field.word()))
 }
 
 /// Whether each of these fields has what is wanted in effect, and nothing else waits.
-pub(super) fn has_in_effect(truth: &Truth, wanted: &Wanted, fields: &[Awaited]) -> bool {
-    let is = |key: &str, raw: Option<&str>| has(truth, key, raw) && truth.config.get(key).map(|found| found.trim_end()) == raw;
+pub(super) fn has_in_effect(truth: &GuestTruth, wanted: &WantedGuest, fields: &[RestartField]) -> bool {
+    let is = |key: &str, raw: Option<&str>| has_value(truth, key, raw) && truth.config.get(key).map(|found| found.trim_end()) == raw;
     fields.iter().all(|awaited| wanted.config.get(awaited.field.word()).is_some_and(|raw| is(awaited.field.word(), raw.as_deref())))
 }
 
 /// Whether everything that is wanted is so, in effect or waiting for the next start.
-pub(crate) fn is_as_wanted(truth: &Truth, wanted: &Wanted) -> bool {
+pub(crate) fn is_as_wanted(truth: &GuestTruth, wanted: &WantedGuest) -> bool {
     let is_so = wanted.state.is_none_or(|state| runs_as(truth, state));
-    is_so && wanted.config.iter().all(|(key, raw)| has(truth, key, raw.as_deref()))
+    is_so && wanted.config.iter().all(|(key, raw)| has_value(truth, key, raw.as_deref()))
 }
 
 /// Whether a key has this text, or none, in effect or from the next start on.
-pub(super) fn has(truth: &Truth, key: &str, raw: Option<&str>) -> bool {
+pub(super) fn has_value(truth: &GuestTruth, key: &str, raw: Option<&str>) -> bool {
     if truth.pending_delete.iter().any(|own| own == key) {
         return raw.is_none();
     }
@@ -42,17 +42,17 @@ pub(super) fn has(truth: &Truth, key: &str, raw: Option<&str>) -> bool {
 }
 
 /// Whether this is the guest with these marks.
-pub(crate) fn is_same(truth: &Truth, identity: &Identity) -> bool {
+pub(crate) fn has_identity(truth: &GuestTruth, identity: &GuestIdentity) -> bool {
     let part = |key: &str, name: &str| {
         let text = truth.config.get(key)?;
         text.split(',').find_map(|part| part.strip_prefix(name).map(str::to_owned))
     };
     match identity {
-        Identity::Qemu { uuid, ctime } => {
+        GuestIdentity::Qemu { uuid, ctime } => {
             let found = part("smbios1", "uuid=").map(|uuid| uuid.to_ascii_lowercase());
             found.as_deref() == uuid.as_deref() && part("meta", "ctime=").and_then(|ctime| ctime.parse().ok()) == *ctime
         }
-        Identity::Lxc { rootfs, mac } => {
+        GuestIdentity::Lxc { rootfs, mac } => {
             let volume = truth.config.get("rootfs").and_then(|text| text.split(',').next()).map(str::to_owned);
             volume.as_deref() == rootfs.as_deref()
                 && part("net0", "hwaddr=").map(|mac| mac.to_ascii_uppercase()).as_deref() == mac.as_deref()
@@ -60,12 +60,12 @@ pub(crate) fn is_same(truth: &Truth, identity: &Identity) -> bool {
     }
 }
 
-pub(super) fn is_protected(truth: &Truth) -> bool {
+pub(super) fn is_protected(truth: &GuestTruth) -> bool {
     let is_named = truth.name.as_deref().is_some_and(|name| name.to_ascii_lowercase().starts_with("prod-"));
-    is_named || tags(truth).any(|tag| tag == "prod") || truth.config.get("protection").is_some_and(|value| value == "1")
+    is_named || all_tags(truth).any(|tag| tag == "prod") || truth.config.get("protection").is_some_and(|value| value == "1")
 }
 
-pub(super) fn tags(truth: &Truth) -> impl Iterator<Item = &str> {
+pub(super) fn all_tags(truth: &GuestTruth) -> impl Iterator<Item = &str> {
     let now = truth.config.get("tags").into_iter();
     now.chain(truth.pending.get("tags")).flat_map(|tags| tags.split([';', ',', ' ']))
 }

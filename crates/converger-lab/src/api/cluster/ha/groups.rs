@@ -4,10 +4,10 @@
 
 use serde_json::{Value, json};
 
-use super::{after_deletions, asked, typed};
-use crate::api::{Call, need_quorum};
-use crate::respond::{Data, Fail};
-use crate::sections::MODIFIED;
+use super::{after_deletions, parse_settings, settings_json};
+use crate::api::{ApiCall, require_quorum};
+use crate::response::{ApiData, ApiError};
+use crate::sections::MODIFIED_TEXT;
 use crate::world::World;
 
 const NUMBERS: &[&str] = &["nofailback", "restricted"];
@@ -15,75 +15,75 @@ const NUMBERS: &[&str] = &["nofailback", "restricted"];
 /// Parameters that are no settings.
 const NOT_KEYS: &[&str] = &["group", "type", "digest", "delete"];
 
-fn until_eight(world: &World, what: &str) -> Result<(), Fail> {
+fn check_groups_supported(world: &World, what: &str) -> Result<(), ApiError> {
     if world.flavour.major() < 9 {
         return Ok(());
     }
-    Err(Fail::died(format!("cannot {what}: ha groups have been migrated to rules")))
+    Err(ApiError::internal_error(format!("cannot {what}: ha groups have been migrated to rules")))
 }
 
-fn name(call: &Call) -> &str {
-    call.text("group").unwrap_or_default()
+fn group_name(call: &ApiCall) -> &str {
+    call.param("group").unwrap_or_default()
 }
 
-fn missing(name: &str) -> String {
+fn missing_group_text(name: &str) -> String {
     format!("no such ha group '{name}'")
 }
 
-fn entry(world: &World, name: &str) -> Option<Value> {
-    let mut fields = typed(world.ha.groups.get(name)?, NUMBERS);
+fn group_json(world: &World, name: &str) -> Option<Value> {
+    let mut fields = settings_json(world.ha.groups.get(name)?, NUMBERS);
     fields["group"] = json!(name);
     fields["type"] = json!("group");
     fields["digest"] = json!(world.ha.groups.digest());
     Some(fields)
 }
 
-pub(in crate::api::cluster) fn list(world: &mut World, _: &Call) -> Result<Data, Fail> {
-    until_eight(world, "index groups")?;
-    let entries: Vec<Value> = world.ha.groups.iter().filter_map(|(_, name, _)| entry(world, name)).collect();
+pub(in crate::api::cluster) fn list(world: &mut World, _: &ApiCall) -> Result<ApiData, ApiError> {
+    check_groups_supported(world, "index groups")?;
+    let entries: Vec<Value> = world.ha.groups.iter().filter_map(|(_, name, _)| group_json(world, name)).collect();
     Ok(json!(entries).into())
 }
 
-pub(in crate::api::cluster) fn read(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    until_eight(world, "read group")?;
-    entry(world, name(call)).map(Data::from).ok_or_else(|| Fail::died(missing(name(call))))
+pub(in crate::api::cluster) fn read(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
+    check_groups_supported(world, "read group")?;
+    group_json(world, group_name(call)).map(ApiData::from).ok_or_else(|| ApiError::internal_error(missing_group_text(group_name(call))))
 }
 
-pub(in crate::api::cluster) fn create(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    until_eight(world, "create group")?;
-    need_quorum(world, &call.node)?;
-    let name = name(call);
+pub(in crate::api::cluster) fn create(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
+    check_groups_supported(world, "create group")?;
+    require_quorum(world, &call.node)?;
+    let name = group_name(call);
     if world.ha.groups.get(name).is_some() {
-        return Err(Fail::died(format!("create ha group failed: ha group ID '{name}' already defined")));
+        return Err(ApiError::internal_error(format!("create ha group failed: ha group ID '{name}' already defined")));
     }
-    world.ha.groups.put(name, asked(call, NOT_KEYS));
-    Ok(Data::null())
+    world.ha.groups.put(name, parse_settings(call, NOT_KEYS));
+    Ok(ApiData::null())
 }
 
-pub(in crate::api::cluster) fn update(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    until_eight(world, "update group")?;
-    let failed = |why: String| Fail::died(format!("update ha group failed: {why}"));
-    need_quorum(world, &call.node)?;
-    if call.text("digest").is_some_and(|given| given != world.ha.groups.digest()) {
-        return Err(failed(MODIFIED.to_owned()));
+pub(in crate::api::cluster) fn update(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
+    check_groups_supported(world, "update group")?;
+    let failed = |why: String| ApiError::internal_error(format!("update ha group failed: {why}"));
+    require_quorum(world, &call.node)?;
+    if call.param("digest").is_some_and(|given| given != world.ha.groups.digest()) {
+        return Err(failed(MODIFIED_TEXT.to_owned()));
     }
-    let Some(settings) = world.ha.groups.get(name(call)) else { return Err(failed(missing(name(call)))) };
+    let Some(settings) = world.ha.groups.get(group_name(call)) else { return Err(failed(missing_group_text(group_name(call)))) };
     let mut settings = settings.clone();
-    settings.extend(asked(call, NOT_KEYS));
+    settings.extend(parse_settings(call, NOT_KEYS));
     let settings = after_deletions(call, settings, &["nodes"]).map_err(failed)?;
-    world.ha.groups.put(name(call), settings);
-    Ok(Data::null())
+    world.ha.groups.put(group_name(call), settings);
+    Ok(ApiData::null())
 }
 
 /// A group that somebody is in stays; one that is not there is no error.
-pub(in crate::api::cluster) fn delete(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    until_eight(world, "delete group")?;
-    need_quorum(world, &call.node)?;
-    let name = name(call);
+pub(in crate::api::cluster) fn delete(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
+    check_groups_supported(world, "delete group")?;
+    require_quorum(world, &call.node)?;
+    let name = group_name(call);
     let used = world.ha.iter().find(|(_, resource)| resource.settings.get("group").is_some_and(|group| group == name));
     if let Some((sid, _)) = used {
-        return Err(Fail::died(format!("delete ha group failed: ha group is used by service '{sid}'")));
+        return Err(ApiError::internal_error(format!("delete ha group failed: ha group is used by service '{sid}'")));
     }
     world.ha.groups.remove(name);
-    Ok(Data::null())
+    Ok(ApiData::null())
 }

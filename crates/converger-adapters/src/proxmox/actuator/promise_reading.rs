@@ -1,0 +1,181 @@
+//! What is read to tell whether a change kept its promise. Whether it did is judged in the core, over these readings.
+//!
+//! That a guest is gone is read as everywhere else (G2): its old node's word and a free id are not enough, because a guest may have moved and
+//! the list behind the ids can be empty in silence. Every node is asked, under quorum before and after.
+//!
+//! What never enters: sending a change, and how often to read.
+
+use converger_core::action::Change;
+use converger_core::apply::promise::{ObservedSnapshot, Promise, PromiseReading, SnapshotList};
+use converger_core::apply::{ClusterMembership, EnvFault, EnvFaultKind, EnvRequest, EnvResponse, GuestAddress};
+use converger_core::guest::{GuestKind, NodeName, Vmid};
+use converger_core::observe::ObservedNode;
+
+use super::{ProxmoxActuator, response};
+use crate::proxmox::client::ProxmoxTransport;
+use crate::proxmox::codec::{self, DiskKey, GuestPath, ProxmoxCommand, ProxmoxEvent, ProxmoxFailure, ProxmoxRead, ProxmoxWrite};
+use crate::proxmox::observe::UnknownReason;
+use crate::proxmox::observe::absence::{self, GuestSearch};
+
+impl ProxmoxWrite {
+    /// What this change promises where this was [read](Hand::read) before it was sent.
+    #[must_use]
+    pub fn promise(&self, before: &PromiseReading) -> Promise {
+        match self {
+            Self::Start(guest) => Promise::for_change(guest.kind, Change::Start),
+            Self::RebootQemu { timeout_secs, .. } => {
+                Promise::for_reboot(GuestKind::Qemu, Change::Reboot { timeout_secs: *timeout_secs }, before)
+            }
+            Self::Shutdown { guest, timeout_secs } => Promise::for_change(guest.kind, Change::Shutdown { timeout_secs: *timeout_secs }),
+            Self::Stop(guest) => Promise::for_change(guest.kind, Change::Stop),
+            Self::ConfigSet(set) => Promise::for_change(set.guest().kind, Change::ConfigSet(set.changes().into())),
+            Self::SnapshotCreate { name, .. } => Promise::for_snapshot(name.as_str(), before),
+            Self::SnapshotDelete { name, .. } => Promise::HasNoSnapshot(name.as_str().into()),
+            Self::SnapshotRollback { name, .. } => Promise::for_rollback(name.as_str(), before),
+            Self::Clone { name, .. } => Promise::for_copy(name, before),
+            Self::Migrate { target, mode, .. } => Promise::OnNode { node: target.clone(), state: mode.required_state() },
+            Self::Grow { size, .. } => Promise::DiskGrown { kib: size.kib() },
+            Self::Delete(_) => Promise::Gone,
+        }
+    }
+}
+
+pub(super) async fn read_for_promise<E: ProxmoxTransport>(hand: &ProxmoxActuator<E>, write: &ProxmoxWrite) -> PromiseReading {
+    let guest = write.guest();
+    match write {
+        ProxmoxWrite::Start(_) | ProxmoxWrite::RebootQemu { .. } | ProxmoxWrite::Shutdown { .. } | ProxmoxWrite::Stop(_) => {
+            read_status(hand, guest).await
+        }
+        ProxmoxWrite::ConfigSet(_) => read_config(hand, guest).await,
+        ProxmoxWrite::Grow { disk, .. } => read_disk(hand, guest, disk).await,
+        ProxmoxWrite::SnapshotCreate { .. } | ProxmoxWrite::SnapshotDelete { .. } | ProxmoxWrite::SnapshotRollback { .. } => {
+            read_snapshots(hand, guest).await
+        }
+        ProxmoxWrite::Clone { to, target, .. } => read_config(hand, clone_path(guest, *to, target.as_ref())).await,
+        ProxmoxWrite::Migrate { target, .. } => match read_status(hand, GuestPath { node: target.clone(), ..guest }).await {
+            PromiseReading::Live(live) => PromiseReading::OnNodeWithStatus(target.clone(), live),
+            other => other,
+        },
+        ProxmoxWrite::Delete(_) => match read_presence(hand, guest.clone()).await {
+            PromiseReading::GuestNotFound(_) => find_anywhere(hand, guest.vmid).await,
+            other => other,
+        },
+    }
+}
+
+fn clone_path(guest: GuestPath, to: Vmid, target: Option<&NodeName>) -> GuestPath {
+    GuestPath { node: target.cloned().unwrap_or(guest.node), kind: guest.kind, vmid: to }
+}
+
+/// The run-state, asked for as the engine asks for it.
+async fn read_status<E: ProxmoxTransport>(hand: &ProxmoxActuator<E>, guest: GuestPath) -> PromiseReading {
+    match hand.request(&EnvRequest::Status(guest_address(guest))).await {
+        EnvResponse::Status(live) => PromiseReading::Live(live),
+        other => unanswered_reading(other),
+    }
+}
+
+async fn read_presence<E: ProxmoxTransport>(hand: &ProxmoxActuator<E>, guest: GuestPath) -> PromiseReading {
+    let node = guest.node.clone();
+    match read_status(hand, guest).await {
+        PromiseReading::Live(_) => PromiseReading::OnNode(node),
+        other => other,
+    }
+}
+
+/// The config, asked for as the engine asks for it.
+async fn read_config<E: ProxmoxTransport>(hand: &ProxmoxActuator<E>, guest: GuestPath) -> PromiseReading {
+    match hand.request(&EnvRequest::Config(guest_address(guest))).await {
+        EnvResponse::Config(config) => PromiseReading::Config(config),
+        other => unanswered_reading(other),
+    }
+}
+
+fn guest_address(guest: GuestPath) -> GuestAddress {
+    GuestAddress { node: guest.node, kind: guest.kind, vmid: guest.vmid }
+}
+
+async fn read_disk<E: ProxmoxTransport>(hand: &ProxmoxActuator<E>, guest: GuestPath, disk: &DiskKey) -> PromiseReading {
+    match call_read(hand, ProxmoxRead::GuestPending(guest)).await {
+        Ok(ProxmoxEvent::Config(config)) => PromiseReading::Disk(config.disks.get(disk).map(|size| size.kib())),
+        other => failed_reading(other),
+    }
+}
+
+async fn read_snapshots<E: ProxmoxTransport>(hand: &ProxmoxActuator<E>, guest: GuestPath) -> PromiseReading {
+    match call_read(hand, ProxmoxRead::Snapshots(guest)).await {
+        Ok(ProxmoxEvent::Snapshots(found)) => {
+            let own = |snapshot: codec::ProxmoxSnapshot| ObservedSnapshot {
+                name: snapshot.name,
+                state: snapshot.state,
+                made_at: snapshot.made_at,
+            };
+            PromiseReading::Snapshots(SnapshotList { list: found.list.into_iter().map(own).collect(), current: found.parent })
+        }
+        other => failed_reading(other),
+    }
+}
+
+/// Where a guest is that is not where it was, or that it is nowhere.
+async fn find_anywhere<E: ProxmoxTransport>(hand: &ProxmoxActuator<E>, vmid: Vmid) -> PromiseReading {
+    let before = match require_quorum(hand).await {
+        Ok(membership) => membership,
+        Err(cause) => return PromiseReading::Unreadable(cause),
+    };
+    let nodes: Vec<ObservedNode> = before.nodes.iter().map(|(name, online)| ObservedNode { name: name.clone(), online: *online }).collect();
+    match absence::search_nodes(&hand.session, &nodes, vmid).await {
+        GuestSearch::On(node) => return PromiseReading::OnNode(node),
+        GuestSearch::Unproven(note) => {
+            return PromiseReading::Unreadable(EnvFault::new(EnvFaultKind::Other, note.reason.word(), &note.text));
+        }
+        GuestSearch::Nowhere => {}
+    }
+    match require_quorum(hand).await {
+        Ok(after) if after == before => PromiseReading::Absent,
+        Ok(_) => PromiseReading::Unreadable(EnvFault::new(
+            EnvFaultKind::Other,
+            UnknownReason::NotProven.word(),
+            "nodes joined or left while they were asked",
+        )),
+        Err(cause) => PromiseReading::Unreadable(cause),
+    }
+}
+
+async fn require_quorum<E: ProxmoxTransport>(hand: &ProxmoxActuator<E>) -> Result<ClusterMembership, EnvFault> {
+    match hand.request(&EnvRequest::Cluster).await {
+        EnvResponse::Cluster(membership) if membership.quorate => Ok(membership),
+        EnvResponse::Cluster(_) => {
+            let text = "the cluster has no quorum, so that nothing that it lacks is shown to be gone";
+            Err(EnvFault::new(EnvFaultKind::NotQuorate, UnknownReason::NotProven.word(), text))
+        }
+        other => Err(unread_fault(other)),
+    }
+}
+
+async fn call_read<E: ProxmoxTransport>(hand: &ProxmoxActuator<E>, read: ProxmoxRead) -> Result<ProxmoxEvent, ProxmoxFailure> {
+    hand.session.call(&ProxmoxCommand::Read(read)).await
+}
+
+/// What is known where a reading gave nothing.
+fn failed_reading(came: Result<ProxmoxEvent, ProxmoxFailure>) -> PromiseReading {
+    match came {
+        Err(failure) if failure.cause == codec::FailureCause::NoSuchGuest => PromiseReading::GuestNotFound(response::env_fault(&failure)),
+        Err(failure) => PromiseReading::Unreadable(response::unread_fault(&failure)),
+        Ok(other) => PromiseReading::Unreadable(response::unread_fault(&other.unexpected_failure())),
+    }
+}
+
+/// The same where the engine's own ask gave nothing.
+fn unanswered_reading(came: EnvResponse) -> PromiseReading {
+    match came {
+        EnvResponse::GuestNotFound(cause) => PromiseReading::GuestNotFound(cause),
+        other => PromiseReading::Unreadable(unread_fault(other)),
+    }
+}
+
+fn unread_fault(came: EnvResponse) -> EnvFault {
+    match came {
+        EnvResponse::Unreadable(cause) | EnvResponse::GuestNotFound(cause) => cause,
+        _ => EnvFault::new(EnvFaultKind::Other, UnknownReason::Malformed.word(), "the answer belongs to another question"),
+    }
+}

@@ -1,0 +1,92 @@
+//! The one command for each ask, or the answer to an ask that cannot be put into a request: then nothing is sent.
+
+use converger_core::action::{Change, FieldChange};
+use converger_core::apply::{ConfigRevision, EnvFault, EnvFaultKind, EnvRequest, EnvResponse, GuestAddress, SendResult, TaskId};
+use converger_core::guest::GuestKind;
+
+use super::revision;
+use crate::proxmox::codec::{ConfigSet, EscapedText, GuestPath, ProxmoxCommand, ProxmoxRead, ProxmoxWrite, UnwritableChange, Upid};
+
+/// The one command for an ask.
+///
+/// # Errors
+/// The answer to an ask that cannot be put into a request. Nothing is sent then.
+pub fn command_for(ask: &EnvRequest) -> Result<ProxmoxCommand, Box<EnvResponse>> {
+    match ask {
+        EnvRequest::Cluster => Ok(ProxmoxCommand::Read(ProxmoxRead::ClusterStatus)),
+        EnvRequest::Status(place) => Ok(ProxmoxCommand::Read(ProxmoxRead::GuestStatus(guest_path(place)))),
+        // `/pending` and not `/config`: it gives both the values in effect and what waits, as of one moment.
+        EnvRequest::Config(place) => Ok(ProxmoxCommand::Read(ProxmoxRead::GuestPending(guest_path(place)))),
+        EnvRequest::Locate(_) => Ok(ProxmoxCommand::Read(ProxmoxRead::Resources)),
+        EnvRequest::Send { address: place, change, revision } => write_command(place, change, revision.as_ref()).map(ProxmoxCommand::Write),
+        EnvRequest::Task(task) => task_status_read(task).map(ProxmoxCommand::Read),
+        // Without a time: what is at work leads the list, whatever the node's clock was when it began.
+        EnvRequest::Tasks { address: place, .. } => {
+            let (node, vmid) = (place.node.clone(), place.vmid);
+            Ok(ProxmoxCommand::Read(ProxmoxRead::Tasks { node, vmid }))
+        }
+    }
+}
+
+fn guest_path(place: &GuestAddress) -> GuestPath {
+    GuestPath { node: place.node.clone(), kind: place.kind, vmid: place.vmid }
+}
+
+fn task_status_read(task: &TaskId) -> Result<ProxmoxRead, Box<EnvResponse>> {
+    let unknown = || {
+        Box::new(EnvResponse::Unreadable(EnvFault::new(EnvFaultKind::Unsupported, "not-a-task", "this is not the id of a task of Proxmox")))
+    };
+    Upid::new(task.as_str()).map(ProxmoxRead::TaskStatus).ok_or_else(unknown)
+}
+
+fn write_command(place: &GuestAddress, change: &Change, revision: Option<&ConfigRevision>) -> Result<ProxmoxWrite, Box<EnvResponse>> {
+    let guest = guest_path(place);
+    match change {
+        Change::Start => Ok(ProxmoxWrite::Start(guest)),
+        Change::Shutdown { timeout_secs } => Ok(ProxmoxWrite::Shutdown { guest, timeout_secs: *timeout_secs }),
+        Change::Stop => Ok(ProxmoxWrite::Stop(guest)),
+        Change::Reboot { timeout_secs } if guest.kind == GuestKind::Qemu => {
+            Ok(ProxmoxWrite::RebootQemu { node: guest.node, vmid: guest.vmid, timeout_secs: *timeout_secs })
+        }
+        Change::Reboot { .. } => {
+            Err(unsupported_response("reboot-kills", "Proxmox's reboot of a container ends it by force after the timeout"))
+        }
+        Change::ConfigSet(fields) => config_set_command(guest, fields, revision).map(ProxmoxWrite::ConfigSet),
+    }
+}
+
+fn config_set_command(guest: GuestPath, fields: &[FieldChange], revision: Option<&ConfigRevision>) -> Result<ConfigSet, Box<EnvResponse>> {
+    let Some(basis) = revision.and_then(revision::parse_basis) else {
+        return Err(unsupported_response("no-digest", "there is no digest that the write could be bound to"));
+    };
+    ConfigSet::new(guest, fields, &basis).map_err(|unwritable| {
+        let trouble = match unwritable {
+            UnwritableChange::ForeignPending(_) | UnwritableChange::ReachesHost(_) | UnwritableChange::PendingDiffers(_) => {
+                EnvFaultKind::ConfigChanged
+            }
+            _ => EnvFaultKind::Unsupported,
+        };
+        Box::new(EnvResponse::Sent(SendResult::Rejected(EnvFault::new(trouble, "unwritable", &describe_unwritable(&unwritable)))))
+    })
+}
+
+/// Nothing was sent, because this program cannot.
+fn unsupported_response(word: &str, text: &str) -> Box<EnvResponse> {
+    Box::new(EnvResponse::Sent(SendResult::Rejected(EnvFault::new(EnvFaultKind::Unsupported, word, text))))
+}
+
+fn describe_unwritable(unwritable: &UnwritableChange) -> String {
+    match unwritable {
+        UnwritableChange::NotManaged(field) => format!("`{}` is not a field that is written for this kind of guest", field.word()),
+        UnwritableChange::NotAValue(field) => format!("the value of `{}` cannot be written", field.word()),
+        UnwritableChange::NotRemovable(field) => format!("`{}` cannot be removed", field.word()),
+        UnwritableChange::Nothing => "there is nothing to write".to_owned(),
+        UnwritableChange::ForeignPending(key) => {
+            format!("`{}` waits for the next start, and a write would try to apply it", EscapedText(key))
+        }
+        UnwritableChange::ReachesHost(key) => {
+            format!("`{}` waits for the next start and reaches the host; a write would try to apply it", EscapedText(key))
+        }
+        UnwritableChange::PendingDiffers(field) => format!("under `{}` waits for the next start what was not planned on", field.word()),
+    }
+}

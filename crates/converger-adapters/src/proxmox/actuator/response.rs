@@ -1,0 +1,278 @@
+//! What came back, in the words of the core. An answer that is not one to what was asked tells nothing: a reading is unread then, and
+//! a change may have run.
+
+use converger_core::action::Change;
+use converger_core::apply::{
+    ClusterMembership, EnvFault, EnvFaultKind, EnvRequest, EnvResponse, GuestAddress, LiveConfig, LiveStatus, ObservedTask, SendResult,
+    TaskId, TaskState,
+};
+use converger_core::guest::{GuestKind, Vmid};
+use converger_core::observe::{HaState, ObservedStatus};
+
+use super::{CallerIdentity, revision};
+use crate::proxmox::codec::{
+    self, AcceptedChange, ClusterStatus, Delivery, GuestConfig, GuestStatus, ListedTask, ProxmoxCommand, ProxmoxEvent, ProxmoxFailure,
+    ProxmoxRead, ResourceList, Upid,
+};
+use crate::proxmox::observe::{UnknownReason, fallback_name};
+
+/// What Proxmox lists of tasks where it is not asked for more.
+const TASKS_LISTED_MAX: usize = 50;
+
+/// A list and a clock may take so long together, and everything in the list is that much older by then.
+const SLOW_SECS: u64 = 120;
+
+/// What an answer means to who asked. `time` is what came of reading the [`clock_command`] that it calls for.
+#[must_use]
+pub fn interpret_response(
+    caller: &CallerIdentity,
+    ask: &EnvRequest,
+    came: Result<ProxmoxEvent, ProxmoxFailure>,
+    time: Option<Result<ProxmoxEvent, ProxmoxFailure>>,
+) -> EnvResponse {
+    let is_unheard = time.is_none() && clock_command(ask, &came).is_some();
+    match (ask, came) {
+        (EnvRequest::Tasks { .. }, Ok(_)) if is_unheard => unread_response(UnknownReason::NotProven, "the clock of the node was not read"),
+        (EnvRequest::Send { address: place, change, .. }, came) => EnvResponse::Sent(send_result(caller, place, change, came)),
+        (EnvRequest::Status(_) | EnvRequest::Config(_), Err(failure)) if failure.cause == codec::FailureCause::NoSuchGuest => {
+            EnvResponse::GuestNotFound(env_fault(&failure))
+        }
+        (EnvRequest::Task(_), Err(failure)) if failure.cause == codec::FailureCause::NoSuchTask => {
+            EnvResponse::Task(TaskState::Lost(env_fault(&failure)))
+        }
+        (_, Err(failure)) => EnvResponse::Unreadable(unread_fault(&failure)),
+        (EnvRequest::Cluster, Ok(ProxmoxEvent::Cluster(cluster))) => cluster_response(caller, cluster),
+        (EnvRequest::Status(_), Ok(ProxmoxEvent::GuestStatus(status))) => EnvResponse::Status(live_status(status)),
+        (EnvRequest::Config(place), Ok(ProxmoxEvent::Config(config))) => config_response(place, *config),
+        (EnvRequest::Locate(vmid), Ok(ProxmoxEvent::Resources(list))) => location_response(*vmid, &list),
+        (EnvRequest::Task(task), Ok(ProxmoxEvent::Task(state))) => EnvResponse::Task(convert_task_state(state, task_age_secs(task, time))),
+        (EnvRequest::Tasks { address: place, change, age_secs_max }, Ok(ProxmoxEvent::Tasks(tasks))) => match age_tasks(&tasks, time) {
+            Ok(aged) => tasks_response(caller, &aged, *age_secs_max, |upid| is_task_of_change(place, change, upid)),
+            Err(failure) => EnvResponse::Unreadable(unread_fault(&failure)),
+        },
+        (_, Ok(other)) => EnvResponse::Unreadable(unread_fault(&other.unexpected_failure())),
+    }
+}
+
+/// The clock that has to be read for an answer: that of the node that dated the tasks in it, where their age decides. The date of an answer is
+/// that of the node that it came over, which may be another one.
+#[must_use]
+pub fn clock_command(ask: &EnvRequest, came: &Result<ProxmoxEvent, ProxmoxFailure>) -> Option<ProxmoxCommand> {
+    let node = match (ask, came) {
+        (EnvRequest::Tasks { address: place, change, .. }, Ok(ProxmoxEvent::Tasks(tasks))) => {
+            let decides = |task: &ListedTask| task.end.is_some() && is_task_of_change(place, change, &task.upid);
+            (tasks.len() >= TASKS_LISTED_MAX || tasks.iter().any(decides)).then(|| place.node.clone())
+        }
+        // Of all that is sent, only a reboot leaves a guest that nothing else tells from one that was left alone.
+        (
+            EnvRequest::Task(task),
+            Ok(ProxmoxEvent::Task(codec::ProxmoxTaskState::Ended { .. } | codec::ProxmoxTaskState::Failed { .. })),
+        ) => Upid::new(task.as_str()).filter(|upid| upid.worker() == "qmreboot").map(|upid| upid.node().clone()),
+        _ => None,
+    };
+    node.map(|node| ProxmoxCommand::Read(ProxmoxRead::NodeTime(node)))
+}
+
+/// A failure in one word of the adapter and what it amounts to.
+pub(super) fn env_fault(failure: &ProxmoxFailure) -> EnvFault {
+    EnvFault::new(env_fault_kind(failure.cause), failure.cause.word(), &failure.to_string())
+}
+
+/// A reading that gave nothing, in the words that the observer uses too.
+pub(super) fn unread_fault(failure: &ProxmoxFailure) -> EnvFault {
+    EnvFault::new(env_fault_kind(failure.cause), UnknownReason::from_failure(failure).word(), &failure.to_string())
+}
+
+fn unread_response(reason: UnknownReason, text: &str) -> EnvResponse {
+    EnvResponse::Unreadable(EnvFault::new(EnvFaultKind::Other, reason.word(), text))
+}
+
+fn env_fault_kind(cause: codec::FailureCause) -> EnvFaultKind {
+    match cause {
+        codec::FailureCause::Changed => EnvFaultKind::ConfigChanged,
+        codec::FailureCause::Locked => EnvFaultKind::Locked,
+        codec::FailureCause::LockTimeout => EnvFaultKind::LockFile,
+        codec::FailureCause::Protected => EnvFaultKind::Protected,
+        codec::FailureCause::NoQuorum => EnvFaultKind::NotQuorate,
+        codec::FailureCause::NoSuchGuest => EnvFaultKind::GuestNotFound,
+        codec::FailureCause::Template => EnvFaultKind::Template,
+        codec::FailureCause::HaError => EnvFaultKind::HaOwned,
+        codec::FailureCause::ShutdownTimeout => EnvFaultKind::ShutdownTimeout,
+        codec::FailureCause::Busy => EnvFaultKind::Busy,
+        _ => EnvFaultKind::Other,
+    }
+}
+
+fn cluster_response(caller: &CallerIdentity, cluster: ClusterStatus) -> EnvResponse {
+    let found = cluster.effective_name();
+    if let Some(wanted) = caller.cluster.as_deref().filter(|wanted| *wanted != found) {
+        let text = format!("the cluster `{}` answered, not `{wanted}`", codec::EscapedText(found));
+        return EnvResponse::Unreadable(EnvFault::new(EnvFaultKind::Other, "other-cluster", &text));
+    }
+    if cluster.nodes.is_empty() {
+        return unread_response(UnknownReason::Malformed, "the answer names no node");
+    }
+    EnvResponse::Cluster(ClusterMembership { quorate: cluster.quorate, nodes: cluster.nodes })
+}
+
+fn live_status(status: GuestStatus) -> LiveStatus {
+    let word = status.word();
+    let ha = status.ha.map(|state| HaState { state });
+    LiveStatus { status: ObservedStatus::from_word(&word), word, lock: status.lock, ha, uptime_secs: status.uptime_secs }
+}
+
+fn config_response(place: &GuestAddress, config: GuestConfig) -> EnvResponse {
+    // Every release gives the digest among the rest; what has none is cut off, or is no config.
+    if config.digest.is_none() {
+        return unread_response(UnknownReason::Malformed, "the answer has no digest");
+    }
+    let revision = revision::revision_of(&config);
+    let values = match config.config {
+        Ok(values) => values,
+        Err(key) => {
+            return unread_response(
+                UnknownReason::NotUnderstood,
+                &format!("the value of `{}` is not understood", codec::EscapedText(&key)),
+            );
+        }
+    };
+    EnvResponse::Config(Box::new(LiveConfig {
+        name: config.name.unwrap_or_else(|| fallback_name(place.kind, place.vmid)),
+        identity: config.identity,
+        macs: config.macs,
+        values,
+        pending: config.pending,
+        tags: config.tags,
+        lock: config.lock,
+        template: config.template,
+        protection: config.protection,
+        revision,
+    }))
+}
+
+/// A list that has the guest twice was read while it moved.
+fn location_response(vmid: Vmid, list: &ResourceList) -> EnvResponse {
+    if let Some(field) = list.unusable.get(&vmid) {
+        return unread_response(UnknownReason::Malformed, &format!("the guest's row in the list of guests has no usable `{field}`"));
+    }
+    let mut own = list.rows.iter().filter(|row| row.vmid == vmid);
+    let first = own.next();
+    if own.next().is_some() {
+        return unread_response(UnknownReason::Moved, "the list has the guest twice");
+    }
+    EnvResponse::Located(first.map(|row| GuestAddress { node: row.node.clone(), kind: row.kind, vmid }))
+}
+
+fn send_result(caller: &CallerIdentity, place: &GuestAddress, change: &Change, came: Result<ProxmoxEvent, ProxmoxFailure>) -> SendResult {
+    match came {
+        Ok(ProxmoxEvent::Accepted(AcceptedChange::Task(upid))) => {
+            match task_id(&upid).filter(|_| is_ours(caller, &upid) && is_task_of_change(place, change, &upid)) {
+                Some(task) => SendResult::Task(task),
+                None => {
+                    unclear_send_result("other-task", &format!("the answer names the task {upid}, which is not the one that was asked for"))
+                }
+            }
+        }
+        Ok(ProxmoxEvent::Accepted(AcceptedChange::Done)) if worker_types(place.kind, change).is_empty() => SendResult::Done,
+        Ok(ProxmoxEvent::Accepted(AcceptedChange::Done)) => unclear_send_result("no-task", "the answer names no task"),
+        Ok(other) => unclear_send_result("malformed", &other.unexpected_failure().to_string()),
+        Err(failure) => match failure.delivery {
+            Delivery::Rejected => SendResult::Rejected(env_fault(&failure)),
+            Delivery::NotDelivered => SendResult::NotDelivered(env_fault(&failure)),
+            Delivery::MayHaveRun => SendResult::MaybeExecuted(env_fault(&failure)),
+        },
+    }
+}
+
+fn unclear_send_result(word: &str, text: &str) -> SendResult {
+    SendResult::MaybeExecuted(EnvFault::new(EnvFaultKind::Other, word, text))
+}
+
+fn task_id(upid: &Upid) -> Option<TaskId> {
+    TaskId::new(upid.as_str())
+}
+
+/// Whether a task is this change, on this guest, where it was sent.
+fn is_task_of_change(place: &GuestAddress, change: &Change, upid: &Upid) -> bool {
+    upid.node() == &place.node && upid.guest() == Some(place.vmid) && worker_types(place.kind, change).contains(&upid.worker())
+}
+
+fn is_ours(caller: &CallerIdentity, upid: &Upid) -> bool {
+    upid.user() == caller.token.as_str()
+}
+
+/// The types of the tasks that a change is carried out by; none where it is done before it is answered. What high availability owns
+/// is only handed to it.
+fn worker_types(kind: GuestKind, change: &Change) -> &'static [&'static str] {
+    match (kind, change) {
+        (GuestKind::Qemu, Change::Start) => &["qmstart", "hastart"],
+        (GuestKind::Qemu, Change::Shutdown { .. }) => &["qmshutdown", "hastop"],
+        (GuestKind::Qemu, Change::Stop) => &["qmstop", "hastop"],
+        (GuestKind::Qemu, Change::Reboot { .. }) => &["qmreboot"],
+        (GuestKind::Lxc, Change::Start) => &["vzstart", "hastart"],
+        (GuestKind::Lxc, Change::Shutdown { .. }) => &["vzshutdown", "hastop"],
+        (GuestKind::Lxc, Change::Stop) => &["vzstop", "hastop"],
+        // A container is never rebooted: nothing is sent for it.
+        (GuestKind::Lxc, Change::Reboot { .. }) | (_, Change::ConfigSet(_)) => &[],
+    }
+}
+
+/// How long ago a task was begun, where the clock of its node was heard.
+fn task_age_secs(task: &TaskId, time: Option<Result<ProxmoxEvent, ProxmoxFailure>>) -> Option<u64> {
+    let Some(Ok(ProxmoxEvent::NodeTime(now_secs))) = time else { return None };
+    Some(now_secs.saturating_sub(Upid::new(task.as_str())?.started_at()))
+}
+
+fn convert_task_state(state: codec::ProxmoxTaskState, age_secs: Option<u64>) -> TaskState {
+    match state {
+        codec::ProxmoxTaskState::Running => TaskState::Running,
+        codec::ProxmoxTaskState::Ended { warnings } => TaskState::Ended { warnings, age_secs },
+        codec::ProxmoxTaskState::Failed { cause: codec::FailureCause::TaskKilled, text } => {
+            TaskState::Lost(EnvFault::new(EnvFaultKind::Other, codec::FailureCause::TaskKilled.word(), &text))
+        }
+        codec::ProxmoxTaskState::Failed { cause, text } => {
+            TaskState::Failed { cause: EnvFault::new(env_fault_kind(cause), cause.word(), &text), age_secs }
+        }
+    }
+}
+
+/// A task, and how long ago it was begun where it has ended and that decides.
+struct AgedTask<'t> {
+    task: &'t ListedTask,
+    ended_age_secs: Option<u64>,
+}
+
+/// Tasks with their ages. A clock that was asked for and not heard leaves nothing that could be told from them.
+fn age_tasks(tasks: &[ListedTask], time: Option<Result<ProxmoxEvent, ProxmoxFailure>>) -> Result<Vec<AgedTask<'_>>, ProxmoxFailure> {
+    let now_secs = match time {
+        // Nothing of what has ended in the list decides anything.
+        None => 0,
+        Some(Ok(ProxmoxEvent::NodeTime(now_secs))) => now_secs,
+        Some(Ok(other)) => return Err(other.unexpected_failure()),
+        Some(Err(failure)) => return Err(failure),
+    };
+    let age_secs = |task: &ListedTask| task.end.is_some().then(|| now_secs.saturating_sub(task.upid.started_at()));
+    Ok(tasks.iter().map(|task| AgedTask { task, ended_age_secs: age_secs(task) }).collect())
+}
+
+impl AgedTask<'_> {
+    fn to_task_seen(&self, caller: &CallerIdentity) -> Option<ObservedTask> {
+        let upid = &self.task.upid;
+        Some(ObservedTask { task: task_id(upid)?, ended_age_secs: self.ended_age_secs, is_ours: is_ours(caller, upid) })
+    }
+}
+
+/// What runs is listed first, then what ended last: only a list that is full of younger tasks may lack ours.
+fn tasks_response(caller: &CallerIdentity, tasks: &[AgedTask<'_>], age_secs_max: u64, is_of_it: impl Fn(&Upid) -> bool) -> EnvResponse {
+    let can_count = |aged: &&AgedTask<'_>| aged.ended_age_secs.is_none_or(|age_secs| age_secs <= age_secs_max.saturating_add(SLOW_SECS));
+    if tasks.len() >= TASKS_LISTED_MAX && tasks.iter().filter(can_count).count() == tasks.len() {
+        return EnvResponse::Unreadable(EnvFault::new(
+            EnvFaultKind::Other,
+            "list-full",
+            "there are more tasks of this guest than are listed",
+        ));
+    }
+    EnvResponse::Tasks(
+        tasks.iter().filter(can_count).filter(|aged| is_of_it(&aged.task.upid)).filter_map(|aged| aged.to_task_seen(caller)).collect(),
+    )
+}

@@ -1,0 +1,208 @@
+//! Guests one by one: two at a time per node, each asked once. A node that cannot be reached is not asked again, nor is one that leaves
+//! several requests in a row without an answer; a guest that hangs says nothing about the others of its node.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::{Mutex, PoisonError};
+
+use converger_core::guest::{GuestIdentity, NodeName, Vmid};
+use converger_core::observe::ReadDetail;
+use futures_util::future::join_all;
+
+use super::rows::{GuestDetails, NodeStatus};
+use super::unknown_reason::{ReadingNote, UnknownReason};
+use crate::proxmox::client::{ProxmoxSession, ProxmoxTransport, REQUESTS_PER_NODE_MAX};
+use crate::proxmox::codec::{
+    FailureCause, GuestConfig, GuestPath, GuestStatus, IdAvailability, ProxmoxCommand, ProxmoxEvent, ProxmoxFailure, ProxmoxRead,
+};
+
+/// What came of reading a guest.
+pub(super) type DetailResult = Result<GuestDetails, ReadingNote>;
+
+/// So many requests in a row may go without an answer before a node that answered is asked for nothing more: one hung storage has several
+/// guests.
+const STALLS_MAX: usize = 4;
+
+/// Reads all of these; the nodes in `answering` have answered in this reading. The outcomes are by guest, so that the order in which answers came does not show.
+pub(super) async fn read_details<E: ProxmoxTransport>(
+    session: &ProxmoxSession<E>,
+    wanted: Vec<(GuestPath, ReadDetail)>,
+    answering: &BTreeSet<NodeName>,
+) -> BTreeMap<Vmid, DetailResult> {
+    let mut queues: BTreeMap<NodeName, VecDeque<(GuestPath, ReadDetail)>> = BTreeMap::new();
+    for (guest, detail) in wanted {
+        queues.entry(guest.node.clone()).or_default().push_back((guest, detail));
+    }
+    // A list came from such a node: that it does not answer at all cannot be said of it.
+    let lanes: Vec<NodeReads> = queues.into_iter().map(|(node, queue)| NodeReads::new(queue, answering.contains(&node))).collect();
+    // Counted before they are joined: few are then polled in place.
+    let workers: Vec<&NodeReads> = lanes.iter().flat_map(|lane| std::iter::repeat_n(lane, REQUESTS_PER_NODE_MAX)).collect();
+    join_all(workers.into_iter().map(|lane| read_node_guests(session, lane))).await;
+    lanes.into_iter().flat_map(NodeReads::into_outcomes).collect()
+}
+
+/// The guests of one node.
+struct NodeReads {
+    queue: Mutex<VecDeque<(GuestPath, ReadDetail)>>,
+    responses: Mutex<NodeResponses>,
+    outcomes: Mutex<BTreeMap<Vmid, DetailResult>>,
+}
+
+/// What came from a node so far.
+struct NodeResponses {
+    /// Something did.
+    answered: bool,
+    /// What was said when the node could not be reached.
+    unreached: Option<String>,
+    /// How many requests in a row went without an answer, and what was said of the first one.
+    stalls: usize,
+    stalled: Option<String>,
+}
+
+impl NodeReads {
+    fn new(queue: VecDeque<(GuestPath, ReadDetail)>, answered: bool) -> Self {
+        let heard = NodeResponses { answered, unreached: None, stalls: 0, stalled: None };
+        Self { queue: Mutex::new(queue), responses: Mutex::new(heard), outcomes: Mutex::default() }
+    }
+
+    fn next_guest(&self) -> Option<(GuestPath, ReadDetail)> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
+    }
+
+    fn with_responses<T>(&self, look: impl FnOnce(&mut NodeResponses) -> T) -> T {
+        look(&mut self.responses.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn record_answer(&self) {
+        self.with_responses(|heard| (heard.answered, heard.stalls) = (true, 0));
+    }
+
+    /// Whether who waited in vain asks for nothing more. Where nothing came from the node yet, the other of the two goes on if it is answered.
+    fn is_abandoned(&self) -> bool {
+        self.with_responses(|heard| heard.unreached.is_some() || heard.stalls >= if heard.answered { STALLS_MAX } else { 1 })
+    }
+
+    fn record_failure(&self, note: &ReadingNote) {
+        self.with_responses(|heard| match note.reason {
+            UnknownReason::NodeSilent => drop(heard.unreached.get_or_insert_with(|| note.text.clone())),
+            UnknownReason::NoAnswer => {
+                heard.stalls += 1;
+                heard.stalled.get_or_insert_with(|| note.text.clone());
+            }
+            // The node itself said so. That something is not permitted is said on the way to it.
+            UnknownReason::Gone | UnknownReason::Moved | UnknownReason::Unreadable => (heard.answered, heard.stalls) = (true, 0),
+            _ => {}
+        });
+    }
+
+    /// Where nothing came from the node, it is the node that does not answer, whichever guest was asked for.
+    fn into_outcomes(self) -> BTreeMap<Vmid, DetailResult> {
+        let heard = self.responses.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let mut outcomes = self.outcomes.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let unasked = self.queue.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let said = heard.stalled.clone().unwrap_or_default();
+        outcomes.extend(
+            unasked.iter().map(|(guest, _)| (guest.vmid, Err(ReadingNote::for_guest(guest.vmid, UnknownReason::NoAnswer, said.as_str())))),
+        );
+        let silent = heard.unreached.or(heard.stalled.filter(|_| !heard.answered));
+        for note in outcomes.values_mut().filter_map(|outcome| outcome.as_mut().err()) {
+            if let Some(said) = silent.as_ref().filter(|_| note.reason == UnknownReason::NoAnswer) {
+                *note = ReadingNote { reason: UnknownReason::NodeSilent, text: said.clone(), ..*note };
+            }
+        }
+        outcomes
+    }
+}
+
+async fn read_node_guests<E: ProxmoxTransport>(session: &ProxmoxSession<E>, lane: &NodeReads) {
+    while let Some((guest, detail)) = lane.next_guest() {
+        let vmid = guest.vmid;
+        let outcome = read_guest(session, lane, guest, detail).await.inspect_err(|note| lane.record_failure(note));
+        lane.outcomes.lock().unwrap_or_else(PoisonError::into_inner).insert(vmid, outcome);
+        if lane.is_abandoned() {
+            return;
+        }
+    }
+}
+
+async fn read_guest<E: ProxmoxTransport>(
+    session: &ProxmoxSession<E>,
+    lane: &NodeReads,
+    guest: GuestPath,
+    detail: ReadDetail,
+) -> DetailResult {
+    match read_config_and_status(session, lane, &guest, detail).await {
+        Ok(detailed) => Ok(detailed),
+        Err(failure) => Err(failure_note(session, &guest, failure).await),
+    }
+}
+
+/// A run-state does not say whose it is: it is read between two readings of the config, of which the second one counts. Who is there
+/// before and after it is there while it is told. A config alone is of one answer, and is read once.
+async fn read_config_and_status<E: ProxmoxTransport>(
+    session: &ProxmoxSession<E>,
+    lane: &NodeReads,
+    guest: &GuestPath,
+    detail: ReadDetail,
+) -> Result<GuestDetails, ProxmoxFailure> {
+    let first = read_config(session, guest.clone()).await.inspect(|_| lane.record_answer())?;
+    match detail {
+        ReadDetail::ConfigAndStatus => {
+            let status = read_status(session, guest.clone()).await.inspect(|_| lane.record_answer())?;
+            let config = read_config(session, guest.clone()).await.inspect(|_| lane.record_answer())?;
+            Ok(GuestDetails { status: Some(NodeStatus { is_of_same_guest: is_same_guest(&first, &config), status }), config })
+        }
+        ReadDetail::Config | ReadDetail::None => Ok(GuestDetails { config: first, status: None }),
+    }
+}
+
+/// Whether two readings of a config are of one guest: nothing changed, or the birth marks did not. Of a guest without marks that was
+/// changed nobody can say so, nor of a container by its root disk alone: the next one under its id has one of the same name.
+fn is_same_guest(before: &GuestConfig, after: &GuestConfig) -> bool {
+    let is_unchanged = before.digest.is_some() && before.digest == after.digest;
+    let is_marked = match &before.identity {
+        GuestIdentity::Qemu { uuid, ctime } => uuid.is_some() || ctime.is_some(),
+        GuestIdentity::Lxc { mac, .. } => mac.is_some(),
+    };
+    is_unchanged || before == after || is_marked && before.identity == after.identity
+}
+
+async fn read_status<E: ProxmoxTransport>(session: &ProxmoxSession<E>, guest: GuestPath) -> Result<GuestStatus, ProxmoxFailure> {
+    match session.call(&ProxmoxCommand::Read(ProxmoxRead::GuestStatus(guest))).await? {
+        ProxmoxEvent::GuestStatus(status) => Ok(status),
+        other => Err(other.unexpected_failure()),
+    }
+}
+
+/// `/pending` and not `/config`: it gives both the values in effect and what waits, as of one moment.
+async fn read_config<E: ProxmoxTransport>(session: &ProxmoxSession<E>, guest: GuestPath) -> Result<Box<GuestConfig>, ProxmoxFailure> {
+    match session.call(&ProxmoxCommand::Read(ProxmoxRead::GuestPending(guest))).await? {
+        ProxmoxEvent::Config(config) => Ok(config),
+        other => Err(other.unexpected_failure()),
+    }
+}
+
+/// Why a guest could not be read. "Not there" is said by a node for itself only: whether the id is free tells gone from moved.
+async fn failure_note<E: ProxmoxTransport>(session: &ProxmoxSession<E>, guest: &GuestPath, failure: ProxmoxFailure) -> ReadingNote {
+    let said = failure.without_endpoint_name(session.endpoint_name());
+    match UnknownReason::from_failure(&failure) {
+        _ if failure.cause == FailureCause::NoSuchGuest => {}
+        // It is said once for all guests of the node.
+        reason @ (UnknownReason::NodeSilent | UnknownReason::NoAnswer) => return ReadingNote::for_guest(guest.vmid, reason, said),
+        reason => return ReadingNote::for_guest(guest.vmid, reason, describe_failure(guest, &said)),
+    }
+    match session.call(&ProxmoxCommand::Read(ProxmoxRead::NextId(guest.vmid))).await {
+        Ok(ProxmoxEvent::NextId(IdAvailability::Free)) => {
+            ReadingNote::for_guest(guest.vmid, UnknownReason::Gone, describe_failure(guest, &said))
+        }
+        Ok(_) => ReadingNote::for_guest(guest.vmid, UnknownReason::Moved, describe_failure(guest, &said)),
+        // Neither gone nor moved is known.
+        Err(failure) => {
+            let and = format!("{said}, and whether its id is free: {}", failure.without_endpoint_name(session.endpoint_name()));
+            ReadingNote::for_guest(guest.vmid, UnknownReason::Unreadable, describe_failure(guest, &and))
+        }
+    }
+}
+
+fn describe_failure(guest: &GuestPath, said: &str) -> String {
+    format!("guest {} on node {}: {said}", guest.vmid, guest.node.as_str())
+}

@@ -1,0 +1,182 @@
+//! The lines that the doctor says are typed into the lab: after them what was missing is there, and nothing that was there is gone.
+
+use std::collections::BTreeSet;
+
+use converger_adapters::proxmox::doctor::{DoctorFinding, FindingLevel, PrivilegeUse};
+use converger_lab::{AclSpec, Flavour, WorldSpec};
+
+use crate::doctor_lab::{
+    DoctorLab, DoctorVisit, FLAVOURS, WORLD, examine_lab, lab_setting, only_finding, remedy_lines, setting_with_roles, visit_findings,
+};
+
+/// The words of a line, as a shell would see them.
+fn shell_words(line: &str) -> Vec<String> {
+    let mut words = vec![String::new()];
+    let mut quote = None;
+    for own in line.chars() {
+        match (quote, own) {
+            (None, '\'' | '"') => quote = Some(own),
+            (Some(open), _) if open == own => quote = None,
+            (None, ' ') => words.push(String::new()),
+            _ => words.last_mut().expect("a word").push(own),
+        }
+    }
+    words
+}
+
+/// Types a `pveum` line into a setting.
+fn apply_pveum_line(setting: &mut WorldSpec, line: &str) {
+    let words = shell_words(line);
+    let option = |name: &str| words.iter().position(|word| word == name).map(|index| words[index + 1].clone());
+    match words.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+        ["pveum", "role", verb @ ("add" | "modify"), role, ..] => {
+            assert_eq!(*verb == "add", !setting.roles.contains_key(*role), "{line}");
+            let own = setting.roles.entry((*role).to_owned()).or_default();
+            own.extend(option("--privs").expect("privileges").split(' ').map(str::to_owned));
+        }
+        ["pveum", "acl", "modify", path, ..] => {
+            for role in option("--roles").expect("roles").split(',') {
+                let here_only = option("--propagate").as_deref() == Some("0");
+                let (user, token) = (option("--users"), option("--tokens"));
+                setting.acl.push(AclSpec { path: (*path).to_owned(), role: role.to_owned(), user, group: None, token, here_only });
+            }
+        }
+        _ => panic!("not a line for pveum: {line}"),
+    }
+}
+
+fn apply_remedy(mut setting: WorldSpec, finding: &DoctorFinding) -> WorldSpec {
+    for line in remedy_lines(finding) {
+        apply_pveum_line(&mut setting, line);
+    }
+    setting
+}
+
+/// Checks that are ok.
+fn passed_checks(found: &[DoctorFinding]) -> BTreeSet<&'static str> {
+    found
+        .iter()
+        .filter(|finding| finding.level == FindingLevel::Ok && finding.check.starts_with("may-"))
+        .map(|finding| finding.check)
+        .collect()
+}
+
+/// Types what each finding about privileges says, one after the other, until all are ok; how many that took.
+fn apply_all_remedies(mut setting: WorldSpec, ask: &DoctorVisit, name: &str) -> usize {
+    let mut before = BTreeSet::new();
+    for round in 0..20 {
+        let found = visit_findings(&DoctorLab::new(&setting), ask);
+        let now = passed_checks(&found);
+        assert!(now.is_superset(&before), "{name}, round {round}: {:?} is gone", before.difference(&now));
+        let Some(open) = found.iter().find(|finding| finding.check.starts_with("may-") && finding.level != FindingLevel::Ok) else {
+            assert_eq!(now.len(), 14, "{name}: {now:?}");
+            return round;
+        };
+        assert!(open.level != FindingLevel::Unknown && !remedy_lines(open).is_empty(), "{name}: {open:#?}");
+        before = now;
+        setting = apply_remedy(setting, open);
+        let after = visit_findings(&DoctorLab::new(&setting), ask);
+        assert_eq!(only_finding(&after, open.check).level, FindingLevel::Ok, "{name}: {open:#?} {:#?}", only_finding(&after, open.check));
+    }
+    panic!("{name}: it never ends");
+}
+
+/// Beginnings from which a token can be brought to all privileges, each with what stands there already.
+fn initial_settings(flavour: Flavour) -> Vec<(&'static str, WorldSpec)> {
+    let nothing = lab_setting(flavour, WORLD);
+    let mut whole = nothing.clone();
+    whole.tokens.values_mut().for_each(|token| token.full = true);
+    let mut of_owner = nothing.clone();
+    apply_pveum_line(&mut of_owner, "pveum acl modify / --users svc@pve --roles Administrator");
+    let mut in_pool = setting_with_roles(flavour, &[("/", "PVEAuditor"), ("/pool/p", "PVEVMUser")]);
+    in_pool.pools = WorldSpec::from_yaml("pools: { p: { guests: [100] } }").expect("pools").pools;
+    let mut here_only = nothing.clone();
+    for own in ["--tokens svc@pve!probe", "--users svc@pve"] {
+        apply_pveum_line(&mut here_only, &format!("pveum acl modify / {own} --roles PVEAdmin --propagate 0"));
+    }
+    vec![
+        ("nothing", nothing),
+        ("without separation", whole),
+        ("the user has everything", of_owner),
+        ("auditor at the root", setting_with_roles(flavour, &[("/", "PVEAuditor")])),
+        ("entries on /vms", setting_with_roles(flavour, &[("/", "PVEAuditor"), ("/vms", "PVEVMUser")])),
+        ("entries on a guest", setting_with_roles(flavour, &[("/", "PVEAuditor"), ("/vms/100", "PVEVMUser")])),
+        ("less on a guest", setting_with_roles(flavour, &[("/", "PVEAuditor"), ("/vms/100", "PVETemplateUser")])),
+        ("a pool", in_pool),
+        ("not spread", here_only),
+    ]
+}
+
+#[test]
+fn remedy_lines_grant_the_rest_and_revoke_nothing() {
+    for flavour in FLAVOURS {
+        for (name, setting) in initial_settings(flavour) {
+            let rounds = apply_all_remedies(setting, &DoctorVisit::default(), &format!("{flavour:?} {name}"));
+            // Starting and stopping need the same, options come with the order of starts or before it, and so does space.
+            assert!((1..=13).contains(&rounds), "{flavour:?} {name}: {rounds}");
+        }
+    }
+}
+
+/// Everything that plans can come to need is there after one block was pasted, and nothing that they cannot.
+#[test]
+fn one_block_grants_all_that_plans_need_and_no_more() {
+    let only = "  - { vmid: 100, kind: qemu, name: web, state: running, config: { cores: 2 } }";
+    for (flavour, declared) in FLAVOURS.into_iter().flat_map(|flavour| [None, Some(only)].map(|declared| (flavour, declared))) {
+        for (name, mut setting) in initial_settings(flavour) {
+            let ask = DoctorVisit { declared, ..DoctorVisit::default() };
+            let before = examine_lab(&DoctorLab::new(&setting), &ask);
+            let open = before.findings.iter().any(|own| own.part == Some(PrivilegeUse::Apply) && own.level != FindingLevel::Ok);
+            assert_eq!(before.grant.is_some(), open, "{flavour:?} {name}");
+            let lines: Vec<String> = before.grant.iter().flat_map(|grant| &grant.lines).map(|line| line.text.clone()).collect();
+            lines.iter().for_each(|line| apply_pveum_line(&mut setting, line));
+            let after = examine_lab(&DoctorLab::new(&setting), &ask);
+            let open: Vec<&DoctorFinding> =
+                after.findings.iter().filter(|own| own.part == Some(PrivilegeUse::Apply) && own.level != FindingLevel::Ok).collect();
+            assert!(open.is_empty() && after.grant.is_none(), "{flavour:?} {name}: {open:#?} after {lines:#?}");
+            let is_planned =
+                |line: &&String| !["Snapshot", "Rollback", "Clone", "Migrate", "Grow", "Delete"].iter().any(|verb| line.contains(verb));
+            assert!(lines.iter().all(|line| is_planned(&line)), "{flavour:?} {name}: {lines:#?}");
+            let is_narrow = |line: &&String| !["Memory", "Options", "Startup", "Boot"].iter().any(|verb| line.contains(verb));
+            assert!(declared.is_none() || lines.iter().all(|line| is_narrow(&line)), "{flavour:?} {name}: {lines:#?}");
+        }
+    }
+}
+
+#[test]
+fn remedy_lines_work_without_a_scope() {
+    for (name, setting) in initial_settings(Flavour::V9) {
+        let rounds = apply_all_remedies(setting, &DoctorVisit { scope: None, ..DoctorVisit::default() }, name);
+        assert!((1..=13).contains(&rounds), "{name}: {rounds}");
+    }
+}
+
+#[test]
+fn remedy_lines_grant_no_more_than_needed() {
+    let mut setting = lab_setting(Flavour::V9, WORLD);
+    let found = visit_findings(&DoctorLab::new(&setting), &DoctorVisit::default());
+    setting = apply_remedy(setting, only_finding(&found, "may-read"));
+    assert_eq!(setting.roles.get("ConvergerRead").map(Vec::as_slice), Some(["Sys.Audit".to_owned(), "VM.Audit".to_owned()].as_slice()));
+    let found = visit_findings(&DoctorLab::new(&setting), &DoctorVisit::default());
+    assert_eq!(passed_checks(&found), BTreeSet::from(["may-read"]), "reading is all that reading gives");
+    setting = apply_remedy(setting, only_finding(&found, "may-set-startup"));
+    let startup: Vec<(&str, bool)> =
+        setting.acl.iter().filter(|entry| entry.role == "ConvergerStartup").map(|entry| (entry.path.as_str(), entry.here_only)).collect();
+    assert_eq!(startup, [("/", true), ("/", true)], "Sys.Modify is had on / and nowhere else");
+}
+
+#[test]
+fn completes_or_reuses_an_existing_role() {
+    let mut setting = lab_setting(Flavour::V8, WORLD);
+    setting.roles.insert("ConvergerRead".into(), vec!["VM.Audit".into()]);
+    let found = visit_findings(&DoctorLab::new(&setting), &DoctorVisit::default());
+    assert_eq!(
+        remedy_lines(only_finding(&found, "may-read"))[0],
+        "pveum role modify ConvergerRead --append 1 --privs \"Sys.Audit VM.Audit\""
+    );
+    setting.roles.insert("ConvergerRead".into(), vec!["VM.Audit".into(), "Sys.Audit".into(), "Pool.Audit".into()]);
+    let found = visit_findings(&DoctorLab::new(&setting), &DoctorVisit::default());
+    let expected =
+        ["pveum acl modify / --tokens 'svc@pve!probe' --roles ConvergerRead", "pveum acl modify / --users 'svc@pve' --roles ConvergerRead"];
+    assert_eq!(remedy_lines(only_finding(&found, "may-read")), expected);
+}

@@ -1,0 +1,469 @@
+//! The hand against the lab, in each release: every ask is taken, every change does what it says, and what the world knows to be true
+//! agrees with what the hand tells.
+
+use converger_adapters::proxmox::actuator::{CallerIdentity, clock_command, command_for, interpret_response};
+use converger_adapters::proxmox::client::TokenId;
+use converger_adapters::proxmox::codec::{self, ProxmoxCommand, ProxmoxFailure};
+use converger_core::action::{Change, FieldChange};
+use converger_core::apply::{EnvFaultKind, EnvRequest, EnvResponse, GuestAddress, LiveConfig, LiveStatus, SendResult, TaskId, TaskState};
+use converger_core::guest::{GuestKind, NodeName, RunState, Vmid};
+use converger_core::normalize::{ChangeEffect, Field, FieldValue};
+use converger_core::observe::ObservedStatus;
+use converger_lab::{Flavour, LabRequest, RequestFault, ResponseFault, TaskFault, TaskFaultEffect, World, WorldEvent, WorldSpec};
+
+use crate::wire;
+
+const TOKEN: &str = "root@pam!bot";
+
+const WORLD: &str = "
+cluster: lab
+nodes: { pve1: {}, pve2: {}, pve3: {} }
+tokens: { 'root@pam!bot': { secret: s3cret, full: true }, 'root@pam!other': { secret: s3cret, full: true } }
+guests:
+  - { vmid: 100, kind: qemu, node: pve1, name: web, state: stopped, config: { cores: 2, agent: '1,type=isa' } }
+  - { vmid: 101, kind: lxc, node: pve2, name: dns, state: stopped, config: { cores: 2 } }
+  - { vmid: 102, kind: qemu, node: pve1, name: owned, state: stopped }
+  - { vmid: 103, kind: qemu, node: pve2, name: far, state: stopped }
+  - { vmid: 104, kind: qemu, node: pve2, name: deaf, state: running, uptime_s: 1000, deaf: true }
+ha: { 'vm:102': { state: stopped } }
+";
+
+/// A world, its clock, and how many requests came to it.
+struct ActuatorLab {
+    world: World,
+    now_ms: u64,
+    request_count: usize,
+}
+
+impl ActuatorLab {
+    fn new(flavour: Flavour) -> Self {
+        let mut setting = WorldSpec::from_yaml(WORLD).expect("a setting");
+        setting.flavour = flavour;
+        Self { world: World::new(&setting).expect("a world"), now_ms: setting.start_ms + 60_000, request_count: 0 }
+    }
+
+    /// One ask over the very code that the program uses, without sockets.
+    fn request(&mut self, ask: &EnvRequest) -> EnvResponse {
+        let caller = CallerIdentity { token: TokenId::new(TOKEN).expect("a token"), cluster: Some("lab".into()) };
+        match command_for(ask) {
+            Ok(command) => {
+                let came = self.call_command(&command);
+                let time = clock_command(ask, &came).map(|command| self.call_command(&command));
+                interpret_response(&caller, ask, came, time)
+            }
+            Err(unsent) => *unsent,
+        }
+    }
+
+    fn call_command(&mut self, command: &ProxmoxCommand) -> Result<codec::ProxmoxEvent, ProxmoxFailure> {
+        let sent = codec::encode(command);
+        let request = wire::build_request(wire::request_template(&format!("{TOKEN}=s3cret")), &sent);
+        self.request_count += 1;
+        let answer = self.world.answer_at(self.now_ms, "pve1", &request);
+        wire::verify_exchange(self.world.flavour(), &request, &answer);
+        self.advance_time(answer.delay_ms.min(wire::deadline_ms()));
+        codec::decode(command, &wire::receive_response("pve1:8006", &sent, answer, wire::deadline_ms())?)
+    }
+
+    fn advance_time(&mut self, ms: u64) {
+        self.now_ms += ms;
+        self.world.advance_to(self.now_ms);
+    }
+
+    fn live_status(&mut self, place: &GuestAddress) -> LiveStatus {
+        match self.request(&EnvRequest::Status(place.clone())) {
+            EnvResponse::Status(live) => live,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn live_config(&mut self, place: &GuestAddress) -> LiveConfig {
+        match self.request(&EnvRequest::Config(place.clone())) {
+            EnvResponse::Config(config) => *config,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn send_change(&mut self, place: &GuestAddress, change: Change) -> SendResult {
+        let revision = self.live_config(place).revision;
+        let ask = EnvRequest::Send { address: place.clone(), change, revision };
+        let before = self.request_count;
+        let EnvResponse::Sent(sent) = self.request(&ask) else { panic!("an answer to a change") };
+        assert_eq!(self.request_count, before + 1, "one ask is one request");
+        sent
+    }
+
+    /// Sends, and waits until the task has ended.
+    fn send_and_wait(&mut self, place: &GuestAddress, change: Change) -> TaskState {
+        match self.send_change(place, change) {
+            SendResult::Task(task) => self.wait_for_task(&task),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn wait_for_task(&mut self, task: &TaskId) -> TaskState {
+        for _ in 0..100 {
+            match self.request(&EnvRequest::Task(task.clone())) {
+                EnvResponse::Task(TaskState::Running) => self.advance_time(1_000),
+                // How old it is depends on how long it took; the next test looks at that.
+                EnvResponse::Task(TaskState::Ended { warnings, .. }) => return TaskState::Ended { warnings, age_secs: None },
+                EnvResponse::Task(state) => return state,
+                other => panic!("{other:?}"),
+            }
+        }
+        panic!("the task does not end");
+    }
+
+    fn own_tasks(&mut self, place: &GuestAddress, change: Change) -> Vec<TaskId> {
+        self.own_tasks_since(place, change, u64::MAX)
+    }
+
+    fn own_tasks_since(&mut self, place: &GuestAddress, change: Change, age_secs_max: u64) -> Vec<TaskId> {
+        match self.request(&EnvRequest::Tasks { address: place.clone(), change, age_secs_max }) {
+            EnvResponse::Tasks(seen) => seen.into_iter().filter(|seen| seen.is_ours).map(|seen| seen.task).collect(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn is_running(&self, place: &GuestAddress) -> bool {
+        self.world.guest_truth(place.vmid.get()).expect("a guest").process.is_some()
+    }
+}
+
+fn set_cores(after: u32) -> Change {
+    let (before, after) = (Some(FieldValue::Count(2)), Some(FieldValue::Count(after)));
+    Change::ConfigSet(Box::new([FieldChange { field: Field::Cores, before, after, pending: None, effect: ChangeEffect::Live }]))
+}
+
+fn address_on(node: &str, kind: GuestKind, vmid: u64) -> GuestAddress {
+    GuestAddress { node: NodeName::new(node).expect("a node"), kind, vmid: Vmid::new(vmid).expect("an id") }
+}
+
+fn web_address() -> GuestAddress {
+    address_on("pve1", GuestKind::Qemu, 100)
+}
+
+fn dns_address() -> GuestAddress {
+    address_on("pve2", GuestKind::Lxc, 101)
+}
+
+const FLAVOURS: [Flavour; 3] = [Flavour::V7, Flavour::V8, Flavour::V9];
+
+const ENDED_WELL: TaskState = TaskState::Ended { warnings: 0, age_secs: None };
+
+/// By the clock of its own node, whatever those of the entry and of this machine say: a guest that has been up for less was started by it or
+/// since.
+#[test]
+fn task_age_uses_the_clock_of_its_node() {
+    for flavour in FLAVOURS {
+        for off_s in [-7_200, -40, 0, 40, 7_200] {
+            let mut lab = ActuatorLab::new(flavour);
+            lab.world.apply_event(lab.now_ms, WorldEvent::NodeClockJump("pve2".into(), off_s));
+            let place = address_on("pve2", GuestKind::Qemu, 103);
+            assert_eq!(lab.send_and_wait(&place, Change::Start), ENDED_WELL);
+            let SendResult::Task(task) = lab.send_change(&place, Change::Reboot { timeout_secs: 30 }) else { panic!("a task") };
+            assert_eq!(lab.wait_for_task(&task), ENDED_WELL);
+            lab.advance_time(100_000);
+            let EnvResponse::Task(TaskState::Ended { age_secs: Some(age_secs), .. }) = lab.request(&EnvRequest::Task(task)) else {
+                panic!("it has ended")
+            };
+            assert!((100..=115).contains(&age_secs), "{flavour:?} {off_s}: {age_secs} s");
+        }
+    }
+}
+
+/// Also one that failed: a reboot that timed out is told from one that came later by that.
+#[test]
+fn a_reboot_that_failed_is_as_old_as_it_is_on_its_own_node() {
+    for flavour in FLAVOURS {
+        let mut lab = ActuatorLab::new(flavour);
+        let place = address_on("pve2", GuestKind::Qemu, 104);
+        let SendResult::Task(task) = lab.send_change(&place, Change::Reboot { timeout_secs: 5 }) else { panic!("a task") };
+        lab.advance_time(60_000);
+        let EnvResponse::Task(TaskState::Failed { cause, age_secs }) = lab.request(&EnvRequest::Task(task)) else { panic!("it failed") };
+        assert_eq!((cause.kind, age_secs), (EnvFaultKind::ShutdownTimeout, Some(60)), "{flavour:?}");
+    }
+}
+
+/// The node starts a rebooted guest itself: that task is found although it is not ours, and says why the guest is down.
+#[test]
+fn the_start_that_failed_after_a_reboot_is_found_with_what_it_said() {
+    for flavour in FLAVOURS {
+        let mut lab = ActuatorLab::new(flavour);
+        assert_eq!(lab.send_and_wait(&web_address(), Change::Start), ENDED_WELL);
+        assert_eq!(lab.send_change(&web_address(), set_cores(9)), SendResult::Done, "nobody counts processors at a write");
+        assert_eq!(lab.send_and_wait(&web_address(), Change::Reboot { timeout_secs: 30 }), ENDED_WELL);
+        lab.advance_time(5_000);
+        assert!(!lab.is_running(&web_address()), "{flavour:?}");
+        let EnvResponse::Tasks(mut seen) =
+            lab.request(&EnvRequest::Tasks { address: web_address(), change: Change::Start, age_secs_max: 60 })
+        else {
+            panic!("a list")
+        };
+        seen.retain(|seen| !seen.is_ours);
+        let [start] = &seen[..] else { panic!("{flavour:?}: {seen:?}") };
+        assert!(start.ended_age_secs.is_some_and(|age_secs| age_secs <= 6), "{flavour:?}: {start:?}");
+        let EnvResponse::Task(TaskState::Failed { cause, .. }) = lab.request(&EnvRequest::Task(start.task.clone())) else {
+            panic!("{flavour:?}: it failed")
+        };
+        assert_eq!(&*cause.text, "MAX 8 vcpus allowed per VM on this node");
+    }
+}
+
+/// A lost answer's task on a node whose clock is off is as young as it is, and an older one of ours is no younger for it.
+#[test]
+fn wrong_node_clock_hides_no_task_and_rejuvenates_none() {
+    for flavour in FLAVOURS {
+        for off_s in [-40, 40] {
+            let mut lab = ActuatorLab::new(flavour);
+            lab.world.apply_event(lab.now_ms, WorldEvent::NodeClockJump("pve2".into(), off_s));
+            assert_eq!(
+                (lab.send_and_wait(&dns_address(), Change::Start), lab.send_and_wait(&dns_address(), Change::Stop)),
+                (ENDED_WELL, ENDED_WELL)
+            );
+            lab.advance_time(30_000);
+            lab.world.add_task_fault(TaskFault { effect: Some(TaskFaultEffect::Fail("no".into())), ..TaskFault::default() });
+            lab.world.add_request_fault(RequestFault {
+                method: Some("POST".into()),
+                fault: Some(ResponseFault::LostAfter),
+                ..RequestFault::default()
+            });
+            assert!(matches!(lab.send_change(&dns_address(), Change::Start), SendResult::MaybeExecuted(_)));
+            lab.advance_time(5_000);
+            let ask = EnvRequest::Tasks { address: dns_address(), change: Change::Start, age_secs_max: 20 };
+            let EnvResponse::Tasks(mut seen) = lab.request(&ask) else { panic!("a list") };
+            seen.sort_by_key(|task| task.ended_age_secs);
+            let ages: Vec<Option<u64>> = seen.iter().map(|task| task.ended_age_secs).collect();
+            let [Some(young), Some(old)] = ages[..] else { panic!("{flavour:?} {off_s}: {ages:?}") };
+            assert!((5..=8).contains(&young) && (35..=50).contains(&old), "{flavour:?} {off_s}: {ages:?}");
+            let time =
+                RequestFault { path: Some("*/nodes/pve2/time".into()), fault: Some(ResponseFault::LostBefore), ..RequestFault::default() };
+            lab.world.add_request_fault(time);
+            let unread = lab.request(&ask);
+            assert!(matches!(&unread, EnvResponse::Unreadable(_)), "without a clock nothing is told: {unread:?}");
+        }
+    }
+}
+
+#[test]
+fn every_change_works_in_every_release() {
+    for flavour in FLAVOURS {
+        for place in [web_address(), dns_address()] {
+            let mut lab = ActuatorLab::new(flavour);
+            assert_eq!(lab.send_and_wait(&place, Change::Start), ENDED_WELL, "{flavour:?}");
+            assert!(lab.is_running(&place));
+            assert_eq!(lab.live_status(&place).status, ObservedStatus::Known(RunState::Running));
+            if place.kind == GuestKind::Qemu {
+                lab.advance_time(100_000);
+                let before = lab.live_status(&place).uptime_secs.expect("an uptime");
+                assert_eq!(lab.send_and_wait(&place, Change::Reboot { timeout_secs: 30 }), ENDED_WELL, "{flavour:?}");
+                lab.advance_time(5_000);
+                assert!(lab.live_status(&place).uptime_secs.expect("an uptime") < before, "{flavour:?}");
+            }
+            assert_eq!(lab.send_and_wait(&place, Change::Shutdown { timeout_secs: 30 }), ENDED_WELL, "{flavour:?}");
+            assert!(!lab.is_running(&place));
+            assert_eq!(lab.send_and_wait(&place, Change::Start), ENDED_WELL);
+            assert_eq!(lab.send_and_wait(&place, Change::Stop), ENDED_WELL);
+            assert_eq!(lab.live_status(&place).status, ObservedStatus::Known(RunState::Stopped));
+            assert_eq!(lab.send_change(&place, set_cores(4)), SendResult::Done, "{flavour:?}");
+            assert_eq!(lab.world.guest_truth(place.vmid.get()).expect("a guest").config["cores"], "4");
+        }
+    }
+}
+
+#[test]
+fn rejects_a_write_based_on_a_stale_reading() {
+    for flavour in FLAVOURS {
+        for place in [web_address(), dns_address()] {
+            let mut lab = ActuatorLab::new(flavour);
+            let revision = lab.live_config(&place).revision;
+            lab.world.apply_event(lab.now_ms, WorldEvent::Set(place.vmid.get(), "description".into(), "by hand".into()));
+            let EnvResponse::Sent(SendResult::Rejected(cause)) =
+                lab.request(&EnvRequest::Send { address: place.clone(), change: set_cores(4), revision })
+            else {
+                panic!("a no")
+            };
+            assert_eq!(cause.kind, EnvFaultKind::ConfigChanged, "{flavour:?} {cause:?}");
+            assert_eq!(lab.world.guest_truth(place.vmid.get()).expect("a guest").config["cores"], "2");
+        }
+    }
+}
+
+#[test]
+fn write_keeps_other_agent_options() {
+    let mut lab = ActuatorLab::new(Flavour::V9);
+    let (before, after) = (Some(FieldValue::Flag(true)), Some(FieldValue::Flag(false)));
+    let off = FieldChange { field: Field::Agent, before, after, pending: None, effect: ChangeEffect::Recorded };
+    assert_eq!(lab.send_change(&web_address(), Change::ConfigSet(Box::new([off]))), SendResult::Done);
+    assert_eq!(lab.world.guest_truth(100).expect("a guest").config["agent"], "enabled=0,type=isa");
+    assert_eq!(lab.live_config(&dns_address()).revision.expect("a revision").as_str().len(), 40, "a container has none");
+}
+
+#[test]
+fn finds_a_guest_only_at_its_address() {
+    for flavour in FLAVOURS {
+        let mut lab = ActuatorLab::new(flavour);
+        for wrong in
+            [address_on("pve2", GuestKind::Qemu, 100), address_on("pve1", GuestKind::Lxc, 100), address_on("pve1", GuestKind::Qemu, 999)]
+        {
+            for ask in [EnvRequest::Status(wrong.clone()), EnvRequest::Config(wrong.clone())] {
+                assert!(matches!(lab.request(&ask), EnvResponse::GuestNotFound(_)), "{flavour:?} {ask:?}");
+            }
+        }
+        assert_eq!(lab.request(&EnvRequest::Locate(web_address().vmid)), EnvResponse::Located(Some(web_address())));
+        assert_eq!(lab.request(&EnvRequest::Locate(dns_address().vmid)), EnvResponse::Located(Some(dns_address())));
+        lab.world.apply_event(lab.now_ms, WorldEvent::Move(100, "pve3".into()));
+        assert_eq!(
+            lab.request(&EnvRequest::Locate(web_address().vmid)),
+            EnvResponse::Located(Some(address_on("pve3", GuestKind::Qemu, 100)))
+        );
+        lab.world.apply_event(lab.now_ms, WorldEvent::Unlist(100));
+        assert_eq!(lab.request(&EnvRequest::Locate(web_address().vmid)), EnvResponse::Located(None));
+    }
+}
+
+#[test]
+fn reports_cluster_quorum_and_nodes() {
+    for flavour in FLAVOURS {
+        let mut lab = ActuatorLab::new(flavour);
+        let EnvResponse::Cluster(membership) = lab.request(&EnvRequest::Cluster) else { panic!("a cluster") };
+        assert!(membership.quorate && membership.nodes.len() == 3 && membership.nodes.values().all(|online| *online));
+        lab.world.apply_event(lab.now_ms, WorldEvent::NodeDown("pve2".into()));
+        lab.advance_time(60_000);
+        let EnvResponse::Cluster(membership) = lab.request(&EnvRequest::Cluster) else { panic!("a cluster") };
+        assert!(membership.quorate && !membership.nodes[&NodeName::new("pve2").expect("a node")]);
+        let asked = lab.request(&EnvRequest::Status(dns_address()));
+        assert!(matches!(&asked, EnvResponse::Unreadable(cause) if cause.word.as_str() == "node-silent"), "{asked:?}");
+        lab.world.apply_event(lab.now_ms, WorldEvent::NodeDown("pve3".into()));
+        lab.advance_time(60_000);
+        let EnvResponse::Cluster(membership) = lab.request(&EnvRequest::Cluster) else { panic!("a cluster") };
+        assert!(!membership.quorate);
+    }
+}
+
+#[test]
+fn finds_the_task_after_a_lost_response() {
+    let gone = || ResponseFault::After { status: 596, reason: "Connection timed out".into() };
+    for flavour in FLAVOURS {
+        for place in [web_address(), dns_address()] {
+            for twist in [ResponseFault::LostAfter, gone(), ResponseFault::Truncated(5)] {
+                let mut lab = ActuatorLab::new(flavour);
+                lab.world.add_request_fault(RequestFault { method: Some("POST".into()), fault: Some(twist), ..RequestFault::default() });
+                let sent = lab.send_change(&place, Change::Start);
+                assert!(matches!(sent, SendResult::MaybeExecuted(_)), "{flavour:?} {sent:?}");
+                let found = lab.own_tasks(&place, Change::Start);
+                assert_eq!(found.len(), 1, "{flavour:?}");
+                assert_eq!(lab.wait_for_task(&found[0]), ENDED_WELL);
+                assert!(lab.is_running(&place));
+                assert_eq!(lab.own_tasks(&place, Change::Stop), [], "another change");
+                assert_eq!(lab.own_tasks(&place, Change::Start), found, "also when it has ended");
+            }
+        }
+    }
+}
+
+/// More tasks than a list holds are no reason not to find the last one.
+#[test]
+fn finds_the_task_of_a_guest_with_many_tasks() {
+    for flavour in FLAVOURS {
+        let mut lab = ActuatorLab::new(flavour);
+        for _ in 0..30 {
+            assert_eq!(
+                (lab.send_and_wait(&web_address(), Change::Start), lab.send_and_wait(&web_address(), Change::Stop)),
+                (ENDED_WELL, ENDED_WELL)
+            );
+        }
+        lab.advance_time(300_000);
+        let intent_secs = lab.now_ms / 1000;
+        lab.world.add_request_fault(RequestFault {
+            method: Some("POST".into()),
+            fault: Some(ResponseFault::LostAfter),
+            ..RequestFault::default()
+        });
+        assert!(matches!(lab.send_change(&web_address(), Change::Start), SendResult::MaybeExecuted(_)));
+        let found = lab.own_tasks_since(&web_address(), Change::Start, lab.now_ms / 1000 - intent_secs + 10);
+        assert_eq!(found.len(), 1, "{flavour:?} {found:?}");
+        assert_eq!(lab.wait_for_task(&found[0]), ENDED_WELL);
+        let everything = lab.request(&EnvRequest::Tasks { address: web_address(), change: Change::Start, age_secs_max: u64::MAX });
+        assert!(matches!(&everything, EnvResponse::Unreadable(cause) if cause.word.as_str() == "list-full"), "{flavour:?} {everything:?}");
+    }
+}
+
+#[test]
+fn undelivered_change_leaves_no_task() {
+    let mut lab = ActuatorLab::new(Flavour::V9);
+    lab.world.add_request_fault(RequestFault {
+        method: Some("POST".into()),
+        fault: Some(ResponseFault::LostBefore),
+        ..RequestFault::default()
+    });
+    assert!(matches!(lab.send_change(&web_address(), Change::Start), SendResult::MaybeExecuted(_)), "nobody can know");
+    assert_eq!(lab.own_tasks(&web_address(), Change::Start), []);
+    assert!(!lab.is_running(&web_address()));
+}
+
+#[test]
+fn task_of_another_token_is_never_ours() {
+    let mut lab = ActuatorLab::new(Flavour::V9);
+    let path = "/api2/extjs/nodes/pve1/qemu/100/status/start";
+    let other = LabRequest::new("POST", path).with_token("root@pam!other=s3cret").with_form("").with_header("Content-Length", "0");
+    assert_eq!(lab.world.answer_at(lab.now_ms, "pve1", &other).status, 200);
+    assert_eq!(lab.own_tasks(&web_address(), Change::Start), []);
+    lab.advance_time(10_000);
+    assert!(lab.is_running(&web_address()), "it did run");
+    assert_eq!(lab.own_tasks(&web_address(), Change::Start), []);
+}
+
+#[test]
+fn reports_task_ends() {
+    let ends = |twist: TaskFaultEffect, act: Option<WorldEvent>| {
+        let mut lab = ActuatorLab::new(Flavour::V9);
+        lab.world.add_task_fault(TaskFault { effect: Some(twist), ..TaskFault::default() });
+        let SendResult::Task(task) = lab.send_change(&web_address(), Change::Start) else { panic!("a task") };
+        if let Some(act) = act {
+            lab.advance_time(1_000);
+            lab.world.apply_event(lab.now_ms, act);
+        }
+        lab.wait_for_task(&task)
+    };
+    assert_eq!(ends(TaskFaultEffect::Warnings(3), None), TaskState::Ended { warnings: 3, age_secs: None });
+    let failed = ends(TaskFaultEffect::Fail("start failed: QEMU exited with code 1".into()), None);
+    assert!(matches!(&failed, TaskState::Failed { cause, .. } if cause.text.contains("QEMU exited")), "{failed:?}");
+    let killed = ends(TaskFaultEffect::Hang, Some(WorldEvent::KillTask(100)));
+    assert!(matches!(&killed, TaskState::Lost(_)), "{killed:?}");
+}
+
+#[test]
+fn locked_guest_fails_in_its_task_as_locked() {
+    for flavour in FLAVOURS {
+        let mut lab = ActuatorLab::new(flavour);
+        lab.world.apply_event(lab.now_ms, WorldEvent::Lock(100, "backup".into()));
+        assert_eq!(lab.live_status(&web_address()).lock.as_deref(), Some("backup"));
+        assert_eq!(lab.live_config(&web_address()).lock.as_deref(), Some("backup"));
+        let failed = lab.send_and_wait(&web_address(), Change::Start);
+        assert!(matches!(&failed, TaskState::Failed { cause, .. } if cause.kind == EnvFaultKind::Locked), "{flavour:?} {failed:?}");
+        assert!(!lab.is_running(&web_address()));
+    }
+}
+
+#[test]
+fn ha_guest_is_reported_and_its_task_is_ours() {
+    for flavour in FLAVOURS {
+        let mut lab = ActuatorLab::new(flavour);
+        let owned = address_on("pve1", GuestKind::Qemu, 102);
+        lab.advance_time(60_000);
+        assert!(lab.live_status(&owned).ha.is_some_and(|ha| ha.owns_run_state()), "{flavour:?}");
+        assert!(lab.live_status(&web_address()).ha.is_none());
+        let SendResult::Task(task) = lab.send_change(&owned, Change::Start) else { panic!("a task: {flavour:?}") };
+        assert!(task.as_str().contains(":hastart:102:"), "{task}");
+        assert_eq!(lab.own_tasks(&owned, Change::Start), [task]);
+    }
+}
+
+#[test]
+fn unknown_task_is_lost() {
+    let mut lab = ActuatorLab::new(Flavour::V9);
+    let unknown = TaskId::new("UPID:pve1:000043FD:0009433D:6AFA0639:qmstart:100:root@pam!bot:").expect("an id");
+    let answer = lab.request(&EnvRequest::Task(unknown));
+    assert!(matches!(answer, EnvResponse::Task(TaskState::Lost(_))), "{answer:?}");
+}

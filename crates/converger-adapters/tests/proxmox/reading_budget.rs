@@ -1,0 +1,115 @@
+//! A reading has bounds of its own: a server that stays just below those of each answer does not keep anybody for ever.
+
+use std::time::Duration;
+
+use converger_adapters::proxmox::client::{ProxmoxSession, ProxmoxTransport, RequestLimits};
+use converger_adapters::proxmox::codec::{Delivery, FailureCause, HttpRequest, HttpResponse, ProxmoxFailure};
+use converger_adapters::proxmox::observe::{self, ObservationRequest, ProxmoxReading, ReadSet, ReadingError};
+use converger_core::failure::FailureCode;
+use converger_core::guest::EnvironmentName;
+
+use crate::scripted_proxmox::{STANDALONE_NODE, ScriptedProxmox, scope_of, stopped_guest};
+
+/// A desk each of whose answers takes so long on the clock of the test, is filled up with blanks, or is too large by itself.
+#[derive(Clone)]
+struct SlowScriptedProxmox {
+    proxmox: ScriptedProxmox,
+    delay: Duration,
+    bytes: usize,
+    too_large: bool,
+}
+
+impl ProxmoxTransport for SlowScriptedProxmox {
+    async fn exchange(&self, request: &HttpRequest) -> Result<HttpResponse, ProxmoxFailure> {
+        tokio::time::advance(self.delay).await;
+        let mut answer = self.proxmox.respond(request.method().word(), request.path());
+        answer.body.resize(answer.body.len().max(self.bytes), b' ');
+        if self.too_large && request.path().contains("/qemu/") {
+            return Err(ProxmoxFailure::without_response(Delivery::NotDelivered, FailureCause::TooLarge, "desk: too large"));
+        }
+        Ok(answer)
+    }
+
+    fn endpoint_name(&self) -> &str {
+        "desk"
+    }
+}
+
+const GUESTS: u32 = 2_000;
+
+fn large_proxmox() -> SlowScriptedProxmox {
+    let desk = ScriptedProxmox::with_guests(STANDALONE_NODE, (100..100 + GUESTS).map(|vmid| (vmid, stopped_guest(vmid, "n1"))));
+    SlowScriptedProxmox { proxmox: desk, delay: Duration::ZERO, bytes: 0, too_large: false }
+}
+
+fn take_reading(burden: &SlowScriptedProxmox, bounds: RequestLimits) -> Result<ProxmoxReading, ReadingError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().expect("a runtime");
+    let environment = EnvironmentName::new("lab").expect("a name");
+    let scope = scope_of(&burden.proxmox.guests.keys().map(|vmid| u64::from(*vmid)).collect::<Vec<_>>());
+    let question =
+        ObservationRequest { environment: &environment, cluster: None, token: "svc@pve!probe", scope: &scope, needs: &ReadSet::Everything };
+    runtime.block_on(async { observe::take_reading(&ProxmoxSession::for_reading(burden.clone(), bounds), &question).await })
+}
+
+#[track_caller]
+fn check_refused(
+    burden: &SlowScriptedProxmox,
+    bounds: RequestLimits,
+    code: FailureCode,
+    said: &str,
+    requests: std::ops::RangeInclusive<usize>,
+) {
+    let unread = take_reading(burden, bounds).expect_err("no half of a reading");
+    assert_eq!((unread.code(), unread.to_string().as_str()), (code, said));
+    assert!(unread.remedy().contains("declare its guests in several files"), "{}", unread.remedy());
+    let asked = burden.proxmox.requests().len();
+    assert!(requests.contains(&asked), "{asked} requests");
+}
+
+#[test]
+fn gives_up_a_reading_that_takes_too_long() {
+    let slow = SlowScriptedProxmox { delay: Duration::from_secs(59), ..large_proxmox() };
+    // A quarter of an hour and one answer more, where all would have taken two days and a half.
+    let said = "desk: the whole environment cannot be read: one reading took longer than 900 s";
+    check_refused(&slow, RequestLimits::default(), FailureCode::ReadingTooSlow, said, 16..=17);
+}
+
+#[test]
+fn gives_up_a_reading_that_grows_too_large() {
+    let large = SlowScriptedProxmox { bytes: 1 << 20, ..large_proxmox() };
+    let bounds = RequestLimits { reading_bytes_max: 8 << 20, ..RequestLimits::default() };
+    let said = "desk: the whole environment cannot be read: the answers of one reading are together larger than 8 MiB";
+    check_refused(&large, bounds, FailureCode::ReadingTooLarge, said, 9..=10);
+}
+
+#[test]
+fn oversized_responses_count_against_the_budget() {
+    let said = "desk: the whole environment cannot be read: the answers of one reading are together larger than 512 MiB";
+    check_refused(
+        &SlowScriptedProxmox { too_large: true, ..large_proxmox() },
+        RequestLimits::default(),
+        FailureCode::ReadingTooLarge,
+        said,
+        10..=12,
+    );
+}
+
+#[test]
+fn reads_thousands_of_guests_within_the_budget() {
+    let usual = SlowScriptedProxmox { delay: Duration::from_millis(100), bytes: 8 << 10, ..large_proxmox() };
+    let taken = take_reading(&usual, RequestLimits::default()).expect("a reading");
+    assert_eq!(taken.observation.guests.len(), GUESTS as usize);
+    assert!(taken.observation.quorate && taken.notes.is_empty());
+}
+
+#[test]
+fn budget_exceeded_at_the_last_request_fails_the_reading() {
+    let mut late = large_proxmox();
+    late.proxmox.guests.retain(|vmid, _| *vmid == 100);
+    late.delay = Duration::from_secs(10);
+    let bounds = |secs| RequestLimits { reading: Duration::from_secs(secs), ..RequestLimits::default() };
+    // Six answers, of which the last says once more what the state of the cluster is.
+    for (secs, is_read) in [(49, false), (50, true)] {
+        assert_eq!(take_reading(&late, bounds(secs)).is_ok(), is_read, "{secs} s");
+    }
+}

@@ -1,0 +1,217 @@
+//! Admissions as the entries of their runs have them, and whether the bundle that each was weighed on says the same.
+//!
+//! What never enters: weighing anew. That is what [`check_admissibility`] does; here its answer is held against the one that was recorded.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{
+    Admissibility, AdmissionBundle, AdmissionGate, Decision, DecisionInputs, LedgerEntry, LedgerFault, ParseConfig, check_admissibility,
+};
+use crate::apply::{RunId, Slug};
+use crate::approve::Confirmation;
+use crate::artifact::{Digest, RecordedPlan};
+use crate::failure::FailureCode;
+use crate::guest::Vmid;
+
+/// An admission, and what the entries before it say that it rests on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecordedAdmission {
+    /// Its entry.
+    pub index: u64,
+    /// Its run.
+    pub run: RunId,
+    /// The digest of the evidence that was weighed.
+    pub bundle: Digest,
+    /// What came of it.
+    pub answer: Slug,
+    /// What was said to it before, in order.
+    pub approvals: Vec<Approval>,
+    /// When.
+    at_ms: u64,
+    /// Who asked.
+    by: Box<str>,
+    /// What the run decided, where it did.
+    decision: Option<Decision>,
+    /// The plan that it is of.
+    pub plan: Digest,
+    /// What was refused for the whole run.
+    refusals: BTreeSet<Slug>,
+    /// What was refused of guests with its plan.
+    guests: BTreeSet<(Vmid, Slug)>,
+}
+
+/// That somebody agreed to a plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Approval {
+    /// The plan, by the digest that the approval binds.
+    pub plan: Digest,
+    /// Who.
+    pub by: Box<str>,
+    /// How: by typing, or by giving the digest.
+    pub how: Box<str>,
+    /// The names of guests that were typed.
+    pub names: Box<[Box<str>]>,
+}
+
+impl Approval {
+    /// What the ledger has where this was said to a plan.
+    fn from_confirmation(confirmation: Confirmation, plan: Digest) -> Option<Self> {
+        match confirmation {
+            // Who says no has agreed to nothing; the bundle has their name, and an entry the refusal.
+            Confirmation::None | Confirmation::Declined { .. } => None,
+            Confirmation::Typed { by, names } => Some(Self { plan, by, how: "typed".into(), names: names.into() }),
+            Confirmation::FullDigest { by, digest } => Some(Self { plan: digest, by, how: "digest".into(), names: Box::default() }),
+        }
+    }
+}
+
+/// What runs that are under way have said of themselves.
+#[derive(Clone, Debug, Default)]
+pub struct AdmissionTracker(BTreeMap<RunId, RunEvidence>);
+
+#[derive(Clone, Debug)]
+struct RunEvidence {
+    by: Box<str>,
+    inputs: DecisionInputs,
+    plan_and_judgement: Option<(Digest, Digest)>,
+    approvals: Vec<Approval>,
+    refusals: BTreeSet<Slug>,
+    guests: BTreeSet<(Vmid, Slug)>,
+    is_admitted: bool,
+}
+
+impl AdmissionTracker {
+    /// One entry more; an admission, where it is one.
+    pub fn apply_entry(&mut self, index: u64, entry: &LedgerEntry) -> Option<RecordedAdmission> {
+        match entry {
+            LedgerEntry::RunStarted { run, inputs } => {
+                let (by, inputs) = (run.by.clone(), inputs.clone());
+                let (approvals, refusals, guests) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
+                self.0.insert(
+                    run.id.clone(),
+                    RunEvidence { by, inputs, plan_and_judgement: None, approvals, refusals, guests, is_admitted: false },
+                );
+            }
+            LedgerEntry::PlanMade { run, plan, judgement, .. } => self.0.get_mut(run)?.plan_and_judgement = Some((*plan, *judgement)),
+            LedgerEntry::Refused { run, code, guest: None, .. } => drop(self.0.get_mut(run)?.refusals.replace(code.clone())),
+            LedgerEntry::Refused { run, code, guest: Some(guest), .. } => drop(self.0.get_mut(run)?.guests.replace((*guest, code.clone()))),
+            LedgerEntry::Approved { run, plan, by, how, names, .. } => {
+                let approval = Approval { plan: *plan, by: by.clone(), how: how.as_str().into(), names: names.clone() };
+                self.0.get_mut(run)?.approvals.push(approval);
+            }
+            LedgerEntry::Admitted { run, plan, bundle, answer, at_ms } => {
+                let said = self.0.get_mut(run)?;
+                said.is_admitted = answer.as_str() == Admissibility::Admissible.word();
+                let RunEvidence { by, inputs, plan_and_judgement: made, approvals, refusals, guests, .. } = said.clone();
+                let decision = made.map(|(plan, judgement)| Decision { inputs, plan, judgement });
+                let (run, bundle, answer, at_ms, plan) = (run.clone(), *bundle, answer.clone(), *at_ms, *plan);
+                return Some(RecordedAdmission { index, run, bundle, answer, approvals, at_ms, by, decision, plan, refusals, guests });
+            }
+            LedgerEntry::RunEnded { run, .. } => drop(self.0.remove(run)),
+            _ => {}
+        }
+        None
+    }
+
+    /// Whether a run may carry its plan out.
+    #[must_use]
+    pub fn is_admitted(&self, run: &RunId) -> bool {
+        self.0.get(run).is_some_and(|said| said.is_admitted)
+    }
+}
+
+impl RecordedAdmission {
+    /// Whether a bundle says what the entries of the run say, and has the answer that was recorded.
+    ///
+    /// # Errors
+    /// What it says otherwise.
+    pub fn check_bundle(&self, bytes: &[u8]) -> Result<(), LedgerFault> {
+        let unlike = |what: &str| Err(self.fault(FailureCode::IntegrityViolation, what));
+        match &self.decision {
+            None => return unlike("no entry before it says which plan the run made"),
+            Some(made) if made.plan != self.plan => return unlike("it is of another plan than the run made"),
+            Some(_) => {}
+        }
+        let Some(AdmissionBundle { by, decision, admission, gates }) = AdmissionBundle::parse(bytes) else {
+            return unlike("the bundle that it weighed is none that this program writes");
+        };
+        if Some(&decision) != self.decision.as_ref() {
+            return unlike("the bundle that it weighed is of another decision");
+        }
+        if by != self.by {
+            return unlike("the bundle that it weighed was asked for by somebody else than the run");
+        }
+        if admission.now_ms != self.at_ms {
+            return unlike("the bundle was weighed at another time than the entry says");
+        }
+        if self.approvals != Vec::from_iter(Approval::from_confirmation(admission.confirmation, decision.plan)) {
+            return unlike("the approvals that it weighed are not those that stand before it in the ledger");
+        }
+        let refused: Vec<_> = gates.into_iter().filter(AdmissionGate::is_refused).collect();
+        let [yes, no] = [Admissibility::Admissible.word(), Admissibility::Inadmissible(Vec::new()).word()];
+        let word = if refused.is_empty() { yes } else { no };
+        // What was broken, or could not be told, has gates that decided nothing.
+        if [yes, no].contains(&self.answer.as_str()) && self.answer.as_str() != word {
+            return unlike(&format!("its gates give `{word}`, and `{}` is recorded", self.answer.as_str()));
+        }
+        let of_run: BTreeSet<&str> = refused.iter().filter(|gate| gate.concerns_run()).map(|gate| gate.id.as_str()).collect();
+        let told: BTreeSet<&str> = self.refusals.iter().map(Slug::as_str).collect();
+        if let Some(gate) = of_run.difference(&told).next() {
+            return unlike(&format!("it was refused by `{gate}`, and no entry before it says so"));
+        }
+        // What was broken, or could not be told, was weighed by nobody.
+        match told.difference(&of_run).next().filter(|_| [yes, no].contains(&self.answer.as_str())) {
+            Some(code) => unlike(&format!("an entry before it says that the run was refused by `{code}`, and that gate says otherwise")),
+            None => Ok(()),
+        }
+    }
+
+    /// The plan that was weighed.
+    pub(super) fn plan(&self) -> Digest {
+        self.plan
+    }
+
+    /// Whether the entries before it refuse of guests what the plan does, and nothing else.
+    ///
+    /// # Errors
+    /// The first that only one of the two has.
+    pub(super) fn check_guest_refusals(&self, plan: &RecordedPlan) -> Result<(), LedgerFault> {
+        let told: BTreeSet<(u64, &str)> = self.guests.iter().map(|(guest, code)| (guest.get().into(), code.as_str())).collect();
+        let (planned, unlike) = (plan.refusals(), |what: String| Err(self.fault(FailureCode::IntegrityViolation, &what)));
+        if let Some((guest, code)) = planned.difference(&told).next() {
+            return unlike(format!("its plan refuses guest {guest} by `{code}`, and no entry before it says so"));
+        }
+        match told.difference(&planned).next() {
+            Some((guest, code)) => unlike(format!("an entry before it refuses guest {guest} by `{code}`, and its plan does not")),
+            None => Ok(()),
+        }
+    }
+
+    /// The same, and whether the evidence gives that answer once more. `kept` gives the bytes under a digest, where they are kept,
+    /// and `understood` says what a configuration put in force.
+    ///
+    /// # Errors
+    /// What is another than was recorded.
+    pub fn recheck(&self, bytes: &[u8], kept: impl Fn(Digest) -> Option<Vec<u8>>, understood: ParseConfig) -> Result<(), LedgerFault> {
+        self.check_bundle(bytes)?;
+        match check_admissibility(bytes, kept, understood) {
+            found if found.word() == self.answer.as_str() => Ok(()),
+            Admissibility::Broken(found) => Err(self.fault(found.code, &found.what)),
+            found => {
+                let what = format!("the evidence gives `{}`, and `{}` is recorded", found.word(), self.answer.as_str());
+                Err(self.fault(FailureCode::DeterminismBreach, &what))
+            }
+        }
+    }
+
+    /// That the bundle is not kept.
+    #[must_use]
+    pub fn missing_bundle_fault(&self) -> LedgerFault {
+        self.fault(FailureCode::EvidenceMissing, &format!("the bundle {} that it weighed is not kept", self.bundle))
+    }
+
+    fn fault(&self, code: FailureCode, what: &str) -> LedgerFault {
+        let Self { index, run, .. } = self;
+        LedgerFault { code, index: *index, what: format!("entry {index}, the admission of the run {}: {what}", run.as_str()) }
+    }
+}

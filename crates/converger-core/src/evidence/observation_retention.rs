@@ -1,0 +1,288 @@
+//! Which readings are still needed: by a decision that is not old enough, whose run goes on, or of which something is open or held.
+//!
+//! What never enters: removing anything, and plans, rules or declared states. Those are small, and every decision keeps them.
+
+use std::collections::BTreeSet;
+
+use super::{LedgerEntry, LedgerReplay};
+use crate::apply::RunId;
+use crate::artifact::Digest;
+
+/// What rests on one reading. It is kept up to date entry by entry, so that what may be let go is known without walking through all runs again.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct ObservationUsage {
+    /// When the last run began that rests on it.
+    last_ms: u64,
+    /// How many of these runs go on.
+    active_runs: u64,
+    /// How many of their operations are open or held.
+    open_operations: u64,
+}
+
+impl ObservationUsage {
+    /// Only decisions of before this time rest on it, none of which is open.
+    fn is_unneeded(&self, before_ms: u64) -> bool {
+        self.last_ms < before_ms && self.active_runs == 0 && self.open_operations == 0
+    }
+}
+
+impl LedgerReplay {
+    /// The readings that only decisions of before this time rest on, none of which is open.
+    #[must_use]
+    pub fn unneeded_observations(&self, before_ms: u64) -> BTreeSet<Digest> {
+        self.usage.iter().filter(|(_, resting)| resting.is_unneeded(before_ms)).map(|(digest, _)| *digest).collect()
+    }
+
+    /// Whether this is such a reading.
+    pub(super) fn is_unneeded(&self, digest: &Digest, before_ms: u64) -> bool {
+        self.usage.get(digest).is_some_and(|resting| resting.is_unneeded(before_ms))
+    }
+
+    /// A run begins that rests on a reading.
+    pub(super) fn record_usage(&mut self, run: RunId, at_ms: u64, reading: Digest) {
+        let resting = self.usage.entry(reading).or_default();
+        resting.last_ms = resting.last_ms.max(at_ms);
+        resting.active_runs += 1;
+        self.observations.insert(run, reading);
+    }
+
+    /// Whether a run goes on. Runs of one environment follow each other: whichever is not the last is over, also where it was killed.
+    pub(super) fn is_run_active(&self, id: &RunId) -> bool {
+        self.runs
+            .get(id)
+            .is_some_and(|(run, ended)| ended.is_none() && self.last_runs.get(self.names.current(&run.environment)) == Some(id))
+    }
+
+    /// A run that went on is over.
+    pub(super) fn end_run(&mut self, run: &RunId) {
+        self.update_usage(run, |resting| resting.active_runs = resting.active_runs.saturating_sub(1));
+    }
+
+    /// One more operation of a run is open.
+    pub(super) fn count_open_operation(&mut self, run: &RunId) {
+        self.update_usage(run, |resting| resting.open_operations += 1);
+    }
+
+    /// One operation of a run that was open or held is so no longer.
+    pub(super) fn count_settled_operation(&mut self, run: &RunId) {
+        self.update_usage(run, |resting| resting.open_operations = resting.open_operations.saturating_sub(1));
+    }
+
+    fn update_usage(&mut self, run: &RunId, change: impl FnOnce(&mut ObservationUsage)) {
+        if let Some(resting) = self.observations.get(run).and_then(|reading| self.usage.get_mut(reading)) {
+            change(resting);
+        }
+    }
+}
+
+/// What a person let go, by the entries that were heard: the one rule for whoever misses something.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PrunedSet(BTreeSet<Digest>);
+
+impl PrunedSet {
+    /// The next entry.
+    pub fn apply_entry(&mut self, entry: &LedgerEntry) {
+        match entry {
+            LedgerEntry::Pruned { digests, .. } => self.0.extend(digests),
+            // What is named again is kept again.
+            LedgerEntry::RunStarted { inputs, .. } => drop(self.0.remove(&inputs.observation)),
+            _ => {}
+        }
+    }
+
+    /// Whether this need not be kept any longer.
+    #[must_use]
+    pub fn contains(&self, digest: &Digest) -> bool {
+        self.0.contains(digest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::apply::{Findings, JournalRecord, Operation, OperationEnd, Outcome, Resolution, RunStart};
+    use crate::evidence::{DecisionInputs, MisplacedEntry};
+    use crate::guest::EnvironmentName;
+    use crate::testing::{Rng, some_inputs, some_operations};
+
+    fn observation_digest(number: u64) -> Digest {
+        Digest::of_bytes(&number.to_be_bytes())
+    }
+
+    fn run_started(name: &str, at_ms: u64, observation: Digest, operation: Option<&Operation>) -> LedgerEntry {
+        let environment = operation.map_or_else(|| EnvironmentName::new("lab").expect("a name"), |own| own.environment.clone());
+        let plan = operation.map_or_else(|| observation_digest(0), |own| own.plan);
+        let run = RunStart { id: RunId::new(name).expect("an id"), environment, plan, by: "ann".into(), at_ms, boot: None };
+        LedgerEntry::RunStarted { run, inputs: DecisionInputs { observation, ..some_inputs() } }
+    }
+
+    fn run_ended(name: &str) -> LedgerEntry {
+        LedgerEntry::RunEnded { run: RunId::new(name).expect("an id"), end: OperationEnd::Done, at_ms: 90 }
+    }
+
+    fn replay_of(entries: &[LedgerEntry]) -> LedgerReplay {
+        let mut readings = LedgerReplay::default();
+        entries.iter().for_each(|entry| readings.apply_entry(entry.clone()).expect("it may stand there"));
+        readings
+    }
+
+    #[test]
+    fn prunes_only_observations_of_old_ended_runs() {
+        let readings = replay_of(&[
+            run_started("old", 10, observation_digest(1), None),
+            run_ended("old"),
+            run_started("new", 20, observation_digest(2), None),
+            run_ended("new"),
+        ]);
+        assert_eq!(readings.unneeded_observations(20), BTreeSet::from([observation_digest(1)]));
+        assert_eq!(readings.unneeded_observations(10), BTreeSet::new());
+        assert_eq!(readings.unneeded_observations(21), BTreeSet::from([observation_digest(1), observation_digest(2)]));
+    }
+
+    /// Nobody hides what was removed behind an entry that says so.
+    #[test]
+    fn refuses_pruning_needed_or_unknown_digests() {
+        let pruned = |before_ms, digest| LedgerEntry::Pruned { by: "ann".into(), before_ms, digests: [digest].into(), at_ms: 95 };
+        let mut replay = replay_of(&[
+            run_started("old", 10, observation_digest(1), None),
+            run_ended("old"),
+            run_started("new", 20, observation_digest(2), None),
+        ]);
+        for (before_ms, digest) in
+            [(99, observation_digest(2)), (10, observation_digest(1)), (99, observation_digest(0)), (99, some_inputs().desired)]
+        {
+            assert_eq!(replay.apply_entry(pruned(before_ms, digest)), Err(MisplacedEntry::Pruned(digest)));
+        }
+        assert_eq!(replay.apply_entry(pruned(11, observation_digest(1))), Ok(()));
+    }
+
+    #[test]
+    fn keeps_an_observation_that_a_later_run_uses() {
+        let readings = replay_of(&[
+            run_started("old", 10, observation_digest(1), None),
+            run_ended("old"),
+            run_started("new", 20, observation_digest(1), None),
+            run_ended("new"),
+        ]);
+        assert_eq!(readings.unneeded_observations(20), BTreeSet::new());
+    }
+
+    #[test]
+    fn active_run_keeps_its_observation() {
+        let readings = replay_of(&[run_started("old", 10, observation_digest(1), None)]);
+        assert_eq!(readings.unneeded_observations(99), BTreeSet::new());
+        let killed = replay_of(&[run_started("old", 10, observation_digest(1), None), run_started("new", 20, observation_digest(2), None)]);
+        assert_eq!(killed.unneeded_observations(99), BTreeSet::from([observation_digest(1)]), "another one has begun since");
+    }
+
+    #[test]
+    fn held_operation_keeps_its_observation_until_resolved() {
+        let mut seeds = (0..).map(|seed| some_operations(&mut Rng::new(seed), "old"));
+        let operation = seeds.find_map(|mut operations| operations.pop()).expect("one of many plans has a step");
+        let id = operation.id.clone();
+        let intent = LedgerEntry::Record(JournalRecord::Intent { operation: Box::new(operation.clone()), at_ms: 11 });
+        let held = Outcome::new_held(crate::failure::FailureCode::TaskLost, crate::apply::ReleaseCondition::Person, Findings::default());
+        let mut entries = vec![run_started("old", 10, observation_digest(1), Some(&operation)), intent, run_ended("old")];
+        assert_eq!(replay_of(&entries).unneeded_observations(99), BTreeSet::new(), "it is open");
+        entries.push(LedgerEntry::Record(JournalRecord::Ended { id: id.clone(), outcome: held, at_ms: 12 }));
+        assert_eq!(replay_of(&entries).unneeded_observations(99), BTreeSet::new(), "it is held");
+        entries.push(LedgerEntry::Record(JournalRecord::Resolved {
+            id,
+            resolution: Resolution::Done,
+            by: "ann".into(),
+            reason: "it runs".into(),
+            at_ms: 13,
+        }));
+        assert_eq!(replay_of(&entries).unneeded_observations(99), BTreeSet::from([observation_digest(1)]));
+    }
+
+    /// The same by walking through all runs, as it is said: slow, and nothing to keep up to date.
+    fn unneeded_by_full_scan(replay: &LedgerReplay, before_ms: u64) -> BTreeSet<Digest> {
+        let held = replay.operations().values().filter(|history| history.progress().occupies_guest());
+        let unsettled: BTreeSet<&RunId> = held.map(|history| &history.operation.run).collect();
+        let is_needed = |id: &RunId| {
+            let (run, ended) = &replay.runs()[id];
+            run.at_ms >= before_ms || ended.is_none() && replay.last_runs.get(&run.environment) == Some(id) || unsettled.contains(id)
+        };
+        let needed: BTreeSet<Digest> = replay.observations.iter().filter(|(id, _)| is_needed(id)).map(|(_, digest)| *digest).collect();
+        replay.observations.values().copied().filter(|digest| !needed.contains(digest)).collect()
+    }
+
+    #[test]
+    fn incremental_usage_matches_a_full_scan() {
+        let mut taken = 0;
+        for seed in 0..300 {
+            let (rng, mut replay) = (&mut Rng::new(seed), LedgerReplay::default());
+            let operations: Vec<Operation> =
+                (0..4).flat_map(|run| some_operations(&mut Rng::new(seed + run), &format!("run-{run}"))).collect();
+            for step in 0..60 {
+                let entry = some_entry(rng, &operations, step);
+                taken += u64::from(replay.apply_entry(entry).is_ok());
+                for before_ms in [0, step / 2, step, step + 1] {
+                    assert_eq!(
+                        replay.unneeded_observations(before_ms),
+                        unneeded_by_full_scan(&replay, before_ms),
+                        "seed {seed}, step {step}, before {before_ms}"
+                    );
+                }
+            }
+        }
+        assert!(taken > 3_000, "{taken}");
+    }
+
+    /// Runs that begin and end, operations on their way, and readings that are let go; most of it where it may stand.
+    fn some_entry(rng: &mut Rng, operations: &[Operation], at_ms: u64) -> LedgerEntry {
+        let name = format!("run-{}", rng.below(6));
+        let operation = (!operations.is_empty()).then(|| operations[rng.index(operations.len())].clone());
+        match (rng.below(8), operation) {
+            (0, _) => run_ended(&name),
+            (1, _) => LedgerEntry::Pruned { by: "ann".into(), before_ms: at_ms, digests: [observation_digest(rng.below(4))].into(), at_ms },
+            (2..=4, Some(operation)) => LedgerEntry::Record(JournalRecord::Intent { operation: Box::new(operation), at_ms }),
+            (5, Some(operation)) => {
+                let held =
+                    Outcome::new_held(crate::failure::FailureCode::TaskLost, crate::apply::ReleaseCondition::Person, Findings::default());
+                let outcome = if rng.one_in(2) { held } else { Outcome::Done(Findings::default()) };
+                LedgerEntry::Record(JournalRecord::Ended { id: operation.id, outcome, at_ms })
+            }
+            (6, Some(operation)) => {
+                let (by, reason) = ("ann".into(), "it runs".into());
+                LedgerEntry::Record(JournalRecord::Resolved { id: operation.id, resolution: Resolution::Done, by, reason, at_ms })
+            }
+            (_, operation) => {
+                let own = operation.filter(|_| !rng.one_in(4));
+                let name = own.as_ref().map_or(name, |own| own.run.as_str().to_owned());
+                run_started(&name, at_ms, observation_digest(rng.below(4)), own.as_ref())
+            }
+        }
+    }
+
+    /// As many entries that let go as there are runs: each is a look at what it names, and not at all runs there ever were.
+    #[test]
+    fn pruning_does_not_scan_all_runs() {
+        let mut replay = LedgerReplay::default();
+        for number in 0..40_000 {
+            let name = format!("run-{number}");
+            let pruned =
+                LedgerEntry::Pruned { by: "ann".into(), before_ms: u64::MAX, digests: [observation_digest(number)].into(), at_ms: number };
+            for entry in [run_started(&name, number, observation_digest(number), None), run_ended(&name), pruned] {
+                replay.apply_entry(entry).expect("it may stand there");
+            }
+        }
+        assert_eq!(replay.unneeded_observations(u64::MAX).len(), 40_000);
+    }
+
+    #[test]
+    fn pruned_digest_named_again_must_be_kept_again() {
+        let pruned = LedgerEntry::Pruned {
+            by: "ann".into(),
+            before_ms: 99,
+            digests: [observation_digest(1), observation_digest(2)].into(),
+            at_ms: 95,
+        };
+        let mut let_go = PrunedSet::default();
+        [run_started("old", 10, observation_digest(1), None), pruned].iter().for_each(|entry| let_go.apply_entry(entry));
+        assert_eq!([1, 2, 3].map(|number| let_go.contains(&observation_digest(number))), [true, true, false]);
+        let_go.apply_entry(&run_started("new", 100, observation_digest(1), None));
+        assert_eq!([1, 2, 3].map(|number| let_go.contains(&observation_digest(number))), [false, true, false]);
+    }
+}

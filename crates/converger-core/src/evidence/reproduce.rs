@@ -1,0 +1,404 @@
+//! Decisions, made again of what was recorded: the same inputs, the same planner and the same rules give the same bytes, or something is wrong
+//! that has a name.
+//!
+//! What never enters: where the bytes are kept, and the program that made them. That is named, never run.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+use serde::Deserialize;
+
+use super::DecisionInputs;
+use super::config::ParseConfig;
+use crate::approve::ApprovalMode;
+use crate::artifact::{Digest, catalogue_digest, write_body, write_judgement, write_observation};
+use crate::desired::{self, Desired};
+use crate::guest::Vmid;
+use crate::normalize::{Field, TABLE};
+use crate::observe::{self, Scoped};
+use crate::plan::{PLANNER_VERSION, plan};
+use crate::policy::{BlockedBy, Circumstances, GuestBlock, Limits, MachineIdentity, MachineMark, OwnWrite, Rules};
+use crate::safety::{Judged, judge};
+
+/// A part of what a decision rests on, or of what it came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum DecisionPart {
+    /// The configuration.
+    Config,
+    /// The declared state.
+    Desired,
+    /// The reading.
+    Observation,
+    /// The rules of protection, the table of fields, and the machine.
+    Rules,
+    /// The catalogue of actions.
+    Catalogue,
+    /// The body of the plan.
+    Plan,
+    /// What the plan was held against, and what was found.
+    Judgement,
+}
+
+impl DecisionPart {
+    /// All of them.
+    pub const ALL: [Self; 7] = [Self::Config, Self::Desired, Self::Observation, Self::Rules, Self::Catalogue, Self::Plan, Self::Judgement];
+
+    /// The word for it.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Config => "configuration",
+            Self::Desired => "declared state",
+            Self::Observation => "reading",
+            Self::Rules => "rules",
+            Self::Catalogue => "catalogue",
+            Self::Plan => "plan",
+            Self::Judgement => "judgement",
+        }
+    }
+}
+
+impl fmt::Display for DecisionPart {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.word())
+    }
+}
+
+/// A decision as the ledger names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decision {
+    /// What it rests on.
+    pub inputs: DecisionInputs,
+    /// The body of the plan.
+    pub plan: Digest,
+    /// What it was held against, and what was found.
+    pub judgement: Digest,
+}
+
+impl Decision {
+    /// Under which digest a piece is kept.
+    #[must_use]
+    pub fn digest(&self, piece: DecisionPart) -> Digest {
+        match piece {
+            DecisionPart::Config => self.inputs.config,
+            DecisionPart::Desired => self.inputs.desired,
+            DecisionPart::Observation => self.inputs.observation,
+            DecisionPart::Rules => self.inputs.rules,
+            DecisionPart::Catalogue => self.inputs.catalogue,
+            DecisionPart::Plan => self.plan,
+            DecisionPart::Judgement => self.judgement,
+        }
+    }
+}
+
+/// Why a decision cannot be made again, or is another one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ReproduceError {
+    /// What it rests on is not kept, or no longer.
+    Missing {
+        /// Which piece.
+        part: DecisionPart,
+        /// Under which digest it was named.
+        digest: Digest,
+    },
+    /// The bytes that are kept are not those that were named.
+    Changed {
+        /// Which piece.
+        part: DecisionPart,
+        /// Under which digest it was named.
+        named: Digest,
+        /// What is kept has this one.
+        found: Digest,
+    },
+    /// The bytes are those that were named, and this program does not read them.
+    Unreadable {
+        /// Which piece.
+        part: DecisionPart,
+        /// Why.
+        why: String,
+    },
+    /// Another planner made it. This one could only pretend.
+    OtherPlanner {
+        /// The planner that made it.
+        then: u32,
+        /// The planner of this program.
+        now: u32,
+    },
+    /// Another table of fields or another catalogue of actions was in force.
+    OtherTables {
+        /// Which of the two.
+        part: DecisionPart,
+    },
+    /// The same inputs give another result: this is what must never be.
+    Breach {
+        /// What is another one.
+        part: DecisionPart,
+        /// What was recorded.
+        then: Digest,
+        /// What came of it now.
+        now: Digest,
+        /// The first byte at which they differ.
+        at: usize,
+    },
+}
+
+/// What a decision was made of, ready to be decided again.
+#[derive(Clone, Debug)]
+pub struct ReplayableDecision {
+    desired: Arc<Desired>,
+    observation: Arc<Scoped>,
+    rules: Arc<Rules>,
+    limits: Limits,
+    circumstances: Circumstances,
+    mode: Option<ApprovalMode>,
+}
+
+/// Makes a decision again and compares it byte for byte. `kept` gives the bytes under a digest, where they are kept; `understood` says what its
+/// configuration put in force.
+///
+/// # Errors
+/// The first thing that stands in the way, or that is wrong.
+pub fn reproduce(
+    decision: &Decision,
+    kept: impl Fn(Digest) -> Option<Vec<u8>>,
+    understood: ParseConfig,
+) -> Result<ReplayableDecision, ReproduceError> {
+    if decision.inputs.planner != PLANNER_VERSION {
+        return Err(ReproduceError::OtherPlanner { then: decision.inputs.planner, now: PLANNER_VERSION });
+    }
+    let whole = |piece| load_part(decision, piece, &kept);
+    let recalled = load_decision(decision, whole, understood)?;
+    let judged = recalled.decide();
+    let written = |write: &dyn Fn(&mut Vec<u8>) -> io::Result<Digest>, piece| {
+        let mut bytes = Vec::new();
+        write(&mut bytes).map(|_| bytes).map_err(|error| ReproduceError::Unreadable { part: piece, why: error.to_string() })
+    };
+    let body = written(&|out| write_body(out, judged.plan()), DecisionPart::Plan)?;
+    check_same_bytes(DecisionPart::Plan, &whole(DecisionPart::Plan)?, &body)?;
+    let judgement = written(&|out| write_judgement(out, judged.judgement()), DecisionPart::Judgement)?;
+    check_same_bytes(DecisionPart::Judgement, &whole(DecisionPart::Judgement)?, &judgement)?;
+    Ok(recalled)
+}
+
+fn check_same_bytes(piece: DecisionPart, then: &[u8], now: &[u8]) -> Result<(), ReproduceError> {
+    if then == now {
+        return Ok(());
+    }
+    let at = then.iter().zip(now).take_while(|(one, other)| one == other).count();
+    Err(ReproduceError::Breach { part: piece, then: Digest::of_bytes(then), now: Digest::of_bytes(now), at })
+}
+
+/// The bytes of a piece, hashed once more: whoever keeps them is not believed.
+fn load_part(decision: &Decision, piece: DecisionPart, kept: impl Fn(Digest) -> Option<Vec<u8>>) -> Result<Vec<u8>, ReproduceError> {
+    let named = decision.digest(piece);
+    let bytes = kept(named).ok_or(ReproduceError::Missing { part: piece, digest: named })?;
+    match Digest::of_bytes(&bytes) {
+        found if found == named => Ok(bytes),
+        found => Err(ReproduceError::Changed { part: piece, named, found }),
+    }
+}
+
+/// Reads what a decision rests on.
+fn load_decision(
+    decision: &Decision,
+    whole: impl Fn(DecisionPart) -> Result<Vec<u8>, ReproduceError>,
+    understood: ParseConfig,
+) -> Result<ReplayableDecision, ReproduceError> {
+    whole(DecisionPart::Catalogue)?;
+    if catalogue_digest().ok() != Some(decision.inputs.catalogue) {
+        return Err(ReproduceError::OtherTables { part: DecisionPart::Catalogue });
+    }
+    let rules = parse_rules(&whole(DecisionPart::Rules)?)?;
+    let bytes = whole(DecisionPart::Desired)?;
+    let desired = desired::parse_normal(&bytes).map_err(|faults| unreadable_error(DecisionPart::Desired, format!("{faults:?}")))?;
+    let bytes = whole(DecisionPart::Observation)?;
+    let reading = observe::parse(&bytes).map_err(|faults| unreadable_error(DecisionPart::Observation, format!("{faults:?}")))?;
+    let scoped = reading.into_scoped(&desired.scope());
+    let mut again = Vec::new();
+    let is_same = write_observation(&mut again, &scoped).is_ok() && again == bytes;
+    if !is_same {
+        return Err(unreadable_error(
+            DecisionPart::Observation,
+            "it holds more than the decision rests on, or is written in another form".into(),
+        ));
+    }
+    let held: JudgementInputsRow = parse_json(DecisionPart::Judgement, &whole(DecisionPart::Judgement)?)?;
+    let JudgementInputsRow { limits: RecordedLimitsRow { guests, percent, stops }, circumstances, .. } = held;
+    let (limits, circumstances) = (Limits { guests, percent, stops }, Circumstances { freeze: circumstances.freeze });
+    let in_force = understood(&whole(DecisionPart::Config)?).map_err(|why| unreadable_error(DecisionPart::Config, why))?;
+    in_force
+        .check_agreement(desired.environment(), &rules, limits, &circumstances)
+        .map_err(|why| unreadable_error(DecisionPart::Config, why.into()))?;
+    let (desired, observation, rules) = (Arc::new(desired), Arc::new(scoped), Arc::new(rules));
+    Ok(ReplayableDecision { desired, observation, rules, limits, circumstances, mode: in_force.mode })
+}
+
+fn unreadable_error(piece: DecisionPart, why: String) -> ReproduceError {
+    ReproduceError::Unreadable { part: piece, why }
+}
+
+fn parse_json<T: for<'b> Deserialize<'b>>(piece: DecisionPart, bytes: &[u8]) -> Result<T, ReproduceError> {
+    serde_json::from_slice(bytes).map_err(|error| unreadable_error(piece, error.to_string()))
+}
+
+impl ReplayableDecision {
+    /// The declared state.
+    #[must_use]
+    pub fn desired(&self) -> &Desired {
+        &self.desired
+    }
+
+    /// The rules that were in force.
+    #[must_use]
+    pub fn rules(&self) -> &Rules {
+        &self.rules
+    }
+
+    /// The limits that were in force.
+    #[must_use]
+    pub fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    /// Who decided in the environment, where its configuration says that.
+    #[must_use]
+    pub fn mode(&self) -> Option<ApprovalMode> {
+        self.mode
+    }
+
+    /// The same under other limits and protection. Who held which guest, and on which machine the program ran, stays as it was.
+    #[must_use]
+    pub fn with_rules_and_limits(&self, rules: &Rules, limits: Limits) -> Self {
+        let host = self.rules.machine().cloned().unwrap_or_default();
+        let rules =
+            rules.clone().with_machine(host).with_blocks(self.rules.blocks().to_vec()).with_own_writes(self.rules.own_writes().to_vec());
+        Self { rules: Arc::new(rules), limits, ..self.clone() }
+    }
+
+    /// Decides, as a run does.
+    pub fn decide(&self) -> Judged {
+        let plan = plan(Arc::clone(&self.desired), Arc::clone(&self.observation), Arc::clone(&self.rules));
+        judge(plan, self.limits, self.circumstances.clone())
+    }
+}
+
+/// What a plan was held against. What was found is made again, not read.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct JudgementInputsRow {
+    circumstances: CircumstancesRow,
+    limits: RecordedLimitsRow,
+    #[serde(rename = "refusals")]
+    _refusals: serde::de::IgnoredAny,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CircumstancesRow {
+    freeze: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RecordedLimitsRow {
+    guests: u32,
+    percent: u32,
+    stops: u32,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RecordedRulesRow {
+    fields: serde_json::Value,
+    #[serde(default)]
+    host: Option<MachineIdentityRow>,
+    protect: RecordedProtectRow,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RecordedProtectRow {
+    ids: Vec<u32>,
+    names: Vec<String>,
+    tags: Vec<String>,
+    #[serde(default)]
+    #[serde(rename = "grips")]
+    blocks: Vec<GuestBlockRow>,
+    #[serde(default)]
+    own_writes: Vec<OwnWriteRow>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct OwnWriteRow {
+    field: String,
+    value: Option<String>,
+    vmid: u32,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct GuestBlockRow {
+    vmid: u32,
+    by: BlockedByRow,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+enum BlockedByRow {
+    Person { by: String, reason: String },
+    Operation(String),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct MachineIdentityRow {
+    has_device: bool,
+    macs: Vec<String>,
+    unread: Vec<MachineMarkRow>,
+    uuids: Vec<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum MachineMarkRow {
+    FirmwareUuid,
+    HardwareAddresses,
+}
+
+/// The rules, where they are over the table of fields of this program.
+fn parse_rules(bytes: &[u8]) -> Result<Rules, ReproduceError> {
+    let row: RecordedRulesRow = parse_json(DecisionPart::Rules, bytes)?;
+    if serde_json::to_value(TABLE.as_slice()).ok() != Some(row.fields) {
+        return Err(ReproduceError::OtherTables { part: DecisionPart::Rules });
+    }
+    let no_id = || unreadable_error(DecisionPart::Rules, "it names a guest by what is no id".into());
+    let vmid = |number: u32| Vmid::new(u64::from(number)).ok_or_else(no_id);
+    let ids = row.protect.ids.into_iter().map(vmid).collect::<Result<Vec<_>, _>>()?;
+    let grip = |grip: GuestBlockRow| {
+        let by = match grip.by {
+            BlockedByRow::Person { by, reason } => BlockedBy::Person { by, reason },
+            BlockedByRow::Operation(id) => BlockedBy::Operation(id),
+        };
+        vmid(grip.vmid).map(|vmid| GuestBlock { vmid, by })
+    };
+    let grips = row.protect.blocks.into_iter().map(grip).collect::<Result<Vec<_>, _>>()?;
+    let no_field = || unreadable_error(DecisionPart::Rules, "it names a field that there is not".into());
+    let own_write = |own: OwnWriteRow| {
+        let field = Field::from_word(&own.field).ok_or_else(no_field)?;
+        vmid(own.vmid).map(|vmid| OwnWrite { field, value: own.value, vmid })
+    };
+    let own_writes = row.protect.own_writes.into_iter().map(own_write).collect::<Result<Vec<_>, _>>()?;
+    let rules = Rules::new(ids, row.protect.names, row.protect.tags).with_blocks(grips).with_own_writes(own_writes);
+    Ok(row.host.map_or_else(|| rules.clone(), |row| rules.clone().with_machine(build_machine(row))))
+}
+
+fn build_machine(row: MachineIdentityRow) -> MachineIdentity {
+    let unread = row.unread.into_iter().map(|mark| match mark {
+        MachineMarkRow::FirmwareUuid => MachineMark::FirmwareUuid,
+        MachineMarkRow::HardwareAddresses => MachineMark::HardwareAddresses,
+    });
+    let host = MachineIdentity::new(row.macs, row.uuids).with_unreadable(unread);
+    if row.has_device { host.with_device() } else { host }
+}

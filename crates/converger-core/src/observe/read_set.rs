@@ -1,0 +1,94 @@
+//! What has to be read of which guest: lists find drift of run-states for any number of guests, and only guests whose config is managed,
+//! which are pinned, or which are about to change are asked for one by one.
+//!
+//! What never enters: how it is read (adapters).
+
+use std::collections::BTreeMap;
+
+use super::{ObservedGuest, ObservedStatus};
+use crate::desired::Desired;
+use crate::guest::{GuestKind, RunState, Vmid};
+use crate::normalize::Field;
+
+/// What a reading is for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum ReadSet {
+    /// For looking at everything: all guests in scope are read in full.
+    #[default]
+    Everything,
+    /// For planning towards a declared state.
+    Declared(BTreeMap<Vmid, GuestNeed>),
+}
+
+/// What is declared of a guest, as far as it decides what to read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GuestNeed {
+    /// The declared kind.
+    pub kind: GuestKind,
+    /// The declared run-state.
+    pub state: Option<RunState>,
+    /// Whether config or birth marks are declared, for which the guest's own config is needed.
+    pub config: bool,
+    /// Whether tags are declared, for which the datacenter's rule for them is needed.
+    pub tags: bool,
+}
+
+/// What is read of a guest beyond the list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadDetail {
+    /// Nothing.
+    None,
+    /// Its config, with what waits for the next start.
+    Config,
+    /// Its config and its run-state from its own node.
+    ConfigAndStatus,
+}
+
+impl ReadSet {
+    /// What planning towards this state needs.
+    #[must_use]
+    pub fn for_desired(desired: &Desired) -> Self {
+        let guests = desired.guests().iter();
+        Self::Declared(
+            guests
+                .map(|guest| {
+                    let config = !guest.config.is_empty() || guest.identity.is_some();
+                    let tags = guest.config.iter().any(|setting| setting.field == Field::Tags);
+                    (guest.vmid, GuestNeed { kind: guest.kind, state: guest.state, config, tags })
+                })
+                .collect(),
+        )
+    }
+
+    /// Whether the datacenter's rule for tags is needed: where tags are declared, or where all is read and a guest has some.
+    #[must_use]
+    pub fn tag_case<'r>(&self, mut in_scope: impl Iterator<Item = &'r ObservedGuest>) -> bool {
+        match self {
+            Self::Declared(needs) => needs.values().any(|need| need.tags),
+            Self::Everything => in_scope.any(|row| row.tags.as_ref().into_option().is_some_and(|tags| !tags.is_empty())),
+        }
+    }
+
+    /// What to read of a guest in scope that the lists show like this.
+    #[must_use]
+    pub fn detail(&self, row: &ObservedGuest) -> ReadDetail {
+        let Self::Declared(needs) = self else { return ReadDetail::ConfigAndStatus };
+        let Some(need) = needs.get(&row.vmid) else { return ReadDetail::None };
+        // Another kind is another guest: nothing of it will be compared.
+        if need.kind != row.kind {
+            return ReadDetail::None;
+        }
+        let is_as_declared = match (&row.status, need.state) {
+            (ObservedStatus::Known(state), Some(wanted)) => *state == wanted,
+            (ObservedStatus::Known(_), None) => true,
+            // What the list does not know is asked for where the guest is asked for anyway.
+            (ObservedStatus::Unknown(_), _) if need.config => false,
+            (ObservedStatus::Unknown(_), _) => return ReadDetail::None,
+        };
+        match (is_as_declared, need.config) {
+            (true, false) => ReadDetail::None,
+            (true, true) => ReadDetail::Config,
+            (false, _) => ReadDetail::ConfigAndStatus,
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! The driver: carries out what a [`RunMachine`](crate::drive::Drive) wants done, over a [`Actuator`], a store and a [`Clock`], and feeds back what came of it.
+//!
+//! It decides nothing. [`Executor`] accepts runs and recoveries while others are in flight; `execution` is the one task that holds the drive. Only what takes
+//! time (a request, a commit, a wait) runs beside it, at most one for each operation. What it sees to itself is the journal of the run.
+//!
+//! What never enters: Proxmox, text for people, and signals of the system; whoever has those says [`RunSignal`].
+
+mod execution;
+mod handle;
+mod report;
+
+use std::future::Future;
+
+use converger_core::apply::{
+    EnvFault, EnvFaultKind, EnvRequest, EnvResponse, GuestAddress, IllegalRecord, JournalRecord, Operation, OperationEnd, OperationHistory,
+    OperationId, Outcome, ReleaseCondition, RunId, TaskId,
+};
+use converger_core::approve::ApprovedPlan;
+use converger_core::evidence::LedgerEntry;
+use converger_core::guest::{EnvironmentName, Vmid};
+use converger_core::refusal::Refusal;
+use converger_store::{Batch, CommitAck, LIST_MAX, OperationFilter, OperationStatus, Store, StoreError, StoreRefusal, StoreWrite};
+use thiserror::Error;
+
+use crate::clock::Clock;
+use crate::operation::{self, CommitFailure, Phase, SendBlock};
+
+pub use crate::run_machine::RunOptions;
+pub use handle::{
+    Executor, ExecutorLoad, NotAccepting, OPEN_RUNS_MAX, OnNotice, PendingReport, RecoverySubmission, RunSlot, RunSubmission, Unsettled,
+};
+pub use report::{ExecutionReport, OperationReport};
+
+#[cfg(test)]
+mod tests;
+
+/// Something that asks an environment one thing at a time, once.
+pub trait Actuator: Send + Sync + 'static {
+    /// The right to send one change. Whoever has it waits for nobody any more.
+    type Permit: Send + 'static;
+
+    /// Waits for the turn of a change to this guest, for a bounded time.
+    fn acquire_permit(&self, place: GuestAddress) -> impl Future<Output = Result<Self::Permit, EnvFault>> + Send;
+
+    /// Sends a change in a turn that was taken before.
+    fn send(&self, turn: Self::Permit, ask: EnvRequest) -> impl Future<Output = EnvResponse> + Send;
+
+    /// Asks. It never fails: what could not be asked or read is an answer too.
+    fn request(&self, ask: EnvRequest) -> impl Future<Output = EnvResponse> + Send;
+}
+
+/// What is asked of a whole executor while it works.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum RunSignal {
+    /// Go on.
+    #[default]
+    Continue,
+    /// Begin nothing new; what is under way goes on to its end.
+    Drain,
+    /// Leave everything as it is. The journal knows what was under way, and the next start finds out what became of it.
+    Leave,
+}
+
+/// An operation is further than before.
+#[derive(Clone, Copy, Debug)]
+pub struct OperationNotice<'n> {
+    /// Which.
+    pub operation: &'n Operation,
+    /// How far.
+    pub phase: Phase,
+    /// How it ended, once it has.
+    pub outcome: Option<&'n Outcome>,
+}
+
+/// Why nothing was carried out.
+#[derive(Debug, Error)]
+pub enum EngineError {
+    /// The journal does not take the run, or cannot be read.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The run was started for another plan, or not at all, or is being applied, or is over.
+    #[error("the run `{0}` was not started for this plan, or is over; this is a defect of the program")]
+    RunMismatch(RunId),
+    /// No ids were given for the operations of the plan.
+    #[error("the operations of the plan have no ids; this is a defect of the program")]
+    MissingIds,
+    /// The executor has stopped.
+    #[error(transparent)]
+    NotAccepting(#[from] NotAccepting),
+    /// The executor ended without an answer. The journal has what was in flight, and the next start recovers it.
+    #[error(
+        "the executor ended while the run was being applied; this is a defect of the program, and the next start recovers what was in flight"
+    )]
+    ExecutorLost,
+}
+
+/// The journal has the run as started for this plan: without that every intent would be refused.
+async fn check_started(store: &impl Store, plan: &ApprovedPlan, run: &RunId) -> Result<(), EngineError> {
+    let found = store.run(run.clone()).await?;
+    let is_its_own = found.is_some_and(|found| found.run.plan == plan.digest() && found.ended.is_none());
+    if is_its_own { Ok(()) } else { Err(EngineError::RunMismatch(run.clone())) }
+}
+
+/// What the journal has of an environment that must be found out by reading: what has no end, and what is held until a reading
+/// tells. The earliest first.
+///
+/// # Errors
+/// The journal cannot be read.
+pub async fn load_unsettled(store: &impl Store, environment: &EnvironmentName) -> Result<Vec<OperationHistory>, StoreError> {
+    let mut found = store.open_operations(environment.clone()).await?;
+    let mut before = None;
+    loop {
+        let filter = OperationFilter {
+            environment: Some(environment.clone()),
+            status: Some(OperationStatus::Held),
+            before: before.clone(),
+            ..OperationFilter::default()
+        };
+        let page = store.operations(filter, LIST_MAX).await?;
+        before = page.last().map(|history| history.operation.id.clone());
+        let is_last = page.len() < LIST_MAX as usize;
+        let is_readable =
+            |history: &OperationHistory| matches!(&history.ended, Some((Outcome::Held { release: ReleaseCondition::Reading, .. }, _)));
+        found.extend(page.into_iter().filter(is_readable));
+        if is_last {
+            break;
+        }
+    }
+    found.sort_by_key(|history| history.at_ms);
+    Ok(found)
+}
+
+/// What a store says about sending a change to a guest: whether somebody holds it or froze the environment.
+pub async fn check_holds(store: &impl Store, environment: EnvironmentName, vmid: Vmid) -> operation::OperationEvent {
+    let said = async {
+        let freeze = store.freeze(environment.clone()).await?.map(|freeze| Refusal::changes_frozen(&freeze.reason));
+        let hold = store.holds(environment).await?.into_iter().find(|hold| hold.vmid == vmid);
+        Ok::<_, StoreError>(freeze.or_else(|| hold.map(|hold| Refusal::guest_held_by_person(&hold.by, &hold.reason))))
+    };
+    match said.await {
+        Ok(None) => operation::OperationEvent::SendAllowed,
+        Ok(Some(refusal)) => operation::OperationEvent::SendBlocked(SendBlock::Refused(refusal)),
+        Err(error) => operation::OperationEvent::SendBlocked(SendBlock::Failed(error.to_string().into())),
+    }
+}
+
+/// What a last word is worth that is heard late: a no stays one, and everything else is asked anew.
+fn expire_hold_check(event: operation::OperationEvent) -> operation::OperationEvent {
+    match event {
+        operation::OperationEvent::SendAllowed => {
+            let cause = EnvFault::new(EnvFaultKind::Busy, "too-slow", "the last word before it was sent was old when it was heard");
+            operation::OperationEvent::SendBlocked(SendBlock::NodeBusy(cause))
+        }
+        no => no,
+    }
+}
+
+/// Which of these tasks a store has as those of other operations than this one.
+pub async fn find_task_owners(
+    store: &impl Store,
+    environment: EnvironmentName,
+    id: &OperationId,
+    tasks: Vec<TaskId>,
+) -> operation::OperationEvent {
+    match store.operations_of_tasks(environment, tasks).await {
+        Ok(known) => {
+            operation::OperationEvent::TaskOwnersFound(known.into_iter().filter(|(_, by)| by != id).map(|(task, _)| task).collect())
+        }
+        Err(error) => operation::OperationEvent::TaskOwnersUnreadable(error.to_string().into()),
+    }
+}
+
+/// The mark that an operation may have been sent from here on.
+fn sending_record(clock: &impl Clock, id: OperationId) -> JournalRecord {
+    JournalRecord::Sending { id, at_ms: clock.now_ms(), up_ms: clock.uptime().map_or(0, |uptime| uptime.ms) }
+}
+
+/// Writes a record down. What the journal decides against is a decision too, and has its entry.
+async fn write_record(store: &impl Store, record: JournalRecord) -> operation::OperationEvent {
+    let intended = match &record {
+        JournalRecord::Intent { operation, at_ms } => Some((operation.run.clone(), operation.guest.vmid, *at_ms)),
+        _ => None,
+    };
+    let event = commit_event(store.commit(Batch::from(record)).await);
+    let (Some((run, vmid, at_ms)), operation::OperationEvent::NotCommitted(CommitFailure::Refused(refusal))) = (intended, &event) else {
+        return event;
+    };
+    // Nobody is told of a decision that is not written down (G10).
+    match store.commit(Batch::from(StoreWrite::decision(LedgerEntry::from_refusal(run, Some(vmid), refusal, at_ms)))).await {
+        Ok(_) => event,
+        Err(error) => operation::OperationEvent::NotCommitted(CommitFailure::Failed(error.to_string().into())),
+    }
+}
+
+/// What a store's answer to a record means to the operation that it is of.
+pub fn commit_event(answer: Result<CommitAck, StoreError>) -> operation::OperationEvent {
+    match answer {
+        Ok(CommitAck::Written { .. }) => operation::OperationEvent::Committed,
+        Ok(CommitAck::Repeated { first }) => operation::OperationEvent::NotCommitted(CommitFailure::Repeated(first)),
+        Err(StoreError::Refused(StoreRefusal::Record { illegal: IllegalRecord::AlreadyResolved(_), .. })) => {
+            operation::OperationEvent::Resolved
+        }
+        Err(error) => operation::OperationEvent::NotCommitted(commit_failure(&error)),
+    }
+}
+
+fn commit_failure(error: &StoreError) -> CommitFailure {
+    match error {
+        StoreError::Refused(StoreRefusal::GuestHeld(hold)) => CommitFailure::Refused(Refusal::guest_held_by_person(&hold.by, &hold.reason)),
+        StoreError::Refused(StoreRefusal::GuestTaken { by, .. }) => CommitFailure::Refused(Refusal::guest_held_by_operation(by.as_str())),
+        StoreError::Refused(StoreRefusal::Frozen { reason, .. }) => CommitFailure::Refused(Refusal::changes_frozen(reason)),
+        StoreError::Refused(StoreRefusal::Name(conflict)) => CommitFailure::Refused(Refusal::name_conflict(conflict)),
+        // Under this key another request was carried out: nothing is wrong with the journal, and others go on.
+        StoreError::Refused(StoreRefusal::KeyReused { first, .. }) => CommitFailure::Repeated(first.clone()),
+        other => CommitFailure::Failed(other.to_string().into()),
+    }
+}
+
+/// The worst of several ends, as the exit code has it: failed, held, refused, not run, done.
+pub fn worst_end(ends: impl Iterator<Item = OperationEnd>) -> OperationEnd {
+    let rank = |end: &OperationEnd| match end {
+        OperationEnd::Failed => 4,
+        OperationEnd::Held => 3,
+        OperationEnd::Refused => 2,
+        OperationEnd::NotRun => 1,
+        OperationEnd::Done => 0,
+    };
+    ends.max_by_key(rank).unwrap_or(OperationEnd::Done)
+}

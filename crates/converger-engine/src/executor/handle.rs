@@ -1,0 +1,255 @@
+//! The executor of one environment, as its callers see it: runs and recoveries are submitted while others are in flight, and each gets its own report.
+//!
+//! What was submitted is carried out whether or not anybody waits for the report. At most [`OPEN_RUNS_MAX`] runs are open at once.
+//!
+//! What never enters: which operation comes next (`schedule`), and how it is carried out (`execution`).
+
+use std::future::Future;
+use std::sync::Arc;
+
+use converger_core::apply::{OperationHistory, OperationId, RunId};
+use converger_core::approve::ApprovedPlan;
+use converger_core::guest::EnvironmentName;
+use converger_store::{Store, StoreError};
+use thiserror::Error;
+use tokio::sync::{Mutex, OwnedMutexGuard, OwnedSemaphorePermit, Semaphore, TryAcquireError, mpsc, oneshot, watch};
+
+use super::execution::Execution;
+use super::{Actuator, EngineError, ExecutionReport, OperationNotice, RunSignal};
+use crate::clock::Clock;
+use crate::operation::Patience;
+use crate::run_machine::RunOptions;
+use crate::schedule::ConcurrencyLimits;
+
+/// The most runs that are open at once, from the reservation of their slot to their end.
+pub const OPEN_RUNS_MAX: usize = 64;
+
+/// Why an executor accepts no run.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+pub enum NotAccepting {
+    /// As many runs are open as may be.
+    #[error("{OPEN_RUNS_MAX} runs are open, and no more are accepted at once")]
+    TooManyRuns,
+    /// It was asked to stop, or has stopped.
+    #[error("it is stopping")]
+    Stopping,
+}
+
+/// Called in place with the progress of each operation of a submission. It must return at once.
+pub type OnNotice = Box<dyn FnMut(OperationNotice<'_>) + Send>;
+
+/// A run to be applied.
+pub struct RunSubmission<H> {
+    /// What is applied. It is moved, so that it cannot be applied twice (G13).
+    pub plan: ApprovedPlan,
+    /// The run, which the journal has as started for this plan.
+    pub run: RunId,
+    /// Gives each operation its id, by its number in the plan.
+    pub ids: Box<dyn Fn(usize) -> Option<OperationId> + Send>,
+    /// Sends the requests of its operations.
+    pub actuator: Arc<H>,
+    /// How its operations are carried out.
+    pub options: RunOptions,
+    /// Receives the progress of its operations.
+    pub on_notice: OnNotice,
+}
+
+/// Operations of an earlier process to be settled by reading.
+pub struct RecoverySubmission<H> {
+    /// The operations.
+    pub unsettled: Unsettled,
+    /// Sends the requests.
+    pub actuator: Arc<H>,
+    /// How long is waited for what.
+    pub patience: Patience,
+    /// Receives the progress.
+    pub on_notice: OnNotice,
+}
+
+/// The right to submit one run. Released on drop, and otherwise when the run has ended.
+#[derive(Debug)]
+pub struct RunSlot {
+    _permit: OwnedSemaphorePermit,
+}
+
+/// Operations that an earlier process left in flight, or that are held until a reading settles them. While this exists nobody else recovers.
+#[derive(Debug)]
+pub struct Unsettled {
+    histories: Vec<OperationHistory>,
+    turn: OwnedMutexGuard<()>,
+}
+
+impl Unsettled {
+    /// The operations, the earliest first.
+    #[must_use]
+    pub fn histories(&self) -> &[OperationHistory] {
+        &self.histories
+    }
+
+    pub(super) fn into_parts(self) -> (Vec<OperationHistory>, OwnedMutexGuard<()>) {
+        (self.histories, self.turn)
+    }
+}
+
+/// How much an executor holds at the moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ExecutorLoad {
+    /// Runs and recoveries that have not ended.
+    pub submissions: usize,
+    /// Their operations.
+    pub operations: usize,
+    /// Entries of all its collections together: none when it is idle.
+    pub entries: usize,
+}
+
+/// A report that is being waited for. Dropping it cancels nothing.
+#[must_use]
+#[derive(Debug)]
+pub struct PendingReport {
+    report: oneshot::Receiver<Result<ExecutionReport, EngineError>>,
+}
+
+impl PendingReport {
+    /// The report, once all operations of the submission have ended.
+    ///
+    /// # Errors
+    /// Nothing was carried out.
+    pub async fn wait(self) -> Result<ExecutionReport, EngineError> {
+        self.report.await.unwrap_or(Err(EngineError::ExecutorLost))
+    }
+}
+
+/// What callers say to the task that holds the drive.
+pub(super) enum Message<H: Actuator> {
+    Apply(Box<RunSubmission<H>>, RunSlot, ReplyReport),
+    FindUnsettled(oneshot::Sender<Result<Vec<OperationHistory>, StoreError>>),
+    Recover(Box<RecoverySubmission<H>>, ReplyReport),
+    StopRun(RunId),
+    Measure(oneshot::Sender<ExecutorLoad>),
+    Close,
+}
+
+pub(super) type ReplyReport = oneshot::Sender<Result<ExecutionReport, EngineError>>;
+
+/// Carries plans out, one environment's for as long as the process drives it. All mutation in the program goes through one of these. Cheap to clone.
+#[derive(Debug)]
+pub struct Executor<H: Actuator> {
+    messages: mpsc::UnboundedSender<Message<H>>,
+    slots: Arc<Semaphore>,
+    signal: watch::Receiver<RunSignal>,
+    recovery: Arc<Mutex<()>>,
+}
+
+impl<H: Actuator> Clone for Executor<H> {
+    fn clone(&self) -> Self {
+        let Self { messages, slots, signal, recovery } = self;
+        Self { messages: messages.clone(), slots: Arc::clone(slots), signal: signal.clone(), recovery: Arc::clone(recovery) }
+    }
+}
+
+impl<H: Actuator> Executor<H> {
+    /// An executor, and the task that does its work: spawn it. The task ends after [`Executor::close`], or when all clones are gone, once everything in flight
+    /// has ended. Whatever must live as long as operations are in flight (the lock of the environment) belongs to the task.
+    pub fn new<S: Store + 'static, C: Clock>(
+        environment: EnvironmentName,
+        store: Arc<S>,
+        clock: Arc<C>,
+        limits: ConcurrencyLimits,
+        signal: watch::Receiver<RunSignal>,
+    ) -> (Self, impl Future<Output = ()> + Send + 'static) {
+        let (executor, execution) = Self::parts(environment, store, clock, limits, signal);
+        (executor, execution.run())
+    }
+
+    pub(super) fn parts<S: Store + 'static, C: Clock>(
+        environment: EnvironmentName,
+        store: Arc<S>,
+        clock: Arc<C>,
+        limits: ConcurrencyLimits,
+        signal: watch::Receiver<RunSignal>,
+    ) -> (Self, Execution<H, S, C>) {
+        // Unbounded, and short all the same: each slot sends one message, and one caller at a time recovers.
+        let (messages, received) = mpsc::unbounded_channel();
+        let slots = Arc::new(Semaphore::new(OPEN_RUNS_MAX));
+        let execution = Execution::new(environment, store, clock, limits, (received, Arc::clone(&slots), signal.clone()));
+        (Self { messages, slots, signal, recovery: Arc::new(Mutex::new(())) }, execution)
+    }
+
+    /// Reserves the place of one run.
+    ///
+    /// # Errors
+    /// Too many runs are open, or a stop was asked for.
+    pub fn reserve_slot(&self) -> Result<RunSlot, NotAccepting> {
+        // The signal itself is read: the task may not have received it yet.
+        if *self.signal.borrow() != RunSignal::Continue {
+            return Err(NotAccepting::Stopping);
+        }
+        match Arc::clone(&self.slots).try_acquire_owned() {
+            Ok(permit) => Ok(RunSlot { _permit: permit }),
+            Err(TryAcquireError::NoPermits) => Err(NotAccepting::TooManyRuns),
+            Err(TryAcquireError::Closed) => Err(NotAccepting::Stopping),
+        }
+    }
+
+    /// Submits a run. From here on it is carried out to its end, and its end is recorded, whether or not the report is waited for.
+    ///
+    /// After a stop its operations are not run, which its report says.
+    pub fn submit(&self, slot: RunSlot, run: RunSubmission<H>) -> PendingReport {
+        self.send(|reply| Message::Apply(Box::new(run), slot, reply))
+    }
+
+    /// What the journal has of the environment that must be settled by reading (see [`super::unsettled`]), without the operations that this executor
+    /// is executing itself. Waits until an earlier recovery has ended.
+    ///
+    /// # Errors
+    /// The journal cannot be read, or the executor has stopped.
+    pub async fn find_unsettled(&self) -> Result<Unsettled, EngineError> {
+        let turn = Arc::clone(&self.recovery).lock_owned().await;
+        let (reply, answer) = oneshot::channel();
+        let _ = self.messages.send(Message::FindUnsettled(reply));
+        let histories = answer.await.map_err(|_| NotAccepting::Stopping)??;
+        Ok(Unsettled { histories, turn })
+    }
+
+    /// Settles operations by reading only. What is still at work is held until the next reading where the patience is brief: nobody waits for one
+    /// guest before the others are looked at (L4).
+    pub fn recover(&self, recovery: RecoverySubmission<H>) -> PendingReport {
+        self.send(|reply| Message::Recover(Box::new(recovery), reply))
+    }
+
+    /// Begins nothing new of one run; its operations in flight go on to their end. Other runs are not concerned.
+    pub fn stop_run(&self, run: RunId) {
+        let _ = self.messages.send(Message::StopRun(run));
+    }
+
+    /// How much it holds; nothing after it has stopped.
+    pub async fn measure_load(&self) -> ExecutorLoad {
+        let (reply, answer) = oneshot::channel();
+        let _ = self.messages.send(Message::Measure(reply));
+        answer.await.unwrap_or_default()
+    }
+
+    /// Accepts nothing more and begins nothing new. The task ends once everything in flight has ended.
+    pub fn close(&self) {
+        self.slots.close();
+        let _ = self.messages.send(Message::Close);
+    }
+
+    fn send(&self, message: impl FnOnce(ReplyReport) -> Message<H>) -> PendingReport {
+        let (reply, report) = oneshot::channel();
+        if let Err(mpsc::error::SendError(message)) = self.messages.send(message(reply)) {
+            refuse(message);
+        }
+        PendingReport { report }
+    }
+}
+
+/// Answers a message that came after the end.
+pub(super) fn refuse<H: Actuator>(message: Message<H>) {
+    match message {
+        Message::Apply(_, _, reply) | Message::Recover(_, reply) => {
+            let _ = reply.send(Err(NotAccepting::Stopping.into()));
+        }
+        Message::FindUnsettled(_) | Message::StopRun(_) | Message::Measure(_) | Message::Close => {}
+    }
+}

@@ -1,0 +1,77 @@
+//! What became of a run, operation by operation, in the order of the plan.
+
+use converger_core::apply::{Evidence, Findings, Operation, OperationEnd, Outcome, ReleaseCondition, TaskId};
+use converger_core::failure::FailureCode;
+
+use super::worst_end;
+use crate::operation::{OperationState, Phase};
+
+/// What became of a run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ExecutionReport {
+    operations: Vec<OperationReport>,
+}
+
+/// What became of one operation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OperationReport {
+    /// The operation.
+    pub operation: Operation,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// The task that carried it out, where one is known.
+    pub task: Option<TaskId>,
+    /// Whether its end is in the journal. What never began has none there.
+    pub is_recorded: bool,
+    /// Whether it was found in the journal.
+    pub is_recovered: bool,
+    /// When its turn came, in milliseconds since 1970.
+    pub began_ms: Option<u64>,
+    /// When it ended.
+    pub ended_ms: Option<u64>,
+}
+
+impl ExecutionReport {
+    pub(crate) fn new(reported: Vec<OperationReport>) -> Self {
+        Self { operations: reported }
+    }
+
+    /// All operations: what was found in the journal first, then those of the plan in its order.
+    #[must_use]
+    pub fn operations(&self) -> &[OperationReport] {
+        &self.operations
+    }
+
+    /// The worst end of all.
+    #[must_use]
+    pub fn end(&self) -> OperationEnd {
+        worst_end(self.operations.iter().map(|reported| reported.outcome.end()))
+    }
+}
+
+impl OperationReport {
+    pub(crate) fn new(state: &OperationState, not_run: Option<Outcome>, began_ms: Option<u64>, ended_ms: Option<u64>) -> Self {
+        let outcome = not_run.or_else(|| state.outcome().cloned()).unwrap_or_else(|| interrupted_outcome(state));
+        Self {
+            operation: state.operation().clone(),
+            outcome,
+            task: state.task().cloned(),
+            is_recorded: state.is_recorded(),
+            is_recovered: state.is_recovered(),
+            began_ms,
+            ended_ms,
+        }
+    }
+}
+
+/// The run was left while it was under way, or before its turn.
+fn interrupted_outcome(state: &OperationState) -> Outcome {
+    match state.phase() {
+        // What was found in the journal was begun by whoever wrote it there.
+        Phase::Waiting if !state.is_recovered() => Outcome::new_not_run(FailureCode::RunStopped, Evidence::default()),
+        _ => {
+            let evidence = state.task().map_or_else(Evidence::default, |task| Evidence::default().with("task", task.as_str()));
+            Outcome::new_held(FailureCode::RunLeft, ReleaseCondition::Reading, Findings { evidence, ..Findings::default() })
+        }
+    }
+}

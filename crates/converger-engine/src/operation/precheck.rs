@@ -1,0 +1,206 @@
+//! Before the change is sent: the cluster, the guests that it relies on, its run-state and its config are read anew, and every
+//! precondition must hold.
+//!
+//! What was read of the guest itself is then seconds old at most, or all of it is read once more (0017 says what may be older, and why): between the readings and the sending the machine may have
+//! slept, a node been slow, a person pressed Ctrl-S. The very last word is the journal's: a hold, a freeze or a stop that came since
+//! the intent keeps the change from being sent.
+//!
+//! A guest that is not where it was is followed once, and checked there from the start. What cannot be read after a few
+//! attempts is refused: reading twice is harmless, and one lost answer is no reason to give up a lane.
+
+use converger_core::apply::check::{self, SendDecision};
+use converger_core::apply::{
+    ConfigRevision, DependencyCheck, EnvFault, EnvFaultKind, EnvRequest, EnvResponse, Evidence, Findings, GuestAddress, LiveConfig,
+    LiveStatus, Outcome,
+};
+use converger_core::failure::FailureCode;
+use converger_core::refusal::Refusal;
+
+use super::patience::next_wait_ms;
+use super::{OperationCommand, OperationStage, OperationState, SendBlock, response_fault};
+
+/// How often each reading is tried.
+const TRIES_MAX: u32 = 3;
+/// How old the readings of the guest may be when the change is sent.
+pub(super) const READING_AGE_MS_MAX: u64 = 10_000;
+/// How often a guest is checked, where its readings were too old or there was no room to send.
+const CHECKS_MAX: u32 = 5;
+
+/// What is being read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct PreSendCheck {
+    reading: PreSendReading,
+    tries: u32,
+    waiting: bool,
+}
+
+/// A change that is ready to be sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ReadyChange {
+    uptime_secs: Option<u64>,
+    revision: Option<ConfigRevision>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum PreSendReading {
+    Cluster,
+    /// The other guest with this number that the step relies on.
+    Dependency(usize),
+    Status,
+    Location,
+    Config(Box<LiveStatus>),
+}
+
+impl PreSendCheck {
+    pub(super) fn is_waiting(&self) -> bool {
+        self.waiting
+    }
+
+    fn for_reading(read: PreSendReading) -> Self {
+        Self { reading: read, tries: 1, waiting: false }
+    }
+}
+
+impl OperationState {
+    pub(super) fn start_check(&mut self) -> Option<OperationCommand> {
+        self.checks += 1;
+        self.request_check_reading(PreSendCheck::for_reading(PreSendReading::Cluster))
+    }
+
+    fn request_check_reading(&mut self, checking: PreSendCheck) -> Option<OperationCommand> {
+        let ask = match &checking.reading {
+            PreSendReading::Cluster => EnvRequest::Cluster,
+            PreSendReading::Dependency(number) => match self.dependency(*number) {
+                Some(other) => EnvRequest::Status(other.address.clone()),
+                // All of them are as they must be.
+                None => return self.request_check_reading(PreSendCheck::for_reading(PreSendReading::Status)),
+            },
+            PreSendReading::Status => {
+                self.checked_ms = self.now_ms;
+                EnvRequest::Status(self.address.clone())
+            }
+            PreSendReading::Location => EnvRequest::Locate(self.address.vmid),
+            PreSendReading::Config(_) => EnvRequest::Config(self.address.clone()),
+        };
+        self.stage = OperationStage::Checking(checking);
+        Some(OperationCommand::Request(ask))
+    }
+
+    pub(super) fn resume_check(&mut self, checking: PreSendCheck) -> Option<OperationCommand> {
+        self.request_check_reading(PreSendCheck { waiting: false, ..checking })
+    }
+
+    pub(super) fn handle_check_response(&mut self, checking: PreSendCheck, answer: EnvResponse, now_ms: u64) -> Option<OperationCommand> {
+        match (&checking.reading, answer) {
+            (PreSendReading::Cluster, EnvResponse::Cluster(membership)) => match check::check_cluster(&membership, &self.address.node) {
+                Some(refusal) => self.refuse(&refusal, now_ms),
+                None => self.request_check_reading(PreSendCheck::for_reading(PreSendReading::Dependency(0))),
+            },
+            (PreSendReading::Dependency(number), EnvResponse::Status(live)) => self.check_dependency(*number, &live, now_ms),
+            (PreSendReading::Status, EnvResponse::Status(live)) => {
+                self.request_check_reading(PreSendCheck::for_reading(PreSendReading::Config(Box::new(live))))
+            }
+            (PreSendReading::Config(live), EnvResponse::Config(config)) => self.judge_readiness(live, &config, now_ms),
+            (PreSendReading::Status | PreSendReading::Config(_), EnvResponse::GuestNotFound(_)) => {
+                self.request_check_reading(PreSendCheck::for_reading(PreSendReading::Location))
+            }
+            (PreSendReading::Location, EnvResponse::Located(found)) => self.follow_moved_guest(found, now_ms),
+            (_, other) => self.retry_check_reading(checking, &other, now_ms),
+        }
+    }
+
+    fn dependency(&self, number: usize) -> Option<&DependencyCheck> {
+        self.context.as_ref().and_then(|terms| terms.dependency(number))
+    }
+
+    fn check_dependency(&mut self, number: usize, live: &LiveStatus, now_ms: u64) -> Option<OperationCommand> {
+        match self.dependency(number).and_then(|other| other.refusal(live)) {
+            Some(refusal) => self.refuse(&refusal, now_ms),
+            None => self.request_check_reading(PreSendCheck::for_reading(PreSendReading::Dependency(number + 1))),
+        }
+    }
+
+    fn judge_readiness(&mut self, live: &LiveStatus, config: &LiveConfig, now_ms: u64) -> Option<OperationCommand> {
+        // INVARIANT: what has no terms was found in the journal, and begins with reading what became of it. It never comes here,
+        // and if it did, it would be read and not sent.
+        let Some(terms) = &self.context else { return self.verify_after_lost_response(response_fault(&EnvResponse::Located(None))) };
+        match check::decide_send(&self.operation, terms, live, config) {
+            SendDecision::Send => {
+                self.request_mark(Box::new(ReadyChange { uptime_secs: live.uptime_secs, revision: config.revision.clone() }))
+            }
+            SendDecision::Refused(refusal) => self.refuse(&refusal, now_ms),
+            SendDecision::AlreadyDone => self.end_without_sending(live, "found_so", check::FOUND_BEFORE_SENDING, now_ms),
+            SendDecision::NotNeeded => self.end_without_sending(live, "not_needed", "what the restart is for is in effect", now_ms),
+        }
+    }
+
+    pub(super) fn may_check_again(&self) -> bool {
+        self.checks < CHECKS_MAX
+    }
+
+    /// Nothing was said against it. A clock that went back shows nothing about an age, so that it is read anew too.
+    pub(super) fn send_if_fresh(&mut self, clearing: ReadyChange, now_ms: u64) -> Option<OperationCommand> {
+        let is_fresh = now_ms.checked_sub(self.checked_ms).is_some_and(|age_ms| age_ms <= READING_AGE_MS_MAX);
+        match clearing {
+            ReadyChange { uptime_secs, revision } if is_fresh => self.send_change(uptime_secs, revision),
+            _ if self.may_check_again() => self.start_check(),
+            _ => self.refuse(
+                &check::unreadable_refusal(&EnvFault::new(
+                    EnvFaultKind::Other,
+                    "too-slow",
+                    "what was read of it was old before it could be sent",
+                )),
+                now_ms,
+            ),
+        }
+    }
+
+    pub(super) fn handle_send_block(&mut self, why: SendBlock, now_ms: u64) -> Option<OperationCommand> {
+        let outcome = match why {
+            SendBlock::Refused(refusal) => Outcome::from_refusal(&refusal),
+            SendBlock::Stopped(code) => Outcome::new_not_run(code, Evidence::default()),
+            SendBlock::NodeBusy(cause) => return self.handle_not_delivered(&cause, now_ms),
+            SendBlock::Failed(text) => Outcome::new_not_run(FailureCode::JournalUnwritable, Evidence::default().with("said", &*text)),
+        };
+        self.record_end(outcome, now_ms)
+    }
+
+    fn end_without_sending(&mut self, live: &LiveStatus, key: &str, why: &str, now_ms: u64) -> Option<OperationCommand> {
+        let observed = Evidence::default().with("run_state", &*live.word);
+        self.record_end(Outcome::Done(Findings { evidence: Evidence::default().with(key, why), observed }), now_ms)
+    }
+
+    /// A guest may have been moved; it is the same guest if its marks say so, which is looked at again there.
+    fn follow_moved_guest(&mut self, found: Option<GuestAddress>, now_ms: u64) -> Option<OperationCommand> {
+        if let Some(refusal) = check::check_relocation(&self.address, found.as_ref()) {
+            return self.refuse(&refusal, now_ms);
+        }
+        let Some(found) = found.filter(|_| self.moves == 0) else { return self.refuse(&check::moved_refusal(), now_ms) };
+        self.moves += 1;
+        self.address = found;
+        self.start_check()
+    }
+
+    fn retry_check_reading(&mut self, checking: PreSendCheck, answer: &EnvResponse, now_ms: u64) -> Option<OperationCommand> {
+        let cause = response_fault(answer);
+        if checking.tries < TRIES_MAX {
+            let ms = next_wait_ms(0) * u64::from(checking.tries);
+            self.stage = OperationStage::Checking(PreSendCheck { tries: checking.tries + 1, waiting: true, ..checking });
+            return self.wait(ms);
+        }
+        let refusal = match &checking.reading {
+            PreSendReading::Dependency(number) => {
+                self.dependency(*number).map_or_else(|| check::unreadable_refusal(&cause), DependencyCheck::unread_refusal)
+            }
+            PreSendReading::Cluster | PreSendReading::Status | PreSendReading::Location | PreSendReading::Config(_) => {
+                check::unreadable_refusal(&cause)
+            }
+        };
+        let said = Evidence::default().with("said", &*cause.text);
+        self.record_end(Outcome::from_refusal(&refusal).with_observed(said), now_ms)
+    }
+
+    fn refuse(&mut self, refusal: &Refusal, now_ms: u64) -> Option<OperationCommand> {
+        self.record_end(Outcome::from_refusal(refusal), now_ms)
+    }
+}

@@ -1,0 +1,379 @@
+//! All runs of one executor, as pure as the two machines that it ties together: what happened goes in, and what is to be carried out comes out.
+//!
+//! What it sees to itself is what concerns more than one operation: that an operation whose guest moved waits for room there, that nothing is sent
+//! once the journal cannot be written (design 6.13) or a stop was asked for, and what is reported of each operation in the end. The driver
+//! puts an actuator, a store and a clock around it; a simulation puts others around the very same.
+//!
+//! Work is accepted while other work is in flight. A submission is one run, or one recovery: once its last operation has ended, [`RunEffect::SubmissionEnded`]
+//! says so, and [`RunMachine::take_report`] forgets it. Memory is bounded by what is in flight and what waits.
+//!
+//! What never enters: clocks, stores, actuators, and threads.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use converger_core::apply::{
+    CheckContext, EnvFault, EnvFaultKind, EnvResponse, Evidence, Operation, OperationHistory, OperationId, Outcome, RunId, SendResult,
+    Uptime,
+};
+use converger_core::failure::FailureCode;
+
+use crate::executor::{ExecutionReport, OperationReport};
+use crate::operation::{self, CommitFailure, OperationCommand, OperationEvent, Patience, Phase, SendBlock};
+use crate::schedule::{self, ConcurrencyLimits, OnFailure, ScheduleItem, StopScope};
+
+#[cfg(test)]
+mod tests;
+
+/// A run or a recovery that was handed to a drive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SubmissionId(u64);
+
+/// How the operations of one run are carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RunOptions {
+    /// What a failure means for the rest of the run.
+    pub on_failure: OnFailure,
+    /// How long is waited for what.
+    pub patience: Patience,
+}
+
+impl Default for RunOptions {
+    fn default() -> Self {
+        Self { on_failure: OnFailure::Continue, patience: Patience::default() }
+    }
+}
+
+/// What follows from something that happened, in this order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RunEffect {
+    /// The turn of an operation has come.
+    Begun(OperationId),
+    /// An operation is so far. It has ended, too, where its turn will never come.
+    PhaseReached(OperationId, Phase),
+    /// This is to be carried out for an operation, and what came of it fed back.
+    Execute(OperationId, OperationCommand),
+    /// All operations of a submission have ended: [`RunMachine::take_report`] has its report.
+    SubmissionEnded(SubmissionId),
+}
+
+/// Everything that is in flight or waits.
+#[derive(Clone, Debug)]
+pub struct RunMachine {
+    schedule: schedule::ScheduleState,
+    /// How many submissions there were.
+    made: u64,
+    submissions: BTreeMap<SubmissionId, Submission>,
+    operations: BTreeMap<OperationId, TrackedOperation>,
+    /// Operations of this process that the journal may show without an end although it is being read to find those of others: all that were here
+    /// since the reading began. None while it is not read.
+    own: Option<BTreeSet<OperationId>>,
+    /// What follows from what is being fed.
+    effects: Vec<RunEffect>,
+}
+
+/// What was handed in together and is reported together.
+#[derive(Clone, Debug, Default)]
+struct Submission {
+    /// In the order in which they were added, which is that of the plan.
+    order: Vec<OperationId>,
+    /// How many of them have not ended.
+    open: usize,
+    /// A record could not be written while it was open: nothing of it is sent from then on, whether or not a later write succeeds.
+    is_journal_lost: bool,
+}
+
+/// One operation in the drive's hands.
+#[derive(Clone, Debug)]
+struct TrackedOperation {
+    state: operation::OperationState,
+    submission: SubmissionId,
+    /// It has ended, or its turn will never come, and its submission knows.
+    is_closed: bool,
+    began_ms: Option<u64>,
+    ended_ms: Option<u64>,
+    /// Its turn never came, for this reason.
+    not_run: Option<Outcome>,
+    /// What it does once there is room for it on the node that its guest moved to.
+    parked: Option<OperationCommand>,
+}
+
+impl RunMachine {
+    /// Nothing yet, below these limits.
+    #[must_use]
+    pub fn new(limits: ConcurrencyLimits) -> Self {
+        let (submissions, held) = (BTreeMap::new(), BTreeMap::new());
+        Self { schedule: schedule::ScheduleState::new(limits), made: 0, submissions, operations: held, own: None, effects: Vec::new() }
+    }
+
+    /// The journal is read from here on for operations that an earlier process left in flight.
+    pub fn start_journal_reading(&mut self) {
+        self.own = Some(self.operations.keys().cloned().collect());
+    }
+
+    /// It was read: what is left without the operations that this process was executing in the meantime. Their intents may have no end in what was read,
+    /// and recovery would take them for operations of a process that died.
+    #[must_use]
+    pub fn end_journal_reading(&mut self, mut found: Vec<OperationHistory>) -> Vec<OperationHistory> {
+        let own = self.own.take().unwrap_or_default();
+        found.retain(|history| !own.contains(history.id()) && !self.operations.contains_key(history.id()));
+        found
+    }
+
+    /// What became of these is to be found out by reading. Those that are here already are left out: this process is executing them.
+    #[must_use]
+    pub fn recover(
+        &mut self,
+        unsettled: Vec<OperationHistory>,
+        patience: Patience,
+        uptime: Option<&Uptime>,
+        now_ms: u64,
+    ) -> (SubmissionId, Vec<RunEffect>) {
+        let recover = |history| operation::OperationState::recover(history, patience, uptime);
+        let states = unsettled.into_iter().filter_map(recover).collect();
+        self.accept(states, ScheduleItem::for_recovered, now_ms)
+    }
+
+    /// These are to be carried out.
+    #[must_use]
+    pub fn submit(
+        &mut self,
+        operations: Vec<(Operation, CheckContext)>,
+        options: RunOptions,
+        now_ms: u64,
+    ) -> (SubmissionId, Vec<RunEffect>) {
+        let RunOptions { on_failure, patience } = options;
+        let states = operations.into_iter().map(|(operation, terms)| operation::OperationState::new(operation, terms, patience)).collect();
+        self.accept(states, |operation| ScheduleItem::for_operation(operation, on_failure), now_ms)
+    }
+
+    /// Something came of what was to be carried out for an operation.
+    #[must_use]
+    pub fn feed(&mut self, id: &OperationId, event: OperationEvent, now_ms: u64) -> Vec<RunEffect> {
+        self.step_operation(id, event, now_ms);
+        self.take_effects()
+    }
+
+    /// Nothing new of any run is begun from now on.
+    #[must_use]
+    pub fn stop(&mut self, code: FailureCode, now_ms: u64) -> Vec<RunEffect> {
+        self.feed_schedule(schedule::ScheduleEvent::Stop { scope: StopScope::Everything, code }, now_ms);
+        self.take_effects()
+    }
+
+    /// Nothing new of this run is begun from now on.
+    #[must_use]
+    pub fn stop_run(&mut self, run: RunId, code: FailureCode, now_ms: u64) -> Vec<RunEffect> {
+        self.feed_schedule(schedule::ScheduleEvent::Stop { scope: StopScope::Run(run), code }, now_ms);
+        self.take_effects()
+    }
+
+    /// Whether nothing is under way and nothing waits.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.schedule.is_idle()
+    }
+
+    /// How many are under way.
+    #[must_use]
+    pub fn in_flight_count(&self) -> u32 {
+        self.schedule.in_flight_count()
+    }
+
+    /// An operation as it is now.
+    #[must_use]
+    pub fn operation_state(&self, id: &OperationId) -> Option<&operation::OperationState> {
+        self.operations.get(id).map(|held| &held.state)
+    }
+
+    /// How an operation ended, once it has, or why its turn will never come.
+    #[must_use]
+    pub fn outcome(&self, id: &OperationId) -> Option<&Outcome> {
+        let held = self.operations.get(id)?;
+        held.not_run.as_ref().or_else(|| held.state.outcome())
+    }
+
+    /// The submission that an operation belongs to.
+    #[must_use]
+    pub fn submission_of(&self, id: &OperationId) -> Option<SubmissionId> {
+        self.operations.get(id).map(|held| held.submission)
+    }
+
+    /// How each operation of a submission ended, after which it is forgotten. Whatever has not ended is left as it is.
+    #[must_use]
+    pub fn take_report(&mut self, submission: SubmissionId) -> ExecutionReport {
+        let Submission { order, .. } = self.submissions.remove(&submission).unwrap_or_default();
+        let mut reported = Vec::with_capacity(order.len());
+        for id in order {
+            let Some(TrackedOperation { state, began_ms, ended_ms, not_run, .. }) = self.operations.remove(&id) else { continue };
+            reported.push(OperationReport::new(&state, not_run, began_ms, ended_ms));
+        }
+        ExecutionReport::new(reported)
+    }
+
+    /// How many operations are known: those that wait, are in flight, or belong to a submission that has not ended.
+    #[must_use]
+    pub fn operation_count(&self) -> usize {
+        self.operations.len()
+    }
+
+    /// How many entries all its collections have together: none once every report was taken.
+    #[must_use]
+    pub fn entry_count(&self) -> usize {
+        let own = self.own.as_ref().map_or(0, BTreeSet::len);
+        self.schedule.entry_count() + self.submissions.len() + self.operations.len() + own + self.effects.len()
+    }
+
+    fn take_effects(&mut self) -> Vec<RunEffect> {
+        std::mem::take(&mut self.effects)
+    }
+
+    /// Takes operations in; ids that are known already are left out.
+    fn accept(
+        &mut self,
+        states: Vec<operation::OperationState>,
+        item: impl Fn(&Operation) -> ScheduleItem,
+        now_ms: u64,
+    ) -> (SubmissionId, Vec<RunEffect>) {
+        let submission = SubmissionId(self.made);
+        self.made += 1;
+        self.submissions.insert(submission, Submission::default());
+        let mut items = Vec::with_capacity(states.len());
+        for state in states {
+            let item = item(state.operation());
+            if self.track_operation(state, submission) {
+                items.push(item);
+            }
+        }
+        self.feed_schedule(schedule::ScheduleEvent::Submit(items), now_ms);
+        // A submission of nothing has ended as soon as it was made.
+        if self.submissions.get(&submission).is_some_and(|submission| submission.order.is_empty()) {
+            self.effects.push(RunEffect::SubmissionEnded(submission));
+        }
+        (submission, self.take_effects())
+    }
+
+    fn track_operation(&mut self, state: operation::OperationState, submission: SubmissionId) -> bool {
+        let id = state.operation().id.clone();
+        let Some(own) = self.submissions.get_mut(&submission).filter(|_| !self.operations.contains_key(&id)) else { return false };
+        own.order.push(id.clone());
+        own.open += 1;
+        self.own.as_mut().map(|own| own.insert(id.clone()));
+        let held = TrackedOperation { state, submission, is_closed: false, began_ms: None, ended_ms: None, not_run: None, parked: None };
+        self.operations.insert(id, held);
+        true
+    }
+
+    /// An operation has ended, or its turn will never come.
+    fn close(&mut self, id: &OperationId) {
+        let Some(held) = self.operations.get_mut(id).filter(|held| !held.is_closed) else { return };
+        held.is_closed = true;
+        let Some(submission) = self.submissions.get_mut(&held.submission) else { return };
+        submission.open = submission.open.saturating_sub(1);
+        if submission.open == 0 {
+            self.effects.push(RunEffect::SubmissionEnded(held.submission));
+        }
+    }
+
+    fn feed_schedule(&mut self, event: schedule::ScheduleEvent, now_ms: u64) {
+        let state = std::mem::replace(&mut self.schedule, schedule::ScheduleState::new(ConcurrencyLimits::default()));
+        let (state, commands) = schedule::step(state, event);
+        self.schedule = state;
+        for command in commands {
+            match command {
+                schedule::ScheduleCommand::Begin(id) => self.step_operation(&id, OperationEvent::Begin, now_ms),
+                schedule::ScheduleCommand::Resume(id) => {
+                    if let Some(command) = self.operations.get_mut(&id).and_then(|held| held.parked.take()) {
+                        self.dispatch_command(&id, command, now_ms);
+                    }
+                }
+                schedule::ScheduleCommand::NotRun { id, code, evidence } => self.mark_not_run(id, code, evidence),
+            }
+        }
+    }
+
+    fn mark_not_run(&mut self, id: OperationId, code: FailureCode, evidence: Evidence) {
+        let Some(held) = self.operations.get_mut(&id) else { return };
+        held.not_run = Some(Outcome::new_not_run(code, evidence));
+        self.effects.push(RunEffect::PhaseReached(id.clone(), Phase::Ended));
+        self.close(&id);
+    }
+
+    /// One transition of an operation, and what it commands.
+    fn step_operation(&mut self, id: &OperationId, event: OperationEvent, now_ms: u64) {
+        let event = self.override_when_stopped(id, event);
+        let Some(held) = self.operations.get_mut(id) else { return };
+        let is_journal_lost = matches!(&event, OperationEvent::NotCommitted(CommitFailure::Failed(_)));
+        if is_journal_lost {
+            // Later submissions find out by their own intents whether it can be written again.
+            self.submissions.values_mut().for_each(|submission| submission.is_journal_lost = true);
+        }
+        if held.began_ms.is_none() {
+            held.began_ms = Some(now_ms);
+            self.effects.push(RunEffect::Begun(id.clone()));
+        }
+        let before = held.state.phase();
+        let command = held.state.handle_event(event, now_ms);
+        if held.state.phase() != before {
+            self.effects.push(RunEffect::PhaseReached(id.clone(), held.state.phase()));
+        }
+        let end = held.state.outcome().map(Outcome::end);
+        held.ended_ms = end.map(|_| now_ms);
+        let moved = self.schedule.node_of(id).and_then(|counted| held.state.moved_node(counted));
+        match (command, moved) {
+            (Some(command), Some(node)) => {
+                held.parked = Some(command);
+                self.feed_schedule(schedule::ScheduleEvent::Moved { id: id.clone(), node }, now_ms);
+            }
+            (Some(command), None) => self.dispatch_command(id, command, now_ms),
+            (None, _) => {}
+        }
+        if is_journal_lost {
+            self.feed_schedule(schedule::ScheduleEvent::Stop { scope: StopScope::OpenRuns, code: FailureCode::JournalUnwritable }, now_ms);
+        }
+        if let Some(end) = end {
+            self.feed_schedule(schedule::ScheduleEvent::Ended { id: id.clone(), end }, now_ms);
+            self.close(id);
+        }
+    }
+
+    fn is_journal_lost(&self, id: &OperationId) -> bool {
+        let submission = self.submission_of(id).and_then(|submission| self.submissions.get(&submission));
+        submission.is_some_and(|submission| submission.is_journal_lost)
+    }
+
+    /// A stop that came while the last word was waited for counts as much as one before it, and so does a journal that was lost.
+    fn override_when_stopped(&self, id: &OperationId, event: OperationEvent) -> OperationEvent {
+        let lost = self.is_journal_lost(id).then_some(FailureCode::JournalUnwritable);
+        match (&event, lost.or_else(|| self.stop_code(id))) {
+            (OperationEvent::SendAllowed, Some(code)) => OperationEvent::SendBlocked(SendBlock::Stopped(code)),
+            _ => event,
+        }
+    }
+
+    /// What is known here already is not asked for.
+    fn dispatch_command(&mut self, id: &OperationId, command: OperationCommand, now_ms: u64) {
+        let known = match &command {
+            OperationCommand::RecheckHolds => self.stop_code(id).map(|code| OperationEvent::SendBlocked(SendBlock::Stopped(code))),
+            OperationCommand::Request(ask) if ask.is_mutation() && self.is_journal_lost(id) => {
+                let cause = EnvFault::new(EnvFaultKind::Other, FailureCode::JournalUnwritable.word(), "");
+                Some(OperationEvent::Responded(EnvResponse::Sent(SendResult::NotDelivered(cause))))
+            }
+            OperationCommand::Commit(_)
+            | OperationCommand::Mark
+            | OperationCommand::FindTaskOwners(_)
+            | OperationCommand::Request(_)
+            | OperationCommand::Wait(_) => None,
+        };
+        match known {
+            Some(event) => self.step_operation(id, event, now_ms),
+            None => self.effects.push(RunEffect::Execute(id.clone(), command)),
+        }
+    }
+
+    /// Why an operation that is ready is not sent any more. The second half of a restart goes on after a stop: without it the guest
+    /// would stay down.
+    fn stop_code(&self, id: &OperationId) -> Option<FailureCode> {
+        let operation = self.operation_state(id)?.operation();
+        self.schedule.stop_code(id).filter(|_| !schedule::completes_restart(operation))
+    }
+}

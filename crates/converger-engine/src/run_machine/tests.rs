@@ -1,0 +1,104 @@
+//! Several submissions in one drive: each ends on its own and is forgotten, and the journal may be read and written while they are in flight.
+
+use converger_core::apply::OperationEnd;
+
+use super::*;
+use crate::testing;
+
+/// The start of guest 100, as an operation of this run.
+fn start_of(run: &str, vmid: u32) -> (Operation, CheckContext) {
+    let guest = serde_json::json!({ "vmid": vmid, "kind": "qemu", "name": "web", "state": "running" });
+    let plan = testing::plan_guests(&[guest], &[testing::guest_row(vmid, "stopped")]);
+    let (mut operation, terms) = testing::plan_operations(&plan).pop().expect("a step");
+    operation.run = RunId::new(run).expect("an id");
+    operation.id = OperationId::new(&format!("{run}-{vmid}")).expect("an id");
+    (operation, terms)
+}
+
+fn id(text: &str) -> OperationId {
+    OperationId::new(text).expect("an id")
+}
+
+fn submit(drive: &mut RunMachine, operations: Vec<(Operation, CheckContext)>) -> (SubmissionId, Vec<RunEffect>) {
+    drive.submit(operations, RunOptions::default(), 1_000)
+}
+
+fn failed() -> OperationEvent {
+    OperationEvent::NotCommitted(CommitFailure::Failed("no room".into()))
+}
+
+/// The history of an operation whose intent alone is in the journal.
+fn history_of((operation, _): (Operation, CheckContext)) -> OperationHistory {
+    OperationHistory::from_intent(Box::new(operation), 1_000)
+}
+
+#[test]
+fn submission_ends_on_its_own_and_is_forgotten_when_its_report_is_taken() {
+    let mut drive = RunMachine::new(ConcurrencyLimits::default());
+    let (first, _) = submit(&mut drive, vec![start_of("r", 100)]);
+    let (second, _) = submit(&mut drive, vec![start_of("s", 101)]);
+    assert_eq!((drive.submission_of(&id("r-100")), drive.submission_of(&id("s-101"))), (Some(first), Some(second)));
+    let repeated = OperationEvent::NotCommitted(CommitFailure::Repeated(id("earlier")));
+    let effects = drive.feed(&id("r-100"), repeated, 1_001);
+    assert_eq!(effects, [RunEffect::PhaseReached(id("r-100"), Phase::Ended), RunEffect::SubmissionEnded(first)]);
+    let report = drive.take_report(first);
+    assert_eq!(report.operations().iter().map(|reported| reported.outcome.end()).collect::<Vec<_>>(), [OperationEnd::NotRun]);
+    assert_eq!((drive.operation_state(&id("r-100")), drive.operation_count()), (None, 1));
+    let effects = drive.stop(FailureCode::RunStopped, 1_002);
+    assert_eq!(effects, [], "what is in flight goes on");
+    drop(drive.feed(&id("s-101"), failed(), 1_003));
+    drop(drive.take_report(second));
+    assert_eq!(drive.entry_count(), 0);
+}
+
+#[test]
+fn submission_of_nothing_or_of_what_is_known_ends_at_once() {
+    let mut drive = RunMachine::new(ConcurrencyLimits::default());
+    let (empty, effects) = submit(&mut drive, Vec::new());
+    assert_eq!(effects, [RunEffect::SubmissionEnded(empty)]);
+    let (first, _) = submit(&mut drive, vec![start_of("r", 100)]);
+    let (known, effects) = submit(&mut drive, vec![start_of("r", 100)]);
+    assert_eq!(effects, [RunEffect::SubmissionEnded(known)]);
+    assert_eq!((drive.take_report(known).operations().len(), drive.submission_of(&id("r-100"))), (0, Some(first)));
+}
+
+/// Design 6.13, for an executor that outlives a full disk.
+#[test]
+fn lost_journal_stops_open_submissions_for_good_and_later_ones_by_their_own_intents_only() {
+    let mut drive = RunMachine::new(ConcurrencyLimits { per_node: 2, overall: 2 });
+    let (first, _) = submit(&mut drive, vec![start_of("r", 100), start_of("r", 101)]);
+    let (second, _) = submit(&mut drive, vec![start_of("s", 102)]);
+    let effects = drive.feed(&id("r-100"), failed(), 1_001);
+    let is_begun = |effects: &[RunEffect], name: &str| effects.contains(&RunEffect::Begun(id(name)));
+    assert!(!is_begun(&effects, "s-102") && effects.contains(&RunEffect::SubmissionEnded(second)), "{effects:?}");
+    // It was begun before, and its intent is taken after all: it is never sent.
+    drop(drive.feed(&id("r-101"), OperationEvent::Committed, 1_002));
+    assert!(drive.is_journal_lost(&id("r-101")));
+    let (third, effects) = submit(&mut drive, vec![start_of("t", 103)]);
+    assert!(is_begun(&effects, "t-103") && !drive.is_journal_lost(&id("t-103")), "{effects:?}");
+    let effects = drive.feed(&id("t-103"), OperationEvent::Committed, 1_003);
+    assert!(matches!(effects.last(), Some(RunEffect::Execute(_, OperationCommand::Request(_)))), "{effects:?}");
+    assert_eq!(drive.outcome(&id("s-102")).and_then(Outcome::code).map(|code| code.to_string()), Some("journal-unwritable".to_owned()));
+    assert!([first, third].iter().all(|submission| drive.submissions.contains_key(submission)));
+}
+
+#[test]
+fn g13_journal_reading_leaves_out_operations_that_were_here_at_any_time_while_it_was_read() {
+    let repeated = || OperationEvent::NotCommitted(CommitFailure::Repeated(id("earlier")));
+    let mut drive = RunMachine::new(ConcurrencyLimits::default());
+    let (before, _) = submit(&mut drive, vec![start_of("r", 100)]);
+    drive.start_journal_reading();
+    let (during, _) = submit(&mut drive, vec![start_of("s", 101)]);
+    // Both end and are forgotten while the journal is being read, which has their intents without an end.
+    for (name, submission) in [("r-100", before), ("s-101", during)] {
+        drop(drive.feed(&id(name), repeated(), 1_001));
+        drop(drive.take_report(submission));
+    }
+    submit(&mut drive, vec![start_of("t", 102)]);
+    let found = [start_of("r", 100), start_of("s", 101), start_of("t", 102), start_of("old", 103)].map(history_of);
+    let left = drive.end_journal_reading(found.to_vec());
+    assert_eq!(left.iter().map(|history| history.id().as_str()).collect::<Vec<_>>(), ["old-103"]);
+    // The next reading begins after both have ended: what it shows of them without an end is to be settled.
+    drive.start_journal_reading();
+    assert_eq!(drive.end_journal_reading(found.to_vec()).len(), 3);
+}

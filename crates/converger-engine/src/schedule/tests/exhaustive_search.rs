@@ -1,0 +1,834 @@
+//! The protocol of the lanes, searched exhaustively: the real schedule in small worlds, every order of everything that can
+//! happen to it, and what must hold in each of them.
+//!
+//! What is around the schedule is as little as it needs: an operation that was begun makes its intent durable or is turned
+//! down by the journal, finds its guest on another node or not, and ends in one of all ways; people drain, hold, release and submit a newer plan; the journal is lost and can
+//! be written again; the process dies and another one begins with what the journal has. Nothing here decides what comes next.
+//!
+//! What never enters: what an operation does between its intent and its end (`operation`), and time.
+
+use super::planted_bugs::PlantedScheduleBug;
+use super::*;
+use crate::testing::explore::{BrokenRule, SearchModel, SearchSummary, explore};
+
+/// What may happen in a search, beside operations that are begun and end.
+#[derive(Clone, Debug)]
+pub(super) struct SearchSetup {
+    pub(super) limits: ConcurrencyLimits,
+    pub(super) on_failure: OnFailure,
+    /// Submitted in this order, each as a run of its own. The first one is what is begun with, and again after a crash.
+    pub(super) plans: Vec<Vec<ScheduleItem>>,
+    /// How operations may end once they are in the journal.
+    pub(super) ends: &'static [OperationEnd],
+    pub(super) may_drain: bool,
+    /// The guest that a person may hold, and release again.
+    pub(super) may_hold: Option<u32>,
+    /// The guest that may be found on another node, by any of its operations and before that has sent anything.
+    pub(super) may_move: Option<(u32, &'static str)>,
+    pub(super) may_lose_journal: bool,
+    pub(super) crashes_max: usize,
+    /// What is wrong with the schedule or with whoever drives it.
+    pub(super) planted: Option<PlantedScheduleBug>,
+}
+
+/// How far one operation is, as the process and the journal have it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum OperationLife {
+    /// Nobody has asked for it.
+    Absent,
+    Waiting,
+    /// Its turn has come; nothing is durable.
+    Begun,
+    /// Its intent is durable.
+    Open,
+    /// It found its guest on another node, and waits for room there.
+    Parked,
+    /// Found in the journal, and waits to be read.
+    Unsettled,
+    /// Found in the journal, and being read.
+    Reading,
+    /// Over for this process, and still open in the journal.
+    Left,
+    Ended(OperationEnd),
+    NotRun(FailureCode),
+    /// Lost with its process before anything was durable.
+    Gone,
+}
+
+impl OperationLife {
+    fn is_in_flight(self) -> bool {
+        matches!(self, Self::Begun | Self::Open | Self::Parked | Self::Reading)
+    }
+
+    /// It takes room on a node and in all.
+    fn occupies_slot(self) -> bool {
+        self.is_in_flight() && self != Self::Parked
+    }
+
+    fn is_waiting(self) -> bool {
+        matches!(self, Self::Waiting | Self::Unsettled)
+    }
+
+    /// Nobody knows yet what became of it.
+    fn is_open_in_journal(self) -> bool {
+        matches!(self, Self::Open | Self::Parked | Self::Unsettled | Self::Reading | Self::Left)
+    }
+
+    fn is_over_and_not_done(self) -> bool {
+        matches!(self, Self::Ended(end) if end != OperationEnd::Done) || matches!(self, Self::NotRun(_) | Self::Left | Self::Gone)
+    }
+
+    /// Only ever larger while a process lives, but where a guest moves: that counts for itself.
+    fn rank(self) -> u64 {
+        match self {
+            Self::Absent => 0,
+            Self::Waiting | Self::Unsettled | Self::Parked => 1,
+            Self::Begun | Self::Reading => 2,
+            Self::Open => 3,
+            Self::Left | Self::Ended(_) | Self::NotRun(_) | Self::Gone => 4,
+        }
+    }
+}
+
+/// A person's hand on the one guest that may be held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum PersonHold {
+    /// Nobody has touched it.
+    NeverHeld,
+    Held,
+    Released,
+}
+
+/// Whether the journal can be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Journal {
+    Writable,
+    Full,
+    WritableAgain,
+}
+
+/// All that counts at one moment. What tells worlds apart soonest comes first.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct ScheduleWorld {
+    /// By place in the table of all items.
+    operations: Vec<OperationLife>,
+    /// Which of them are counted on the node that the guest moved to.
+    moved_operations: Vec<bool>,
+    /// What was submitted to this process, in order.
+    order: Vec<usize>,
+    /// How many plans were submitted to this process.
+    submitted: usize,
+    crashes: usize,
+    /// All runs, by a drain.
+    stopped: bool,
+    /// By a failure of their own.
+    stopped_runs: BTreeSet<RunId>,
+    /// Those that were open when a record could not be written.
+    unwritable_runs: BTreeSet<RunId>,
+    journal: Journal,
+    held: PersonHold,
+    schedule: ScheduleState,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum ScheduleAction {
+    /// The next plan comes.
+    Submit,
+    /// The journal answers an intent.
+    Intent(usize),
+    /// The journal cannot be written, and this intent is the first to meet it.
+    LoseJournal(usize),
+    /// The journal can be written again.
+    FindRoom,
+    End(usize, OperationEnd),
+    /// An operation finds its guest on the other node.
+    Moved(usize),
+    Drain,
+    Hold,
+    Release,
+    /// The process dies, and the next one begins.
+    Crash,
+}
+
+/// A setup with all items that there can be: those of each plan, for each process.
+pub(super) struct ScheduleModel {
+    setup: SearchSetup,
+    items: Vec<ScheduleItem>,
+}
+
+impl ScheduleModel {
+    pub(super) fn new(setup: SearchSetup) -> Self {
+        let mut items = Vec::new();
+        for process in 0..=setup.crashes_max {
+            for (number, plan) in setup.plans.iter().enumerate() {
+                let on_failure = setup.on_failure;
+                let items_of_run = plan.iter().map(|item| with_run(&format!("{process}{number}"), item));
+                items.extend(items_of_run.map(|item| ScheduleItem { on_failure, ..item }));
+            }
+        }
+        Self { setup, items }
+    }
+
+    /// Where the items of a plan stand in the table.
+    fn item_range(&self, process: usize, plan: usize) -> std::ops::Range<usize> {
+        let of_process: usize = self.setup.plans.iter().map(Vec::len).sum();
+        let before: usize = self.setup.plans[..plan].iter().map(Vec::len).sum();
+        let first = process * of_process + before;
+        first..first + self.setup.plans[plan].len()
+    }
+
+    /// The same step of the plan in the processes before.
+    fn same_step_before<'w>(&'w self, world: &'w ScheduleWorld, place: usize) -> impl Iterator<Item = usize> + 'w {
+        let of_process: usize = self.setup.plans.iter().map(Vec::len).sum();
+        (0..world.crashes).map(move |process| process * of_process + place % of_process)
+    }
+
+    /// Hands an event to the schedule and does what it commands.
+    fn feed_schedule(&self, mut world: ScheduleWorld, event: ScheduleEvent) -> Result<ScheduleWorld, String> {
+        let schedule = std::mem::replace(&mut world.schedule, ScheduleState::new(self.setup.limits));
+        let (schedule, commands) = match self.setup.planted {
+            Some(planted) => planted.step(schedule, event),
+            None => step(schedule, event),
+        };
+        world.schedule = schedule;
+        for command in commands {
+            match command {
+                ScheduleCommand::Begin(id) => self.begin_operation(&mut world, &id)?,
+                ScheduleCommand::Resume(id) => self.resume_operation(&mut world, &id)?,
+                ScheduleCommand::NotRun { id, code, .. } => self.end_not_run(&mut world, &id, code)?,
+            }
+        }
+        Ok(world)
+    }
+
+    fn index_of(&self, id: &OperationId) -> Result<usize, String> {
+        self.items.iter().position(|item| item.id == *id).ok_or_else(|| format!("nobody knows {id}"))
+    }
+
+    fn begin_operation(&self, world: &mut ScheduleWorld, id: &OperationId) -> Result<(), String> {
+        let place = self.index_of(id)?;
+        self.check_begin_rules(world, place).map_err(|rule| format!("{id} begins {rule}"))?;
+        world.operations[place] =
+            if world.operations[place] == OperationLife::Unsettled { OperationLife::Reading } else { OperationLife::Begun };
+        self.check_limits(world, place)
+    }
+
+    /// It takes room again, where its guest is now.
+    fn resume_operation(&self, world: &mut ScheduleWorld, id: &OperationId) -> Result<(), String> {
+        let place = self.index_of(id)?;
+        if world.operations[place] != OperationLife::Parked {
+            return Err(format!("{id} goes on while it is {:?}", world.operations[place]));
+        }
+        world.operations[place] = OperationLife::Open;
+        self.check_limits(world, place)
+    }
+
+    /// What must be so for an operation to begin. It looks at lives only, never at what the schedule thinks.
+    fn check_begin_rules(&self, world: &ScheduleWorld, place: usize) -> Result<(), String> {
+        let life = world.operations[place];
+        if !life.is_waiting() {
+            return Err(format!("while it is {life:?}"));
+        }
+        // What was found in the journal only reads, and is found out after a stop too; a guest that was taken down is not left down.
+        let run = &self.items[place].run;
+        let is_stopped = world.stopped || world.stopped_runs.contains(run) || world.unwritable_runs.contains(run);
+        if is_stopped && life == OperationLife::Waiting && !self.completes_restart(world, place) {
+            return Err("after the stop".into());
+        }
+        for (other, other_life) in self.others_of_guest(world, place) {
+            if other_life.is_in_flight() {
+                return Err(format!("while {} is under way on its guest", self.items[other].id));
+            }
+            if life == OperationLife::Waiting && other_life.is_open_in_journal() {
+                return Err(format!("before it is known what became of {}", self.items[other].id));
+            }
+        }
+        if let Some(first) = self.earlier_of_guest(world, place).find(|other| world.operations[*other].is_waiting()) {
+            return Err(format!("before {}, which came first", self.items[first].id));
+        }
+        if life == OperationLife::Waiting
+            && let Some(behind) =
+                self.earlier_in_run(world, place).find(|other| world.operations[*other] != OperationLife::Ended(OperationEnd::Done))
+        {
+            return Err(format!("although {} is {:?}", self.items[behind].id, world.operations[behind]));
+        }
+        match self.unfinished_dependency(world, place).filter(|_| life == OperationLife::Waiting) {
+            Some(guest) => Err(format!("before guest {guest} is done")),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether it brings a guest up again that was taken down: the first half of the restart was begun.
+    fn completes_restart(&self, world: &ScheduleWorld, place: usize) -> bool {
+        let is_begun = |other: usize| {
+            matches!(
+                world.operations[other],
+                OperationLife::Begun | OperationLife::Open | OperationLife::Parked | OperationLife::Ended(OperationEnd::Done)
+            )
+        };
+        self.items[place].completes_restart && self.earlier_in_run(world, place).last().is_some_and(is_begun)
+    }
+
+    fn check_limits(&self, world: &ScheduleWorld, place: usize) -> Result<(), String> {
+        let ConcurrencyLimits { per_node, overall } = self.setup.limits;
+        let (here, all) = self.in_flight_counts(world, place);
+        if here > per_node as usize || all > overall as usize {
+            return Err(format!("{here} on one node and {all} in all are under way, beyond the limits"));
+        }
+        Ok(())
+    }
+
+    /// How many are under way on the node of this one, and in all.
+    fn in_flight_counts(&self, world: &ScheduleWorld, place: usize) -> (usize, usize) {
+        let under_way: Vec<usize> = (0..self.items.len()).filter(|other| world.operations[*other].occupies_slot()).collect();
+        let here = under_way.iter().filter(|other| self.node_of(world, **other) == self.node_of(world, place)).count();
+        (here, under_way.len())
+    }
+
+    /// The node that it is counted on: the planned one, until somebody found its guest on another.
+    fn node_of<'w>(&'w self, world: &ScheduleWorld, place: usize) -> &'w str {
+        match self.setup.may_move {
+            Some((_, node)) if world.moved_operations[place] => node,
+            _ => self.items[place].node.as_str(),
+        }
+    }
+
+    /// Whether an operation may find its guest on another node than it is counted on.
+    fn may_move(&self, world: &ScheduleWorld, place: usize) -> bool {
+        let (item, is_counted_there) = (&self.items[place], world.moved_operations[place]);
+        self.setup.may_move.is_some_and(|(guest, node)| item.vmid.get() == guest && item.node.as_str() != node && !is_counted_there)
+    }
+
+    fn others_of_guest<'w>(&'w self, world: &'w ScheduleWorld, place: usize) -> impl Iterator<Item = (usize, OperationLife)> + 'w {
+        let lives = world.operations.iter().copied().enumerate();
+        lives.filter(move |(other, _)| *other != place && self.items[*other].vmid == self.items[place].vmid)
+    }
+
+    /// What was submitted before it for the same guest.
+    fn earlier_of_guest<'w>(&'w self, world: &'w ScheduleWorld, place: usize) -> impl Iterator<Item = usize> + 'w {
+        let earlier = world.order.iter().copied().take_while(move |other| *other != place);
+        earlier.filter(move |other| self.items[*other].vmid == self.items[place].vmid)
+    }
+
+    fn earlier_in_run<'w>(&'w self, world: &'w ScheduleWorld, place: usize) -> impl Iterator<Item = usize> + 'w {
+        self.earlier_of_guest(world, place).filter(move |other| self.items[*other].run == self.items[place].run)
+    }
+
+    /// A guest that it waits for and whose power steps are not all done, or not there.
+    fn unfinished_dependency(&self, world: &ScheduleWorld, place: usize) -> Option<Vmid> {
+        let mut wait = self.items[place].after.iter().copied();
+        wait.find(|guest| {
+            let mut powers = self.power_steps(world, place, *guest).peekable();
+            powers.peek().is_none() || powers.any(|other| world.operations[other] != OperationLife::Ended(OperationEnd::Done))
+        })
+    }
+
+    fn power_steps<'w>(&'w self, world: &'w ScheduleWorld, place: usize, guest: Vmid) -> impl Iterator<Item = usize> + 'w {
+        let of_run = move |other: &usize| self.items[*other].run == self.items[place].run && self.items[*other].is_power;
+        world.order.iter().copied().filter(of_run).filter(move |other| self.items[*other].vmid == guest)
+    }
+
+    fn end_not_run(&self, world: &mut ScheduleWorld, id: &OperationId, code: FailureCode) -> Result<(), String> {
+        let place = self.index_of(id)?;
+        let life = world.operations[place];
+        if !life.is_waiting() {
+            return Err(format!("{id} is said not to run while it is {life:?}"));
+        }
+        if !self.has_reason(world, place, code) {
+            return Err(format!("{id} is given up as {} without a reason", code.word()));
+        }
+        if life == OperationLife::Unsettled {
+            return Err(format!("what became of {id} is not found out"));
+        }
+        world.operations[place] = OperationLife::NotRun(code);
+        Ok(())
+    }
+
+    /// Nothing is given up for what does not concern it (L4).
+    fn has_reason(&self, world: &ScheduleWorld, place: usize, code: FailureCode) -> bool {
+        let is_over = |other: usize| world.operations[other].is_over_and_not_done();
+        let run = &self.items[place].run;
+        match code {
+            FailureCode::RunStopped => (world.stopped || world.stopped_runs.contains(run)) && !self.completes_restart(world, place),
+            FailureCode::JournalUnwritable => world.unwritable_runs.contains(run) && !self.completes_restart(world, place),
+            FailureCode::LaneHalted => self.earlier_in_run(world, place).any(is_over),
+            FailureCode::DependencyNotDone => self.items[place].after.iter().any(|guest| {
+                let mut powers = self.power_steps(world, place, *guest).peekable();
+                powers.peek().is_none() || powers.any(is_over)
+            }),
+            FailureCode::Superseded => {
+                let newer = world.order.iter().copied().skip_while(|other| *other != place).skip(1);
+                let is_newer = |other: usize| self.items[other].run != self.items[place].run && self.items[other].is_convergent;
+                let mut newer = newer.filter(|other| self.items[*other].vmid == self.items[place].vmid);
+                self.items[place].is_convergent && newer.any(is_newer)
+            }
+            _ => false,
+        }
+    }
+
+    fn submit_plan(&self, mut world: ScheduleWorld) -> Result<ScheduleWorld, String> {
+        let places = self.item_range(world.crashes, world.submitted);
+        world.submitted += 1;
+        // What was done before a crash is not planned again.
+        let done = |place: &usize| {
+            self.same_step_before(&world, *place).any(|other| world.operations[other] == OperationLife::Ended(OperationEnd::Done))
+        };
+        let fresh: Vec<usize> = places.filter(|place| !done(place)).collect();
+        for place in &fresh {
+            world.operations[*place] = OperationLife::Waiting;
+        }
+        // A guest that was found down is planned to start, and not as the second half of a restart.
+        let is_second = |place: &usize| place.checked_sub(1).is_some_and(|first| fresh.contains(&first));
+        let planned = |place: &usize| ScheduleItem {
+            completes_restart: self.items[*place].completes_restart && is_second(place),
+            ..self.items[*place].clone()
+        };
+        let items = fresh.iter().map(planned).collect();
+        world.order.extend(fresh);
+        self.feed_schedule(world, ScheduleEvent::Submit(items))
+    }
+
+    /// The journal takes an intent, or turns it down because the guest is held by a person or by what is not known of it.
+    fn record_intent(&self, mut world: ScheduleWorld, place: usize) -> Result<ScheduleWorld, String> {
+        let is_held = world.held == PersonHold::Held && self.setup.may_hold == Some(self.items[place].vmid.get());
+        let is_taken = self.others_of_guest(&world, place).any(|(_, life)| life == OperationLife::Ended(OperationEnd::Held));
+        if world.journal == Journal::Full {
+            let world = self.fail_commit(world)?;
+            self.end_operation(world, place, OperationEnd::NotRun)
+        } else if is_held || is_taken {
+            self.end_operation(world, place, OperationEnd::Refused)
+        } else {
+            world.operations[place] = OperationLife::Open;
+            Ok(world)
+        }
+    }
+
+    /// It gives its room back; what waits behind it is counted where the guest is from here on.
+    fn move_guest(&self, mut world: ScheduleWorld, place: usize) -> Result<ScheduleWorld, String> {
+        let (_, node) = self.setup.may_move.ok_or("nothing moves")?;
+        world.operations[place] = OperationLife::Parked;
+        let behind = world.order.iter().copied().filter(|other| world.operations[*other].is_waiting() && self.may_move(&world, *other));
+        for own in std::iter::once(place).chain(behind.collect::<Vec<_>>()) {
+            world.moved_operations[own] = true;
+        }
+        self.feed_schedule(world, ScheduleEvent::Moved { id: self.items[place].id.clone(), node: NodeName::new(node).expect("a node") })
+    }
+
+    /// As the drive does: open runs are stopped first, and then the schedule learns of the end.
+    fn fail_commit(&self, mut world: ScheduleWorld) -> Result<ScheduleWorld, String> {
+        world.journal = Journal::Full;
+        let is_open = |place: &usize| {
+            matches!(world.operations[*place], OperationLife::Waiting | OperationLife::Begun | OperationLife::Open | OperationLife::Parked)
+        };
+        let open = (0..self.items.len()).filter(is_open).map(|place| self.items[place].run.clone());
+        world.unwritable_runs.extend(open.collect::<Vec<_>>());
+        self.feed_schedule(world, ScheduleEvent::Stop { scope: StopScope::OpenRuns, code: FailureCode::JournalUnwritable })
+    }
+
+    fn end_operation(&self, mut world: ScheduleWorld, place: usize, end: OperationEnd) -> Result<ScheduleWorld, String> {
+        let is_recovered = world.operations[place] == OperationLife::Reading;
+        let is_known = world.journal != Journal::Full || world.operations[place] == OperationLife::Begun;
+        if !is_known {
+            world = self.fail_commit(world)?;
+        }
+        world.operations[place] = if is_known { OperationLife::Ended(end) } else { OperationLife::Left };
+        // Nobody is told of an end that the journal does not take: it is held.
+        let end = if is_known { end } else { OperationEnd::Held };
+        if end != OperationEnd::Done && !is_recovered && self.setup.on_failure == OnFailure::Stop {
+            world.stopped_runs.insert(self.items[place].run.clone());
+        }
+        self.feed_schedule(world, ScheduleEvent::Ended { id: self.items[place].id.clone(), end })
+    }
+
+    /// The next process has what the journal has: first that, then the plan anew.
+    fn crash_process(&self, mut world: ScheduleWorld) -> Result<ScheduleWorld, String> {
+        let mut found = Vec::new();
+        for (place, life) in world.operations.iter_mut().enumerate() {
+            *life = match *life {
+                OperationLife::Waiting | OperationLife::Begun => OperationLife::Gone,
+                OperationLife::Open
+                | OperationLife::Parked
+                | OperationLife::Unsettled
+                | OperationLife::Reading
+                | OperationLife::Left
+                | OperationLife::Ended(OperationEnd::Held) => OperationLife::Unsettled,
+                other => other,
+            };
+            found.extend((*life == OperationLife::Unsettled).then_some(place));
+        }
+        world.crashes += 1;
+        world.moved_operations.fill(false);
+        (world.submitted, world.stopped, world.journal, world.order) = (0, false, Journal::Writable, found.clone());
+        world.stopped_runs.clear();
+        world.unwritable_runs.clear();
+        world.schedule = self.new_schedule();
+        let recovered = ScheduleEvent::Submit(found.iter().map(|place| self.items[*place].clone().into_recovered()).collect());
+        match self.setup.planted {
+            Some(PlantedScheduleBug::RecoversNothing) => self.submit_plan(world),
+            Some(PlantedScheduleBug::RecoversLast) => self.submit_plan(world).and_then(|world| self.feed_schedule(world, recovered)),
+            _ => self.feed_schedule(world, recovered).and_then(|world| self.submit_plan(world)),
+        }
+    }
+
+    fn new_schedule(&self) -> ScheduleState {
+        let limits = self.setup.limits;
+        self.setup.planted.map_or_else(|| ScheduleState::new(limits), |planted| planted.new_state(limits))
+    }
+
+    /// Something waits, and nothing that could change that is under way, or there is room and it is its turn.
+    fn check_nothing_forgotten(&self, world: &ScheduleWorld) -> Result<(), String> {
+        let is_busy = world.operations.iter().any(|life| life.occupies_slot());
+        if !is_busy && !world.schedule.is_idle() {
+            return Err("the schedule waits for ever".into());
+        }
+        let waits = |life: OperationLife| life.is_waiting() || life == OperationLife::Parked;
+        for place in (0..self.items.len()).filter(|place| waits(world.operations[*place])) {
+            if !is_busy {
+                return Err(format!("{} is forgotten", self.items[place].id));
+            }
+            let (here, all) = self.in_flight_counts(world, place);
+            let has_room = here < self.setup.limits.per_node as usize && all < self.setup.limits.overall as usize;
+            if has_room && (world.operations[place] == OperationLife::Parked || self.check_begin_rules(world, place).is_ok()) {
+                return Err(format!("{} waits although its turn has come", self.items[place].id));
+            }
+        }
+        Ok(())
+    }
+
+    /// Events about what is not under way change nothing.
+    fn check_unexpected_events(&self, world: &ScheduleWorld) -> Result<(), String> {
+        let is_believed = |event: ScheduleEvent| {
+            let (after, commands) = step(world.schedule.clone(), event);
+            after != world.schedule || !commands.is_empty()
+        };
+        let elsewhere = NodeName::new("pve9").expect("a node");
+        let moved = |place: usize| ScheduleEvent::Moved { id: self.items[place].id.clone(), node: elsewhere.clone() };
+        if let Some(place) = world
+            .order
+            .iter()
+            .copied()
+            .find(|place| world.operations[*place] == OperationLife::Parked)
+            .filter(|own| is_believed(moved(*own)))
+        {
+            return Err(format!("{} moved while it waited for room, and that was believed", self.items[place].id));
+        }
+        let Some(place) = world.order.iter().copied().find(|place| !world.operations[*place].is_in_flight()) else { return Ok(()) };
+        let id = self.items[place].id.clone();
+        if is_believed(ScheduleEvent::Ended { id: id.clone(), end: OperationEnd::Failed }) || is_believed(moved(place)) {
+            return Err(format!("{id} ended or moved while it was {:?}, and that was believed", world.operations[place]));
+        }
+        Ok(())
+    }
+}
+
+fn with_run(run: &str, item: &ScheduleItem) -> ScheduleItem {
+    let id = OperationId::new(&format!("{run}-{}", item.id)).expect("an id");
+    ScheduleItem { id, run: RunId::new(run).expect("an id"), ..item.clone() }
+}
+
+impl SearchModel for ScheduleModel {
+    type World = ScheduleWorld;
+    type Action = ScheduleAction;
+
+    fn initial_world(&self) -> ScheduleWorld {
+        ScheduleWorld {
+            operations: vec![OperationLife::Absent; self.items.len()],
+            moved_operations: vec![false; self.items.len()],
+            order: Vec::new(),
+            submitted: 0,
+            crashes: 0,
+            stopped: false,
+            stopped_runs: BTreeSet::new(),
+            unwritable_runs: BTreeSet::new(),
+            journal: Journal::Writable,
+            held: PersonHold::NeverHeld,
+            schedule: self.new_schedule(),
+        }
+    }
+
+    fn actions(&self, world: &ScheduleWorld) -> Vec<ScheduleAction> {
+        if world.submitted == 0 {
+            return vec![ScheduleAction::Submit];
+        }
+        let SearchSetup { plans, ends, may_drain, may_hold, may_lose_journal, crashes_max, .. } = &self.setup;
+        let mut actions = Vec::new();
+        for (place, life) in world.operations.iter().enumerate() {
+            match life {
+                OperationLife::Begun => {
+                    actions.push(ScheduleAction::Intent(place));
+                    actions.extend((*may_lose_journal && world.journal == Journal::Writable).then_some(ScheduleAction::LoseJournal(place)));
+                }
+                OperationLife::Open | OperationLife::Reading => {
+                    actions.extend(ends.iter().map(|end| ScheduleAction::End(place, *end)));
+                    actions.extend((*life == OperationLife::Open && self.may_move(world, place)).then_some(ScheduleAction::Moved(place)));
+                }
+                _ => {}
+            }
+        }
+        actions.extend((world.submitted < plans.len()).then_some(ScheduleAction::Submit));
+        actions.extend((world.journal == Journal::Full).then_some(ScheduleAction::FindRoom));
+        // What comes when nothing is left to do changes nothing that is looked at here.
+        if !world.schedule.is_idle() {
+            actions.extend((*may_drain && !world.stopped).then_some(ScheduleAction::Drain));
+            actions.extend((may_hold.is_some() && world.held == PersonHold::NeverHeld).then_some(ScheduleAction::Hold));
+            actions.extend((world.held == PersonHold::Held).then_some(ScheduleAction::Release));
+            actions.extend((world.crashes < *crashes_max).then_some(ScheduleAction::Crash));
+        }
+        actions
+    }
+
+    fn apply_action(&self, world: &ScheduleWorld, action: &ScheduleAction) -> Result<ScheduleWorld, String> {
+        let mut world = world.clone();
+        match *action {
+            ScheduleAction::Submit => self.submit_plan(world),
+            ScheduleAction::Intent(place) => self.record_intent(world, place),
+            ScheduleAction::LoseJournal(place) => {
+                let world = self.fail_commit(world)?;
+                self.end_operation(world, place, OperationEnd::NotRun)
+            }
+            ScheduleAction::FindRoom => Ok(ScheduleWorld { journal: Journal::WritableAgain, ..world }),
+            ScheduleAction::End(place, end) => self.end_operation(world, place, end),
+            ScheduleAction::Moved(place) => self.move_guest(world, place),
+            ScheduleAction::Drain => {
+                world.stopped = true;
+                self.feed_schedule(world, stop(FailureCode::RunStopped))
+            }
+            ScheduleAction::Hold => Ok(ScheduleWorld { held: PersonHold::Held, ..world }),
+            ScheduleAction::Release => Ok(ScheduleWorld { held: PersonHold::Released, ..world }),
+            ScheduleAction::Crash => self.crash_process(world),
+        }
+    }
+
+    fn check(&self, world: &ScheduleWorld) -> Result<(), String> {
+        self.check_nothing_forgotten(world)?;
+        self.check_unexpected_events(world)
+    }
+
+    fn progress(&self, world: &ScheduleWorld) -> (u64, u64) {
+        let lives: u64 = world.operations.iter().map(|life| life.rank()).sum();
+        // More than what an operation falls back by when it waits for room.
+        let moves = 3 * world.moved_operations.iter().filter(|is_elsewhere| **is_elsewhere).count() as u64;
+        let flags = world.submitted as u64 + u64::from(world.stopped) + world.journal as u64 + world.held as u64;
+        let stopped_runs = (world.stopped_runs.len() + world.unwritable_runs.len()) as u64;
+        (world.crashes as u64, lives + moves + flags + stopped_runs)
+    }
+}
+
+impl SearchSetup {
+    /// Three operations on two guests, one of them after the other guest, and everything that can go wrong.
+    pub(super) fn all_faults() -> Self {
+        Self {
+            limits: ConcurrencyLimits { per_node: 2, overall: 2 },
+            on_failure: OnFailure::Continue,
+            plans: vec![vec![schedule_item("r", 100, 0), schedule_item("r", 100, 1), after_guests(&[100], schedule_item("r", 101, 0))]],
+            ends: &OperationEnd::ALL,
+            may_drain: true,
+            may_hold: Some(100),
+            may_move: None,
+            may_lose_journal: true,
+            crashes_max: 1,
+            planted: None,
+        }
+    }
+
+    /// Six guests of which two wait, on two nodes with different work, below limits that bind.
+    pub(super) fn with_tight_limits() -> Self {
+        let plan = vec![
+            schedule_item("r", 100, 0),
+            schedule_item("r", 101, 0),
+            schedule_item("r", 102, 0),
+            on_node("pve2", after_guests(&[100], schedule_item("r", 103, 0))),
+            on_node("pve2", schedule_item("r", 104, 0)),
+            on_node("pve2", after_guests(&[101, 104], schedule_item("r", 105, 0))),
+        ];
+        let (limits, ends): (_, &'static [OperationEnd]) =
+            (ConcurrencyLimits { per_node: 2, overall: 3 }, &[OperationEnd::Done, OperationEnd::Failed]);
+        Self { limits, ends, plans: vec![plan], may_hold: None, may_lose_journal: false, crashes_max: 0, ..Self::all_faults() }
+    }
+
+    /// A newer plan comes while the first is under way, beside something that was asked for once.
+    pub(super) fn with_newer_plan() -> Self {
+        let once = ScheduleItem { is_convergent: false, ..schedule_item("o", 100, 7) };
+        let first = vec![
+            schedule_item("r", 100, 0),
+            schedule_item("r", 100, 1),
+            schedule_item("r", 101, 0),
+            after_guests(&[100], schedule_item("r", 101, 1)),
+        ];
+        let second = vec![schedule_item("s", 100, 0), after_guests(&[100], schedule_item("s", 101, 0))];
+        let (limits, ends): (_, &'static [OperationEnd]) =
+            (ConcurrencyLimits { per_node: 1, overall: 1 }, &[OperationEnd::Done, OperationEnd::Failed, OperationEnd::Held]);
+        Self { limits, ends, plans: vec![first, vec![once], second], may_lose_journal: false, crashes_max: 0, ..Self::all_faults() }
+    }
+
+    /// The first failure ends the wave.
+    pub(super) fn stop_on_failure() -> Self {
+        let plan = vec![
+            schedule_item("r", 100, 0),
+            schedule_item("r", 101, 0),
+            on_node("pve2", schedule_item("r", 102, 0)),
+            after_guests(&[102], schedule_item("r", 103, 0)),
+        ];
+        let more = vec![on_node("pve2", schedule_item("s", 104, 0))];
+        Self {
+            on_failure: OnFailure::Stop,
+            plans: vec![plan, more],
+            ends: &[OperationEnd::Done, OperationEnd::Refused],
+            crashes_max: 0,
+            ..Self::all_faults()
+        }
+    }
+
+    /// More was under way at a crash than one may be found out at once, and each may end badly or be met by a drain.
+    pub(super) fn recovery_setup() -> Self {
+        let plan =
+            vec![schedule_item("r", 100, 0), on_node("pve2", schedule_item("r", 101, 0)), after_guests(&[101], schedule_item("r", 102, 0))];
+        Self {
+            limits: ConcurrencyLimits { per_node: 1, overall: 1 },
+            on_failure: OnFailure::Continue,
+            plans: vec![plan],
+            ends: &[OperationEnd::Done, OperationEnd::Held],
+            may_hold: None,
+            may_lose_journal: false,
+            crashes_max: 2,
+            ..Self::all_faults()
+        }
+    }
+
+    /// A guest is found on another node, where there is little room, with more steps behind and somebody waiting for it.
+    pub(super) fn moved_guest() -> Self {
+        let plan = vec![
+            schedule_item("r", 100, 0),
+            schedule_item("r", 100, 1),
+            on_node("pve2", schedule_item("r", 101, 0)),
+            on_node("pve2", schedule_item("r", 102, 0)),
+            after_guests(&[100], schedule_item("r", 103, 0)),
+        ];
+        let (limits, ends): (_, &'static [OperationEnd]) =
+            (ConcurrencyLimits { per_node: 1, overall: 2 }, &[OperationEnd::Done, OperationEnd::Failed]);
+        let may_move = Some((100, "pve2"));
+        Self { limits, ends, plans: vec![plan], may_hold: None, may_move, may_lose_journal: false, crashes_max: 0, ..Self::all_faults() }
+    }
+
+    /// A guest is taken down and comes up again, while everything else may stop or be lost.
+    pub(super) fn restart_in_two_steps() -> Self {
+        let up = ScheduleItem { completes_restart: true, ..schedule_item("r", 100, 2) };
+        let config = ScheduleItem { is_power: false, ..schedule_item("r", 100, 0) };
+        let plan =
+            vec![config, schedule_item("r", 100, 1), up, schedule_item("r", 101, 0), after_guests(&[100], schedule_item("r", 102, 0))];
+        let (limits, ends): (_, &'static [OperationEnd]) =
+            (ConcurrencyLimits { per_node: 1, overall: 1 }, &[OperationEnd::Done, OperationEnd::Failed]);
+        Self {
+            limits,
+            ends,
+            on_failure: OnFailure::Stop,
+            plans: vec![plan],
+            may_hold: None,
+            may_move: Some((100, "pve2")),
+            ..Self::all_faults()
+        }
+    }
+
+    /// Two crashes, the second of which may meet the recovery after the first.
+    pub(super) fn two_crashes() -> Self {
+        let plan = vec![
+            schedule_item("r", 100, 0),
+            schedule_item("r", 100, 1),
+            schedule_item("r", 101, 0),
+            after_guests(&[100], schedule_item("r", 102, 0)),
+        ];
+        let ends: &'static [OperationEnd] = &[OperationEnd::Done, OperationEnd::Failed, OperationEnd::Held];
+        Self { ends, plans: vec![plan], may_drain: false, may_hold: None, may_lose_journal: false, crashes_max: 2, ..Self::all_faults() }
+    }
+
+    /// More guests at once than a person could think through, with a newer plan, a drain, a hold and a crash.
+    pub(super) fn large_plan() -> Self {
+        let config = ScheduleItem { is_power: false, ..schedule_item("r", 101, 0) };
+        let first = vec![
+            schedule_item("r", 100, 0),
+            schedule_item("r", 100, 1),
+            config,
+            on_node("pve2", schedule_item("r", 102, 0)),
+            on_node("pve2", after_guests(&[100, 102], schedule_item("r", 103, 0))),
+        ];
+        let ends: &'static [OperationEnd] = &[OperationEnd::Done, OperationEnd::Failed];
+        let limits = ConcurrencyLimits { per_node: 2, overall: 3 };
+        Self { limits, ends, plans: vec![first], may_hold: None, may_lose_journal: false, ..Self::all_faults() }
+    }
+
+    /// Those that take no time to search.
+    pub(super) fn small_setups() -> [(&'static str, Self); 7] {
+        let (everything, limited) = (("everything", Self::all_faults()), ("limited", Self::with_tight_limits()));
+        let (moved, restart) = (("moved", Self::moved_guest()), ("restart", Self::restart_in_two_steps()));
+        [
+            everything,
+            limited,
+            ("newer", Self::with_newer_plan()),
+            ("wave", Self::stop_on_failure()),
+            ("recovery", Self::recovery_setup()),
+            moved,
+            restart,
+        ]
+    }
+
+    pub(super) fn explore_all(self) -> Result<SearchSummary, BrokenRule> {
+        explore(&ScheduleModel::new(self), 300_000)
+    }
+}
+
+/// All orders keep all rules, and there were at least so many worlds: a search that sees little proves little.
+#[track_caller]
+fn check_all_orders(name: &str, setup: SearchSetup, worlds_min: usize) {
+    match setup.explore_all() {
+        Ok(explored) => {
+            println!("{name}: {explored:?}");
+            assert!(explored.worlds >= worlds_min && explored.ends > 0, "{name}: {explored:?}, fewer than {worlds_min}");
+        }
+        Err(BrokenRule { rule, path: way }) => panic!("{name}: {rule}, by {way:#?}"),
+    }
+}
+
+#[test]
+fn g12_no_order_of_three_operations_on_two_guests_overlaps() {
+    check_all_orders("everything", SearchSetup::all_faults(), 2_500);
+}
+
+#[test]
+fn no_order_breaks_the_limits_or_leaves_room_unused() {
+    check_all_orders("limited", SearchSetup::with_tight_limits(), 1_200);
+}
+
+#[test]
+fn no_order_loses_a_newer_plan_or_a_one_shot_request() {
+    check_all_orders("newer", SearchSetup::with_newer_plan(), 5_000);
+}
+
+#[test]
+fn s16_no_order_begins_anything_after_a_stopping_failure() {
+    check_all_orders("wave", SearchSetup::stop_on_failure(), 2_000);
+}
+
+#[test]
+fn no_order_leaves_an_open_operation_unrecovered() {
+    check_all_orders("recovery", SearchSetup::recovery_setup(), 1_000);
+}
+
+#[test]
+fn g12_no_order_of_guest_moves_overlaps_or_exceeds_limits() {
+    check_all_orders("moved", SearchSetup::moved_guest(), 500);
+}
+
+#[test]
+fn no_stop_leaves_a_restarting_guest_down() {
+    check_all_orders("restart", SearchSetup::restart_in_two_steps(), 1_000);
+}
+
+#[test]
+fn g12_no_two_crashes_make_operations_of_a_guest_overlap() {
+    check_all_orders("crashes", SearchSetup::two_crashes(), 80_000);
+}
+
+#[test]
+fn g12_no_order_of_five_operations_on_four_guests_overlaps() {
+    check_all_orders("large", SearchSetup::large_plan(), 100_000);
+}

@@ -1,0 +1,240 @@
+//! Mistakes that somebody could make in the schedule, or in how it is driven, each planted in turn. The search over all orders
+//! must find every one: what it finds nothing wrong with would otherwise mean little.
+//!
+//! Each is made around the real `step`: by what goes in, by what comes out, or by spoiling what the schedule remembers.
+
+use super::exhaustive_search::SearchSetup;
+use super::*;
+
+/// What is wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PlantedScheduleBug {
+    /// A lane forgets that something is under way on its guest.
+    ForgetsBusy,
+    OneTooManyOnANode,
+    OneTooManyInAll,
+    /// What has ended keeps its room on the node.
+    LeaksNodeSlot,
+    LeaksOverallSlot,
+    LastInFirstOut,
+    /// `after` is not looked at.
+    IgnoresDependencies,
+    /// What waits is let go when the other begins, not when it is done.
+    ReleasesDependentsAtBegin,
+    TakesFailureForDone,
+    /// The rest of a guest's steps goes on after a failure.
+    ContinuesQueueAfterFailure,
+    /// What waits for a step that failed goes on waiting.
+    ForgetsDependents,
+    /// One guest's failure stops everybody.
+    StopsEverythingOnFailure,
+    /// The failure that stops one run stops the others, too.
+    StopsOtherRuns,
+    /// What was submitted after the journal was lost is never begun.
+    StopsLaterRuns,
+    /// Nothing stops at the first failure although that was asked for.
+    GoesOnAfterFailure,
+    IgnoresDrain,
+    ForgetsDrainOnNewPlan,
+    /// That a held operation is over is never heard.
+    LosesHeldEnds,
+    /// What is not run is not told.
+    HidesNotRun,
+    BeginsTwice,
+    /// A newer plan takes the place of what a person asked for once.
+    SupersedesOneShot,
+    /// What the journal has is not found out at a start.
+    RecoversNothing,
+    /// It is, after the new plan.
+    RecoversLast,
+    /// A stop gives up what was found in the journal too.
+    StopDropsRecovered,
+    /// What waits for room on another node keeps what it had on the first.
+    KeepsOldSlotOnMove,
+    /// It goes on at once, whether there is room on the other node or not.
+    ResumesAtOnce,
+    /// That it may go on is never said.
+    NeverResumes,
+    /// A stop gives up what waits for room on another node.
+    StopDropsMoved,
+    /// What comes behind it is still counted on the first node.
+    CountsQueueOnOldNode,
+    /// A stop leaves a guest down that was taken down to come up again.
+    StopLeavesGuestDown,
+}
+
+impl PlantedScheduleBug {
+    /// Each of them, and what is to be said of the rule that it breaks.
+    const ALL: [(Self, &str); 30] = [
+        (Self::ForgetsBusy, "is under way on its guest"),
+        (Self::OneTooManyOnANode, "beyond the limits"),
+        (Self::OneTooManyInAll, "beyond the limits"),
+        (Self::LeaksNodeSlot, "waits for ever"),
+        (Self::LeaksOverallSlot, "waits for ever"),
+        (Self::LastInFirstOut, "which came first"),
+        (Self::IgnoresDependencies, "before guest 100 is done"),
+        (Self::ReleasesDependentsAtBegin, "before guest 100 is done"),
+        (Self::TakesFailureForDone, "although 00-r-100-0 is Ended(Failed)"),
+        (Self::ContinuesQueueAfterFailure, "although 00-r-100-0 is Ended(Failed)"),
+        (Self::ForgetsDependents, "waits for ever"),
+        (Self::StopsEverythingOnFailure, "without a reason"),
+        (Self::StopsOtherRuns, "run-stopped without a reason"),
+        (Self::StopsLaterRuns, "journal-unwritable without a reason"),
+        (Self::GoesOnAfterFailure, "after the stop"),
+        (Self::IgnoresDrain, "after the stop"),
+        (Self::ForgetsDrainOnNewPlan, "after the stop"),
+        (Self::LosesHeldEnds, "waits for ever"),
+        (Self::HidesNotRun, "is forgotten"),
+        (Self::BeginsTwice, "while it is Begun"),
+        (Self::SupersedesOneShot, "superseded without a reason"),
+        (Self::RecoversNothing, "before it is known what became of"),
+        (Self::RecoversLast, "before it is known what became of"),
+        (Self::StopDropsRecovered, "is not found out"),
+        (Self::KeepsOldSlotOnMove, "although its turn has come"),
+        (Self::ResumesAtOnce, "beyond the limits"),
+        (Self::NeverResumes, "waits for ever"),
+        (Self::StopDropsMoved, "is said not to run while it is Parked"),
+        (Self::CountsQueueOnOldNode, "beyond the limits"),
+        (Self::StopLeavesGuestDown, "without a reason"),
+    ];
+
+    pub(super) fn new_state(self, limits: ConcurrencyLimits) -> ScheduleState {
+        let ConcurrencyLimits { per_node, overall } = limits;
+        match self {
+            Self::OneTooManyOnANode => ScheduleState::new(ConcurrencyLimits { per_node: per_node + 1, overall }),
+            Self::OneTooManyInAll => ScheduleState::new(ConcurrencyLimits { per_node, overall: overall + 1 }),
+            _ => ScheduleState::new(limits),
+        }
+    }
+
+    pub(super) fn step(self, mut state: ScheduleState, event: ScheduleEvent) -> (ScheduleState, Vec<ScheduleCommand>) {
+        let Some(event) = self.alter_event(event) else { return (state, Vec::new()) };
+        self.corrupt_state(&mut state, &event);
+        let moved = if let ScheduleEvent::Moved { id, .. } = &event { state.positions.get(id).copied() } else { None };
+        let stops_run = |id: &OperationId| {
+            let item = state.positions.get(id).and_then(|place| state.entries.get(place)).map(|entry| &entry.item);
+            item.is_some_and(|item| item.on_failure == OnFailure::Stop && !item.is_recovered)
+        };
+        let is_stopping = matches!(&event, ScheduleEvent::Ended { id, end } if *end != OperationEnd::Done && stops_run(id));
+        let (mut state, mut commands) = step(state, event);
+        if self == Self::StopsOtherRuns && is_stopping {
+            state.stop(&StopScope::OpenRuns, FailureCode::RunStopped, &mut commands);
+        }
+        if let Some(place) = moved {
+            self.corrupt_move(&mut state, place, &mut commands);
+        }
+        self.alter_commands(state, commands)
+    }
+
+    /// What it does wrongly about an operation whose guest moved.
+    fn corrupt_move(self, state: &mut ScheduleState, place: u64, commands: &mut Vec<ScheduleCommand>) {
+        let Some(entry) = state.entries.get_mut(&place) else { return };
+        match self {
+            Self::ResumesAtOnce if entry.is_parked => {
+                entry.is_parked = false;
+                let (node, id) = (entry.item.node.clone(), entry.item.id.clone());
+                state.ready.values_mut().for_each(|ready| ready.retain(|own| *own != place));
+                state.in_flight_overall += 1;
+                *state.in_flight.entry(node).or_default() += 1;
+                commands.push(ScheduleCommand::Resume(id));
+            }
+            Self::CountsQueueOnOldNode => {
+                let (vmid, first) = (entry.item.vmid, NodeName::new("pve1").expect("a node"));
+                let behind = state.entries.values_mut().filter(|entry| entry.item.vmid == vmid && !entry.is_begun);
+                behind.for_each(|entry| entry.item.node = first.clone());
+            }
+            _ => {}
+        }
+    }
+
+    /// What arrives of an event.
+    fn alter_event(self, event: ScheduleEvent) -> Option<ScheduleEvent> {
+        let changed = |items: Vec<ScheduleItem>, change: fn(ScheduleItem) -> ScheduleItem| {
+            ScheduleEvent::Submit(items.into_iter().map(change).collect())
+        };
+        match (self, event) {
+            (Self::LastInFirstOut, ScheduleEvent::Submit(items)) => Some(ScheduleEvent::Submit(items.into_iter().rev().collect())),
+            (Self::IgnoresDependencies, ScheduleEvent::Submit(items)) => {
+                Some(changed(items, |item| ScheduleItem { after: Box::new([]), ..item }))
+            }
+            (Self::SupersedesOneShot, ScheduleEvent::Submit(items)) => {
+                Some(changed(items, |item| ScheduleItem { is_convergent: true, ..item }))
+            }
+            (Self::StopsEverythingOnFailure, ScheduleEvent::Submit(items)) => Some(changed(items, fail_fast)),
+            (Self::GoesOnAfterFailure, ScheduleEvent::Submit(items)) => {
+                Some(changed(items, |item| ScheduleItem { on_failure: OnFailure::Continue, ..item }))
+            }
+            (Self::StopsLaterRuns, ScheduleEvent::Stop { code, .. }) => Some(stop(code)),
+            (Self::TakesFailureForDone, ScheduleEvent::Ended { id, .. }) => Some(ScheduleEvent::Ended { id, end: OperationEnd::Done }),
+            (Self::LosesHeldEnds, ScheduleEvent::Ended { end: OperationEnd::Held, .. })
+            | (Self::IgnoresDrain, ScheduleEvent::Stop { .. }) => None,
+            (_, event) => Some(event),
+        }
+    }
+
+    /// What the schedule remembers wrongly.
+    fn corrupt_state(self, state: &mut ScheduleState, event: &ScheduleEvent) {
+        match (self, event) {
+            (Self::ForgetsBusy, _) => {
+                let guests: Vec<Vmid> = state.guest_queues.keys().copied().collect();
+                state.guest_queues.values_mut().for_each(|lane| lane.is_busy = false);
+                guests.into_iter().for_each(|vmid| state.offer_queue_head(vmid));
+            }
+            (Self::LeaksNodeSlot, ScheduleEvent::Ended { id, .. }) => {
+                let node = state.positions.get(id).and_then(|place| state.entries.get(place)).map(|entry| entry.item.node.clone());
+                node.into_iter().for_each(|node| *state.in_flight.entry(node).or_default() += 1);
+            }
+            (Self::LeaksOverallSlot, ScheduleEvent::Ended { .. }) => state.in_flight_overall += 1,
+            (Self::ContinuesQueueAfterFailure, ScheduleEvent::Ended { end, .. }) if *end != OperationEnd::Done => {
+                let other = RunId::new("other").expect("an id");
+                let queued = state.entries.values_mut().filter(|entry| !entry.is_begun);
+                queued.for_each(|entry| entry.item.run = other.clone());
+            }
+            (Self::ForgetsDependents, ScheduleEvent::Ended { end, .. }) if *end != OperationEnd::Done => state.waiters.clear(),
+            (Self::ForgetsDrainOnNewPlan, ScheduleEvent::Submit(_)) => state.stop_code = None,
+            (Self::KeepsOldSlotOnMove, ScheduleEvent::Moved { .. }) => state.in_flight_overall += 1,
+            (Self::StopDropsMoved, ScheduleEvent::Stop { .. }) => {
+                state.entries.values_mut().filter(|entry| entry.is_parked).for_each(|entry| entry.is_begun = false);
+            }
+            (Self::StopLeavesGuestDown, ScheduleEvent::Stop { .. }) => {
+                state.entries.values_mut().for_each(|entry| entry.item.completes_restart = false)
+            }
+            (Self::StopDropsRecovered, ScheduleEvent::Stop { .. }) => {
+                state.entries.values_mut().for_each(|entry| entry.item.is_recovered = false)
+            }
+            _ => {}
+        }
+    }
+
+    /// What is heard of what it commands.
+    fn alter_commands(self, mut state: ScheduleState, mut commands: Vec<ScheduleCommand>) -> (ScheduleState, Vec<ScheduleCommand>) {
+        match self {
+            Self::HidesNotRun => commands.retain(|command| !matches!(command, ScheduleCommand::NotRun { .. })),
+            Self::NeverResumes => commands.retain(|command| !matches!(command, ScheduleCommand::Resume(_))),
+            Self::BeginsTwice => {
+                let again = commands.iter().rev().find(|command| matches!(command, ScheduleCommand::Begin(_))).cloned();
+                commands.extend(again);
+            }
+            Self::ReleasesDependentsAtBegin => {
+                let begun: Vec<u64> = state.entries.iter().filter(|(_, entry)| entry.is_begun).map(|(place, _)| *place).collect();
+                begun.into_iter().for_each(|place| state.release_waiters(place));
+                state.begin_ready(&mut commands);
+            }
+            _ => {}
+        }
+        (state, commands)
+    }
+}
+
+#[test]
+fn finds_every_planted_bug() {
+    for (planted, rule) in PlantedScheduleBug::ALL {
+        let found = SearchSetup::small_setups().into_iter().find_map(|(name, setup)| {
+            let broken = SearchSetup { planted: Some(planted), ..setup }.explore_all().err()?;
+            Some((name, broken))
+        });
+        let (name, broken) = found.unwrap_or_else(|| panic!("{planted:?} was not found"));
+        println!("{planted:?} in {name}: {}, by {}", broken.rule, broken.path.join(", "));
+        assert!(broken.rule.contains(rule), "{planted:?} in {name}: {}", broken.rule);
+    }
+}

@@ -1,0 +1,276 @@
+//! Time: events in order, tasks that begin, wait, end, and the guests that they hold meanwhile.
+//!
+//! What never enters here: what a task does (see `work`), and what nodes tell each other (see
+//! `view`).
+
+use crate::access::ApiCaller;
+use crate::fault::{TaskFaultEffect, WorldEvent};
+use crate::task::{LabTask, LabTaskState, TaskId};
+use crate::task_work::{self, TaskWork};
+use crate::wire::LabRequest;
+use crate::world::World;
+
+/// A worker waits so long for a guest that another one holds.
+pub(crate) const LOCK_WAIT_MS: u64 = 10_000;
+
+/// A task that fails at once still takes a moment.
+const FAILED_TASK_MS: u64 = 40;
+
+/// What happens later.
+#[derive(Clone, Debug)]
+pub(crate) enum ScheduledEvent {
+    /// A task comes to its end.
+    TaskEnds(TaskId),
+    /// A task has waited long enough.
+    TaskGivesUp(TaskId),
+    /// A container goes down that a task moves to another node.
+    ContainerGoesDown(TaskId),
+    /// A request that a slow node carries out although nobody waits any more.
+    DelayedRequest(String, LabRequest),
+    /// High availability looks around.
+    RunHaManager,
+    /// Something goes wrong, or right again.
+    WorldEvent(WorldEvent),
+}
+
+/// What a task is forked with.
+pub(crate) struct NewTask<'a> {
+    pub(crate) node: &'a str,
+    pub(crate) user: String,
+    pub(crate) kind: String,
+    pub(crate) about: String,
+    /// The guest that it must hold.
+    pub(crate) holds: Option<u32>,
+    pub(crate) work: TaskWork,
+}
+
+impl<'a> NewTask<'a> {
+    /// A task about a guest, which it holds while it runs.
+    pub(crate) fn holding_guest(node: &'a str, who: &ApiCaller, kind: &str, vmid: u32, work: TaskWork) -> Self {
+        Self { node, user: who.id(), kind: kind.to_owned(), about: vmid.to_string(), holds: Some(vmid), work }
+    }
+
+    /// A task of a node that is about something else than a guest.
+    pub(crate) fn for_node(node: &'a str, who: &ApiCaller, kind: &str, about: &str, work: TaskWork) -> Self {
+        Self { node, user: who.id(), kind: kind.to_owned(), about: about.to_owned(), holds: None, work }
+    }
+
+    /// A task about a guest that leaves it free for others.
+    pub(crate) fn without_guest_lock(node: &'a str, who: &ApiCaller, kind: &str, vmid: u32, work: TaskWork) -> Self {
+        Self { holds: None, ..Self::holding_guest(node, who, kind, vmid, work) }
+    }
+}
+
+impl World {
+    /// Let time pass. Events come in order; between them nodes tell each other about their guests.
+    pub(crate) fn advance(&mut self, to_ms: u64) {
+        while let Some(next) = self.events.first_entry().filter(|next| next.key().0 <= to_ms) {
+            let ((at_ms, _), event) = next.remove_entry();
+            // Nobody has to tell anything between looks at what is as wanted: an hour has hundreds of them.
+            if matches!(event, ScheduledEvent::RunHaManager) && self.is_ha_settled() {
+                self.now_ms = self.now_ms.max(at_ms);
+                self.schedule_ha_manager();
+                continue;
+            }
+            self.move_clock(at_ms);
+            self.handle_event(event);
+        }
+        self.move_clock(to_ms);
+    }
+
+    fn move_clock(&mut self, to_ms: u64) {
+        self.now_ms = self.now_ms.max(to_ms);
+        self.broadcast_guests();
+    }
+
+    pub(crate) fn schedule(&mut self, at_ms: u64, event: ScheduledEvent) {
+        self.events_scheduled += 1;
+        self.events.insert((at_ms, self.events_scheduled), event);
+    }
+
+    fn handle_event(&mut self, event: ScheduledEvent) {
+        match event {
+            ScheduledEvent::TaskEnds(id) => self.end_task(id),
+            ScheduledEvent::TaskGivesUp(id) => self.give_up_waiting(id),
+            ScheduledEvent::ContainerGoesDown(id) => task_work::stop_before_move(self, id),
+            ScheduledEvent::DelayedRequest(entry, request) => {
+                crate::route::run_late_request(self, &entry, &request);
+            }
+            ScheduledEvent::RunHaManager => self.run_ha_manager(),
+            ScheduledEvent::WorldEvent(act) => crate::fault::apply_world_event(self, act),
+        }
+    }
+
+    /// Start a task and return its UPID.
+    pub(crate) fn start_task(&mut self, fork: NewTask<'_>) -> String {
+        let id = self.add_task(fork, false);
+        self.begin_or_queue(id);
+        self.tasks.get(id).map(|task| task.upid.clone()).unwrap_or_default()
+    }
+
+    /// Start a task out of another one: the list of the node learns late of its end.
+    pub(crate) fn start_nested_task(&mut self, fork: NewTask<'_>) {
+        let id = self.add_task(fork, true);
+        self.begin_or_queue(id);
+    }
+
+    fn add_task(&mut self, fork: NewTask<'_>, nested: bool) -> TaskId {
+        let (now_ms, start_s) = (self.now_ms, self.node_clock_s(fork.node));
+        let (pid, pstart) = self.nodes.get_mut(fork.node).map_or((1, 0), |node| (node.next_process_id(), node.boot_ticks(now_ms)));
+        let NewTask { node, user, kind, about, holds, work } = fork;
+        let upid = format!("UPID:{node}:{pid:08X}:{pstart:08X}:{start_s:08X}:{kind}:{about}:{user}:");
+        let state = LabTaskState::Waiting;
+        let node = node.to_owned();
+        self.tasks.add_task(LabTask {
+            upid,
+            node,
+            pid,
+            pstart,
+            start_s,
+            kind,
+            about,
+            user,
+            state,
+            log: Vec::new(),
+            work,
+            holds,
+            outcome: Ok(()),
+            warnings: 0,
+            nested,
+        })
+    }
+
+    fn begin_or_queue(&mut self, id: TaskId) {
+        let holds = self.tasks.get(id).and_then(|task| task.holds);
+        match holds {
+            Some(vmid) if self.tasks.holders.contains_key(&vmid) || self.tasks.lock_files.contains(&vmid) => self.queue_for_guest(id, vmid),
+            _ => self.begin_task(id),
+        }
+    }
+
+    fn queue_for_guest(&mut self, id: TaskId, vmid: u32) {
+        self.tasks.log_line(id, "trying to acquire lock...");
+        self.tasks.wait_for_guest(vmid, id);
+        self.schedule(self.now_ms.saturating_add(LOCK_WAIT_MS), ScheduledEvent::TaskGivesUp(id));
+    }
+
+    fn begin_task(&mut self, id: TaskId) {
+        if let Some(vmid) = self.tasks.get(id).and_then(|task| task.holds) {
+            self.tasks.holders.insert(vmid, id);
+        }
+        let twist = self.faults.next_task_fault(&self.tasks, id);
+        let warnings = twist.as_ref().map_or(0, TaskFaultEffect::warning_count);
+        let begun = twist.and_then(|twist| twist.start_result()).unwrap_or_else(|| task_work::begin_work(self, id));
+        let (ends_ms, outcome) = match begun {
+            Ok(Some(duration_ms)) => (Some(self.now_ms.saturating_add(duration_ms)), Ok(())),
+            Ok(None) => (None, Ok(())),
+            Err(error) => (Some(self.now_ms.saturating_add(FAILED_TASK_MS)), Err(error)),
+        };
+        if let Some(task) = self.tasks.all.get_mut(&id) {
+            task.state = LabTaskState::Running { ends_ms };
+            task.outcome = outcome;
+            task.warnings = warnings;
+        }
+        if let Some(at_ms) = ends_ms {
+            self.schedule(at_ms, ScheduledEvent::TaskEnds(id));
+        }
+    }
+
+    /// The work is done: apply it and write the last line.
+    fn end_task(&mut self, id: TaskId) {
+        let Some(task) = self.tasks.get(id).filter(|task| matches!(task.state, LabTaskState::Running { .. })) else { return };
+        let warnings = task.warnings;
+        let outcome = task.outcome.clone().and_then(|()| task_work::finish_work(self, id));
+        match outcome {
+            Ok(()) if warnings > 0 => self.end_with_log_line(id, format!("TASK WARNINGS: {warnings}"), format!("WARNINGS: {warnings}")),
+            Ok(()) => self.end_with_log_line(id, "TASK OK".to_owned(), "OK".to_owned()),
+            Err(error) => self.end_with_log_line(id, format!("TASK ERROR: {error}"), error),
+        }
+    }
+
+    fn give_up_waiting(&mut self, id: TaskId) {
+        let Some(task) = self.tasks.get(id).filter(|task| task.state == LabTaskState::Waiting) else { return };
+        let kind = crate::task_work::guest_kind_of(task);
+        let error = task.holds.map_or(String::new(), |vmid| lock_timeout_text(&kind.lock_file(vmid)));
+        self.end_with_log_line(id, format!("TASK ERROR: {error}"), error);
+    }
+
+    /// End a task from outside. Its work is not applied; what it had done stays.
+    pub(crate) fn interrupt_task(&mut self, id: TaskId) {
+        if self.tasks.get(id).is_some_and(|task| !task.is_over()) {
+            task_work::interrupt_work(self, id);
+            self.end_with_log_line(id, "TASK ERROR: received interrupt".to_owned(), "received interrupt".to_owned());
+        }
+    }
+
+    /// A task whose process is gone without a word, as after a crash of its node.
+    pub(crate) fn kill_task(&mut self, id: TaskId) {
+        if self.tasks.get(id).is_some_and(|task| !task.is_over()) {
+            self.end_with_status(id, "unexpected status".to_owned());
+        }
+    }
+
+    fn end_with_log_line(&mut self, id: TaskId, line: String, status: String) {
+        self.tasks.log_line(id, line);
+        self.end_with_status(id, status);
+    }
+
+    fn end_with_status(&mut self, id: TaskId, status: String) {
+        let Some(task) = self.tasks.get(id) else { return };
+        let at_s = self.node_clock_s(&task.node);
+        let late = self
+            .nodes
+            .get(&task.node)
+            .and_then(|node| node.last_broadcast_ms(self.now_ms))
+            .map(|last| last.saturating_add(crate::node::BROADCAST_INTERVAL_MS));
+        let listed_ms = if task.nested { late.unwrap_or(self.now_ms) } else { self.now_ms };
+        let holds = task.holds.filter(|vmid| self.tasks.holders.get(vmid) == Some(&id));
+        if let Some(task) = self.tasks.all.get_mut(&id) {
+            task.state = LabTaskState::Ended { at_s, status, listed_ms };
+        }
+        self.tasks.archive_task(id);
+        if let Some(vmid) = holds {
+            self.release_guest(vmid);
+        }
+    }
+
+    fn release_guest(&mut self, vmid: u32) {
+        self.tasks.holders.remove(&vmid);
+        if self.tasks.lock_files.contains(&vmid) {
+            return;
+        }
+        if let Some(next) = self.tasks.next_waiting(vmid) {
+            self.tasks.log_line(next, " OK");
+            self.begin_task(next);
+        }
+    }
+
+    /// The process outside of Proxmox that held a guest's lock file has ended.
+    pub(crate) fn free_lock_file(&mut self, vmid: u32) {
+        if self.tasks.lock_files.remove(&vmid) && !self.tasks.holders.contains_key(&vmid) {
+            self.release_guest(vmid);
+        }
+    }
+
+    /// Wait until nobody holds a guest, as a synchronous call does: how long it took, or the error after ten seconds.
+    ///
+    /// The world moves on while the caller waits.
+    pub(crate) fn wait_for_guest_lock(&mut self, vmid: u32, lock_file: &str) -> Result<u64, (String, u64)> {
+        if self.tasks.lock_files.contains(&vmid) {
+            return Err((lock_timeout_text(lock_file), LOCK_WAIT_MS));
+        }
+        let began_ms = self.now_ms;
+        while let Some(holder) = self.tasks.holders.get(&vmid).and_then(|id| self.tasks.get(*id)) {
+            let ends = match holder.state {
+                LabTaskState::Running { ends_ms: Some(ends_ms) } if ends_ms <= began_ms + LOCK_WAIT_MS => ends_ms,
+                _ => return Err((lock_timeout_text(lock_file), LOCK_WAIT_MS)),
+            };
+            self.advance(ends);
+        }
+        Ok(self.now_ms - began_ms)
+    }
+}
+
+fn lock_timeout_text(file: &str) -> String {
+    format!("can't lock file '{file}' - got timeout")
+}

@@ -1,0 +1,175 @@
+//! Bad days from a seed: a story of faults that heals at its end.
+//!
+//! What never enters here: anything that the seed and the setting do not decide.
+
+use serde::Deserialize;
+
+use super::{FaultPlan, NodeService, RandomFaults, TaskFault, TaskFaultEffect, TimedWorldEvent, WorldEvent};
+use crate::random::SeededRandom;
+use crate::world_spec::WorldSpec;
+
+/// How bad a seeded day is.
+#[derive(Clone, Copy, Debug)]
+pub struct BadDay {
+    /// How long it lasts; after that everything works again.
+    pub span_ms: u64,
+    /// How many things happen.
+    pub events: u32,
+    /// How many of a thousand requests are hit on the wire.
+    pub per_thousand: u64,
+}
+
+/// A bad day and the seed that decides it, as a file writes them.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SeededBadDay {
+    /// Where chance comes from.
+    pub seed: u64,
+    /// How long it lasts; after that everything works again. Ten minutes where nothing is said.
+    pub span_ms: u64,
+    /// How many things happen; 20 where nothing is said.
+    pub events: u32,
+    /// How many of a thousand requests are hit on the wire; 20 where nothing is said.
+    pub per_thousand: u64,
+}
+
+impl Default for SeededBadDay {
+    fn default() -> Self {
+        Self { seed: 1, span_ms: 600_000, events: 20, per_thousand: 20 }
+    }
+}
+
+impl FaultPlan {
+    /// The plan with what its seeded day comes to in this setting. Chance that is written wins over that of the day.
+    pub(crate) fn expand_bad_day(&self, setting: &WorldSpec) -> Self {
+        let Some(SeededBadDay { seed, span_ms, events, per_thousand }) = self.bad_day else { return self.clone() };
+        let day = Self::from_seed(seed, setting, BadDay { span_ms, events, per_thousand });
+        let moments = self.moments.iter().cloned().chain(day.moments).collect();
+        let tasks = self.tasks.iter().cloned().chain(day.tasks).collect();
+        Self { moments, tasks, chance: self.chance.or(day.chance), bad_day: None, ..self.clone() }
+    }
+
+    /// A bad day for a setting: the same seed gives the same day. Whatever can be made good again is made good at its end.
+    #[must_use]
+    pub fn from_seed(seed: u64, setting: &WorldSpec, day: BadDay) -> Self {
+        let mut random = SeededRandom::new(seed);
+        let nodes: Vec<String> = setting.nodes.keys().cloned().collect();
+        let guests: Vec<u32> = setting.guests.iter().map(|guest| guest.vmid).collect();
+        let mut moments = Vec::new();
+        for _ in 0..day.events {
+            let at_ms = random.number_below(day.span_ms);
+            let healed_ms = at_ms + random.number_below(day.span_ms.saturating_sub(at_ms));
+            let (act, healing) = random_event(&mut random, &nodes, &guests);
+            moments.push(TimedWorldEvent { at_ms, event: act });
+            moments.extend(healing.map(|act| TimedWorldEvent { at_ms: healed_ms, event: act }));
+        }
+        let chance = Some(RandomFaults { seed: random.next_number(), per_thousand: day.per_thousand });
+        let paths: Vec<String> = setting.acl.iter().map(|entry| entry.path.clone()).collect();
+        moments.extend(revoke_events(&mut random, &paths, day));
+        let tasks = task_faults(&mut random, day.events);
+        if tasks.iter().any(|fault| fault.effect == Some(TaskFaultEffect::Hang)) {
+            // What hangs is killed, as somebody would in the end; the locks that it leaves go with all others.
+            moments.extend(guests.iter().map(|vmid| TimedWorldEvent { at_ms: day.span_ms, event: WorldEvent::KillTask(*vmid) }));
+        }
+        moments.extend(repair_events(&nodes, &guests).map(|act| TimedWorldEvent { at_ms: day.span_ms, event: act }));
+        moments.extend(paths.into_iter().map(|path| TimedWorldEvent { at_ms: day.span_ms, event: WorldEvent::Regrant(path) }));
+        Self { moments, tasks, chance, ..Self::default() }
+    }
+}
+
+/// Now and then a permission is taken away for a while: once for every ten things that happen.
+fn revoke_events(random: &mut SeededRandom, paths: &[String], day: BadDay) -> Vec<TimedWorldEvent> {
+    let mut moments = Vec::new();
+    for _ in 0..day.events / 10 {
+        let Some(path) = random.pick_item(paths).cloned() else { break };
+        let at_ms = random.number_below(day.span_ms);
+        let back_ms = at_ms + random.number_below(day.span_ms.saturating_sub(at_ms));
+        moments.push(TimedWorldEvent { at_ms, event: WorldEvent::Revoke(path.clone()) });
+        moments.push(TimedWorldEvent { at_ms: back_ms, event: WorldEvent::Regrant(path) });
+    }
+    moments
+}
+
+/// Some of the first tasks fail, hang or warn: one for every five things that happen.
+fn task_faults(random: &mut SeededRandom, events: u32) -> Vec<TaskFault> {
+    let twists =
+        [TaskFaultEffect::Fail("start failed: QEMU exited with code 1".to_owned()), TaskFaultEffect::Hang, TaskFaultEffect::Warnings(1)];
+    let fault = |random: &mut SeededRandom| TaskFault {
+        nth: Some(1 + random.number_below(40)),
+        effect: random.pick_item(&twists).cloned(),
+        ..TaskFault::default()
+    };
+    (0..events / 5).map(|_| fault(random)).collect()
+}
+
+/// Something bad, and what makes it good again.
+fn random_event(random: &mut SeededRandom, nodes: &[String], guests: &[u32]) -> (WorldEvent, Option<WorldEvent>) {
+    let node = random.pick_item(nodes).cloned().unwrap_or_default();
+    let vmid = random.pick_item(guests).copied().unwrap_or(0);
+    let part = random
+        .pick_item(&[NodeService::Proxy, NodeService::Daemon, NodeService::Files, NodeService::Statd])
+        .copied()
+        .unwrap_or(NodeService::Daemon);
+    match random.number_below(14) {
+        0 => (WorldEvent::NodeDown(node.clone()), Some(WorldEvent::NodeUp(node))),
+        1 => (WorldEvent::Isolate(vec![node]), Some(WorldEvent::Heal)),
+        2 => (WorldEvent::ServiceDown(node.clone(), part), Some(WorldEvent::ServiceUp(node, part))),
+        3 => (WorldEvent::ServiceHung(node.clone(), NodeService::Daemon), Some(WorldEvent::ServiceUp(node, NodeService::Daemon))),
+        4 => (WorldEvent::Slow(node.clone(), random.number_below(60_000)), Some(WorldEvent::Slow(node, 0))),
+        5 => (WorldEvent::Vanish(vmid), Some(WorldEvent::Reappear(vmid))),
+        6 => (WorldEvent::Unlist(vmid), Some(WorldEvent::Relist(vmid))),
+        7 => (WorldEvent::Blind(node.clone()), Some(WorldEvent::Seeing(node))),
+        8 => (WorldEvent::Recycle(vmid), None),
+        9 => (WorldEvent::Lock(vmid, "backup".to_owned()), Some(WorldEvent::Unlock(vmid))),
+        10 => (WorldEvent::Start(vmid), None),
+        11 => (WorldEvent::Stop(vmid), None),
+        12 => (WorldEvent::ClockJump(i64::try_from(random.number_below(7_200)).unwrap_or(0) - 3_600), None),
+        _ => (WorldEvent::Move(vmid, node), None),
+    }
+}
+
+/// Everything that makes something good again, once for all.
+fn repair_events<'a>(nodes: &'a [String], guests: &'a [u32]) -> impl Iterator<Item = WorldEvent> + 'a {
+    let of_node = |node: &String| {
+        let up = [NodeService::Files, NodeService::Proxy, NodeService::Daemon, NodeService::Statd]
+            .map(|part| WorldEvent::ServiceUp(node.clone(), part));
+        [WorldEvent::NodeUp(node.clone()), WorldEvent::Slow(node.clone(), 0), WorldEvent::Seeing(node.clone())].into_iter().chain(up)
+    };
+    let of_guest = |vmid: &u32| [WorldEvent::Reappear(*vmid), WorldEvent::Relist(*vmid), WorldEvent::Unlock(*vmid)];
+    std::iter::once(WorldEvent::Heal).chain(nodes.iter().flat_map(of_node)).chain(guests.iter().flat_map(of_guest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::world_spec::WorldSpec;
+
+    const WORLD: &str = "nodes: { pve1: {} }\nusers: { ops@pve: {} }\nacl: [{ path: /vms, role: PVEAuditor, user: ops@pve }]\n\
+        guests: [{ vmid: 100, kind: qemu, node: pve1 }]\n";
+
+    #[test]
+    fn bad_days_revoke_and_regrant_permissions_and_make_tasks_fail() {
+        let setting = WorldSpec::from_yaml(WORLD).expect("a world");
+        let (mut revoked, mut twists) = (0, Vec::new());
+        for seed in 0..20 {
+            let plan = FaultPlan::from_seed(seed, &setting, BadDay { span_ms: 600_000, events: 20, per_thousand: 0 });
+            for (place, moment) in plan.moments.iter().enumerate() {
+                let WorldEvent::Revoke(path) = &moment.event else { continue };
+                revoked += 1;
+                let back = |later: &TimedWorldEvent| {
+                    matches!(&later.event, WorldEvent::Regrant(other) if other == path) && later.at_ms >= moment.at_ms
+                };
+                assert!(plan.moments[place..].iter().any(back), "seed {seed}: {path} stays away");
+            }
+            let hangs = plan.tasks.iter().any(|fault| fault.effect == Some(TaskFaultEffect::Hang));
+            assert_eq!(plan.moments.iter().any(|moment| matches!(moment.event, WorldEvent::KillTask(100))), hangs, "seed {seed}");
+            twists.extend(plan.tasks.into_iter().filter_map(|fault| fault.effect));
+        }
+        assert!(revoked > 0);
+        for twist in
+            [TaskFaultEffect::Fail("start failed: QEMU exited with code 1".to_owned()), TaskFaultEffect::Hang, TaskFaultEffect::Warnings(1)]
+        {
+            assert!(twists.contains(&twist), "{twist:?} never comes up");
+        }
+    }
+}

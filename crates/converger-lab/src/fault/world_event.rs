@@ -1,0 +1,324 @@
+//! What happens to the world at a moment, by somebody else's hand: nodes fail, guests vanish, people
+//! change things beside the API.
+//!
+//! What never enters here: faults on single requests and tasks.
+
+use serde::Deserialize;
+
+use crate::config_update;
+use crate::guest::{GuestProcess, LabGuest, LabGuestKind};
+use crate::ha::HaResource;
+use crate::node::ServiceState;
+use crate::route;
+use crate::task::TaskId;
+use crate::task_work::clone;
+use crate::wire::TlsIdentity;
+use crate::world::World;
+
+/// A service of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum NodeService {
+    /// The proxy that other nodes and clients talk to.
+    Proxy,
+    /// The privileged daemon behind it.
+    Daemon,
+    /// The cluster file system.
+    Files,
+    /// pvestatd, which reports guests and storages to the other nodes. Dead or hung makes no difference to a client: no report is renewed.
+    Statd,
+}
+
+/// Something that happens to the world.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum WorldEvent {
+    /// A node loses its power: guests and tasks on it are gone without a word.
+    NodeDown(String),
+    /// A node comes back; guests with `onboot` start.
+    NodeUp(String),
+    /// Nodes are cut off from the rest and run on.
+    Isolate(Vec<String>),
+    /// The network is whole again.
+    Heal,
+    /// A service of a node refuses.
+    ServiceDown(String, NodeService),
+    /// A service of a node takes requests and does not answer.
+    ServiceHung(String, NodeService),
+    /// A service of a node works again. What it had taken is carried out.
+    ServiceUp(String, NodeService),
+    /// Every answer of a node takes so many milliseconds longer; from 30 seconds on the proxy gives up first.
+    Slow(String, u64),
+    /// A guest disappears from every list and path, as if its file were gone.
+    Vanish(u32),
+    /// And is there again.
+    Reappear(u32),
+    /// A guest is missing in the lists and free for `nextid`, but there under its own path: the list was read badly.
+    Unlist(u32),
+    /// And is listed again.
+    Relist(u32),
+    /// A node's list of guests is empty: its cluster file system is just restarting, and nothing says so.
+    Blind(String),
+    /// And it sees again.
+    Seeing(String),
+    /// The number now belongs to another guest: new name, new marks of birth.
+    Recycle(u32),
+    /// The number now belongs to another guest of the same name: new marks of birth, and it is stopped.
+    Replace(u32),
+    /// A guest is locked, as by a backup.
+    Lock(u32, String),
+    /// The lock is gone.
+    Unlock(u32),
+    /// A process outside of Proxmox holds the lock file of a guest; nothing in its config says so.
+    HoldLockFile(u32),
+    /// The lock file is free again.
+    FreeLockFile(u32),
+    /// A key of a guest's config is changed by hand; an empty value removes it.
+    Set(u32, String, String),
+    /// A key of a guest's config becomes pending by hand; an empty value takes back what waits.
+    SetPending(u32, String, String),
+    /// A guest's process starts by somebody else's hand.
+    Start(u32),
+    /// A guest's process ends by itself.
+    Stop(u32),
+    /// QEMU says another word about its state: `io-error`.
+    Say(u32, String),
+    /// Somebody moved a guest.
+    Move(u32, String),
+    /// A snapshot was begun and never finished.
+    PrepareSnapshot(u32, String),
+    /// The clocks of all nodes jump by so many seconds.
+    ClockJump(i64),
+    /// The clock of one node does.
+    NodeClockJump(String, i64),
+    /// A node has so many processors from now on, as with other hardware. Guests that run go on.
+    Cpus(String, u64),
+    /// All entries on a path are taken away.
+    Revoke(String),
+    /// What was taken away on a path is there again.
+    Regrant(String),
+    /// The running task of a guest is killed without a word.
+    KillTask(u32),
+    /// High availability takes a guest over, and wants it so: `started`.
+    Manage(u32, String),
+    /// A node shows another certificate, or none at all.
+    Show(String, TlsIdentity),
+}
+
+impl WorldEvent {
+    /// The nodes that it is about. None can come later, as a guest can.
+    pub(crate) fn node_names(&self) -> Vec<&str> {
+        match self {
+            Self::NodeDown(name) | Self::NodeUp(name) | Self::Blind(name) | Self::Seeing(name) => vec![name],
+            Self::ServiceDown(name, _) | Self::ServiceHung(name, _) | Self::ServiceUp(name, _) => vec![name],
+            Self::Slow(name, _) | Self::Show(name, _) | Self::Move(_, name) | Self::NodeClockJump(name, _) | Self::Cpus(name, _) => {
+                vec![name]
+            }
+            Self::Isolate(names) => names.iter().map(String::as_str).collect(),
+            _ => Vec::new(),
+        }
+    }
+}
+
+/// Let it happen.
+pub(crate) fn apply_world_event(world: &mut World, act: WorldEvent) {
+    // A node that is there again may have something to tell at once.
+    world.no_broadcast_until_ms = 0;
+    match act {
+        WorldEvent::NodeDown(name) => power_off_node(world, &name),
+        WorldEvent::NodeUp(name) => power_on_node(world, &name),
+        WorldEvent::Isolate(names) => isolate_nodes(world, &names),
+        WorldEvent::Heal => world.nodes.values_mut().for_each(|node| node.network_partition = 0),
+        WorldEvent::ServiceDown(name, part) => set_service_state(world, &name, part, ServiceState::Down),
+        WorldEvent::ServiceHung(name, part) => set_service_state(world, &name, part, ServiceState::Hung),
+        WorldEvent::ServiceUp(name, part) => set_service_state(world, &name, part, ServiceState::Up),
+        WorldEvent::Slow(name, slow_ms) => world.nodes.get_mut(&name).map_or((), |node| node.slow_ms = slow_ms),
+        WorldEvent::Vanish(vmid) => drop(world.hidden.insert(vmid)),
+        WorldEvent::Reappear(vmid) => drop(world.hidden.remove(&vmid)),
+        WorldEvent::Unlist(vmid) => drop(world.unlisted.insert(vmid)),
+        WorldEvent::Relist(vmid) => drop(world.unlisted.remove(&vmid)),
+        WorldEvent::Blind(name) => world.nodes.get_mut(&name).map_or((), |node| node.lists_no_guests = true),
+        WorldEvent::Seeing(name) => world.nodes.get_mut(&name).map_or((), |node| node.lists_no_guests = false),
+        WorldEvent::Recycle(vmid) => recycle_vmid(world, vmid, Some(format!("other-{vmid}"))),
+        WorldEvent::Replace(vmid) => recycle_vmid(world, vmid, None),
+        WorldEvent::Lock(vmid, lock) => set_config_key(world, vmid, "lock", &lock),
+        WorldEvent::Unlock(vmid) => set_config_key(world, vmid, "lock", ""),
+        WorldEvent::HoldLockFile(vmid) => drop(world.tasks.lock_files.insert(vmid)),
+        WorldEvent::FreeLockFile(vmid) => world.free_lock_file(vmid),
+        WorldEvent::Set(vmid, key, value) => set_config_key(world, vmid, &key, &value),
+        WorldEvent::SetPending(vmid, key, value) => set_pending_key(world, vmid, key, value),
+        WorldEvent::Start(vmid) => start_guest(world, vmid),
+        WorldEvent::Stop(vmid) => stop_guest(world, vmid),
+        WorldEvent::Say(vmid, word) => {
+            if let Some(Some(process)) = world.guests.change_process(vmid) {
+                process.qemu_state = word;
+            }
+        }
+        WorldEvent::Move(vmid, node) => move_guest(world, vmid, &node),
+        WorldEvent::PrepareSnapshot(vmid, name) => prepare_snapshot(world, vmid, &name),
+        WorldEvent::ClockJump(seconds) => jump_clock(&mut world.clock_skew_ms, seconds),
+        WorldEvent::Cpus(name, cpus) => world.nodes.get_mut(&name).map_or((), |node| node.cpus = cpus),
+        WorldEvent::NodeClockJump(name, seconds) => {
+            world.nodes.get_mut(&name).map_or((), |node| jump_clock(&mut node.clock_off_ms, seconds))
+        }
+        WorldEvent::Revoke(path) => world.access.revoke_path(&path),
+        WorldEvent::Regrant(path) => world.access.regrant_path(&path),
+        WorldEvent::KillTask(vmid) => kill_guest_task(world, vmid),
+        WorldEvent::Manage(vmid, state) => add_to_ha(world, vmid, state),
+        WorldEvent::Show(name, face) => world.nodes.get_mut(&name).map_or((), |node| node.tls_identity = face),
+    }
+}
+
+fn jump_clock(clock_off_ms: &mut i64, seconds: i64) {
+    *clock_off_ms = clock_off_ms.saturating_add(seconds.saturating_mul(1_000));
+}
+
+fn power_off_node(world: &mut World, name: &str) {
+    let Some(node) = world.nodes.get_mut(name) else { return };
+    node.online = false;
+    node.backlog.clear();
+    let running = |task: &crate::task::LabTask| task.node == name && !task.is_over();
+    let ids: Vec<TaskId> = world.tasks.all.iter().filter(|(_, task)| running(task)).map(|(id, _)| *id).collect();
+    for id in ids {
+        world.kill_task(id);
+    }
+    let here: Vec<u32> = world.guests.values().filter(|guest| guest.node == name).map(|guest| guest.vmid).collect();
+    for vmid in here {
+        if let Some(process) = world.guests.change_process(vmid) {
+            *process = None;
+        }
+    }
+}
+
+fn power_on_node(world: &mut World, name: &str) {
+    let now_ms = world.now_ms;
+    let Some(node) = world.nodes.get_mut(name).filter(|node| !node.online) else { return };
+    (node.online, node.boot_ms) = (true, now_ms);
+    let here: Vec<(u32, bool)> =
+        world.guests.values().filter(|guest| guest.node == name).map(|guest| (guest.vmid, guest.is_enabled("onboot"))).collect();
+    for (vmid, boots) in here {
+        world.guests.mark_changed(vmid);
+        if boots {
+            start_guest(world, vmid);
+        }
+    }
+}
+
+fn isolate_nodes(world: &mut World, names: &[String]) {
+    let island = 1 + world.nodes.values().map(|node| node.network_partition).max().unwrap_or(0);
+    for node in world.nodes.values_mut().filter(|node| names.contains(&node.name)) {
+        node.network_partition = island;
+    }
+}
+
+fn set_service_state(world: &mut World, name: &str, part: NodeService, state: ServiceState) {
+    let now_ms = world.now_ms;
+    let Some(node) = world.nodes.get_mut(name) else { return };
+    let field = match part {
+        NodeService::Proxy => &mut node.proxy,
+        NodeService::Daemon => &mut node.daemon,
+        NodeService::Files => &mut node.cluster_files,
+        NodeService::Statd => &mut node.statd,
+    };
+    if std::mem::replace(field, state) == state {
+        return;
+    }
+    let wakes = part == NodeService::Daemon && state == ServiceState::Up;
+    let backlog = if wakes { std::mem::take(&mut node.backlog) } else { Vec::new() };
+    if part == NodeService::Files {
+        // What it knew is lost, and it hears nothing before the next round.
+        (node.cluster_files_requests, node.broadcast_ms) = (0, node.last_broadcast_ms(now_ms));
+        world.views.forget_node(name);
+    }
+    for request in backlog {
+        route::run_late_request(world, name, &request);
+    }
+}
+
+/// Another guest has the number from now on, under a name of its own or that of the one before.
+fn recycle_vmid(world: &mut World, vmid: u32, name: Option<String>) {
+    let Some(old) = world.guests.remove_guest(vmid) else { return };
+    world.views.freeze_guest(vmid);
+    let mut guest = LabGuest::new(vmid, old.kind, &old.node);
+    guest.config = old.config;
+    if name.is_none() {
+        // Made anew from the same template: its own system does as the first one did.
+        guest.behaviour = old.behaviour;
+    }
+    guest.config.extend(name.map(|name| (old.kind.name_key().to_owned(), name)));
+    if old.kind == LabGuestKind::Qemu {
+        let meta = format!("creation-qemu={},ctime={}", world.flavour.qemu_version(), world.cluster_clock_s());
+        guest.config.insert("meta".to_owned(), meta);
+        guest.config.insert("smbios1".to_owned(), format!("uuid={}", world.random.new_uuid()));
+        guest.config.insert("vmgenid".to_owned(), world.random.new_uuid());
+    }
+    clone::renew_macs(world, old.kind, &mut guest.config);
+    world.guests.put_guest(guest);
+}
+
+fn set_config_key(world: &mut World, vmid: u32, key: &str, value: &str) {
+    // What is so already leaves all that was made of the guest as it is.
+    if world.guests.get(&vmid).is_some_and(|guest| guest.config.get(key).map_or("", String::as_str) == value) {
+        return;
+    }
+    let Some(guest) = world.guests.change_guest(vmid) else { return };
+    match value {
+        "" => guest.config.remove(key),
+        value => guest.config.insert(key.to_owned(), value.to_owned()),
+    };
+}
+
+fn set_pending_key(world: &mut World, vmid: u32, key: String, value: String) {
+    let Some(guest) = world.guests.change_guest(vmid) else { return };
+    match value.as_str() {
+        "" => guest.pending.remove(&key),
+        _ => guest.pending.insert(key, value),
+    };
+}
+
+fn start_guest(world: &mut World, vmid: u32) {
+    let now_ms = world.now_ms;
+    let Some(name) = world.guests.get(&vmid).map(|guest| guest.node.clone()) else { return };
+    let pid = world.nodes.get_mut(&name).map_or(1, crate::node::LabNode::next_process_id);
+    // A start applies what is pending, whoever starts.
+    config_update::apply_pending(world, vmid);
+    if let Some(process) = world.guests.change_process(vmid) {
+        *process = Some(GuestProcess { pid, since_ms: now_ms, qemu_state: "running".to_owned() });
+    }
+}
+
+fn stop_guest(world: &mut World, vmid: u32) {
+    if let Some(process) = world.guests.change_process(vmid) {
+        *process = None;
+    }
+    config_update::apply_pending(world, vmid);
+}
+
+fn move_guest(world: &mut World, vmid: u32, node: &str) {
+    world.views.freeze_guest(vmid);
+    if let Some(guest) = world.guests.change_guest(vmid) {
+        node.clone_into(&mut guest.node);
+    }
+}
+
+fn prepare_snapshot(world: &mut World, vmid: u32, name: &str) {
+    let now_s = world.cluster_clock_s();
+    let Some(guest) = world.guests.change_guest(vmid) else { return };
+    let mut values = guest.config.clone();
+    values.insert("snaptime".to_owned(), now_s.to_string());
+    values.insert("snapstate".to_owned(), "prepare".to_owned());
+    values.insert("vmstate".to_owned(), format!("local:{vmid}/vm-{vmid}-state-{name}.raw"));
+    guest.snapshots.insert(name.to_owned(), values);
+    guest.config.insert("lock".to_owned(), "snapshot".to_owned());
+}
+
+fn kill_guest_task(world: &mut World, vmid: u32) {
+    if let Some(id) = world.tasks.holders.get(&vmid).copied() {
+        world.kill_task(id);
+    }
+}
+
+fn add_to_ha(world: &mut World, vmid: u32, state: String) {
+    let Some(sid) = world.guests.get(&vmid).map(LabGuest::ha_service_id) else { return };
+    world.add_ha(&sid, HaResource { state, ..HaResource::default() });
+}

@@ -1,0 +1,256 @@
+//! The head of a request as Proxmox's server reads it: line by line, each looked at once, with its limits and its ways to
+//! refuse.
+//!
+//! By hand and not by a library, because it is more lenient here and stricter there than the standard. What never enters
+//! here: sockets and time.
+
+use crate::wire::LabRequest;
+
+/// So much can wait to be understood; beyond that the server closes at once and without a word.
+pub(super) const UNPARSED_BYTES_MAX: usize = 64 * 1024;
+
+/// Lines after the first, the empty one included: as many and the server says nothing more.
+const HEADER_LINES_MAX: usize = 64;
+
+/// Bytes of these lines: as many and the server says nothing more.
+const HEADER_BYTES_MAX: usize = 8 * 1024;
+
+/// A request whose head is there.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct RequestHead {
+    pub(super) request: LabRequest,
+    /// What stands behind `HTTP/1.`, and comes back in the answer.
+    pub(super) minor: String,
+    /// How many bytes of the input the head took.
+    pub(super) head_bytes: usize,
+    /// How many bytes of body are announced.
+    pub(super) body_bytes: u64,
+}
+
+/// What the input so far comes to.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum HeadParse {
+    /// There is more to come.
+    Incomplete,
+    /// A whole head.
+    Complete(RequestHead),
+    /// Something that is answered at once, whatever follows.
+    Rejected {
+        /// The status.
+        status: u16,
+        /// Reason and body.
+        text: String,
+        /// What stands behind `HTTP/1.` in the answer.
+        minor: String,
+    },
+    /// More lines or bytes than are taken: no answer, and nothing else is listened to.
+    TooMuch,
+}
+
+/// A head on its way. It is given the same input again and again, longer each time, and goes on where it was.
+#[derive(Debug, Default)]
+pub(super) struct HeadParser {
+    /// Where the line begins that is not whole yet.
+    line_at: usize,
+    /// How far that line was looked through for its end.
+    scanned: usize,
+    partial: Option<PartialHead>,
+}
+
+#[derive(Debug)]
+struct PartialHead {
+    request: LabRequest,
+    minor: String,
+    lines: usize,
+    bytes: usize,
+}
+
+/// What a line does to a head.
+enum LineResult {
+    Continue,
+    End(HeadParse),
+    Whole,
+}
+
+impl HeadParser {
+    /// What the input comes to by now.
+    pub(super) fn parse(&mut self, input: &[u8]) -> HeadParse {
+        while let Some(line) = self.next_line(input) {
+            match self.take_line(line) {
+                LineResult::Continue => {}
+                LineResult::End(heard) => return heard,
+                LineResult::Whole => return self.finish_head(),
+            }
+        }
+        HeadParse::Incomplete
+    }
+
+    fn next_line<'i>(&mut self, input: &'i [u8]) -> Option<&'i [u8]> {
+        let rest = input.get(self.scanned..)?;
+        let Some(length) = rest.iter().position(|byte| *byte == b'\n') else {
+            self.scanned = input.len();
+            return None;
+        };
+        let end = self.scanned + length;
+        let line = input.get(self.line_at..end)?;
+        (self.line_at, self.scanned) = (end + 1, end + 1);
+        Some(line.strip_suffix(b"\r").unwrap_or(line))
+    }
+
+    fn take_line(&mut self, line: &[u8]) -> LineResult {
+        let Some(begun) = &mut self.partial else { return self.take_first_line(line) };
+        begun.lines += 1;
+        begun.bytes += line.len();
+        if begun.lines >= HEADER_LINES_MAX || begun.bytes >= HEADER_BYTES_MAX {
+            return LineResult::End(HeadParse::TooMuch);
+        }
+        if line.is_empty() {
+            return LineResult::Whole;
+        }
+        let text = String::from_utf8_lossy(line);
+        match (parse_header(&text), begun.request.headers.last_mut()) {
+            (Some(header), _) => begun.request.headers.push(header),
+            (None, Some((_, value))) if text.starts_with([' ', '\t']) => {
+                value.push(' ');
+                value.push_str(text.trim_start());
+            }
+            _ => return LineResult::End(reject(506, "unable to parse request header".to_owned(), begun.minor.clone())),
+        }
+        LineResult::Continue
+    }
+
+    /// The first line. Empty ones before it are passed over.
+    fn take_first_line(&mut self, line: &[u8]) -> LineResult {
+        if line.is_empty() {
+            return LineResult::Continue;
+        }
+        // What came before there was a version is answered as in the first one.
+        let oldest = || "0".to_owned();
+        match parse_request_line(&String::from_utf8_lossy(line)) {
+            None => LineResult::End(reject(400, "bad request".to_owned(), oldest())),
+            Some((_, _, "1", minor)) if minor.len() > MINOR_BYTES_MAX => LineResult::End(reject(400, "bad request".to_owned(), oldest())),
+            Some((method, path, "1", minor)) => {
+                self.partial = Some(PartialHead { request: LabRequest::new(method, path), minor: minor.to_owned(), lines: 0, bytes: 0 });
+                LineResult::Continue
+            }
+            Some((_, _, major, minor)) => {
+                LineResult::End(reject(506, format!("http protocol version {major}.{minor} not supported"), oldest()))
+            }
+        }
+    }
+
+    fn finish_head(&mut self) -> HeadParse {
+        let taken = self.line_at;
+        let Some(PartialHead { request, minor, .. }) = self.partial.take() else { return HeadParse::Incomplete };
+        let body_bytes = request.content_length().unwrap_or(0);
+        *self = Self::default();
+        HeadParse::Complete(RequestHead { request, minor, head_bytes: taken, body_bytes })
+    }
+}
+
+/// No version has a longer number, and it comes back in the answer.
+const MINOR_BYTES_MAX: usize = 9;
+
+fn reject(status: u16, text: String, minor: String) -> HeadParse {
+    HeadParse::Rejected { status, text, minor }
+}
+
+/// Method, path and the two numbers of the version, wherever in the line they stand.
+fn parse_request_line(line: &str) -> Option<(&str, &str, &str, &str)> {
+    let (before, after) = line.split_once(" HTTP/")?;
+    let (major, rest) = split_digits(after);
+    let (minor, _) = split_digits(rest.strip_prefix('.')?);
+    let (rest, path) = before.rsplit_once(' ')?;
+    let method = rest.rsplit(char::is_whitespace).next()?;
+    let is_whole = ![method, path, major, minor].iter().any(|part| part.is_empty()) && !path.contains(char::is_whitespace);
+    is_whole.then_some((method, path, major, minor))
+}
+
+fn split_digits(text: &str) -> (&str, &str) {
+    let end = text.find(|character: char| !character.is_ascii_digit()).unwrap_or(text.len());
+    text.split_at(end)
+}
+
+/// `name: value`; blanks may stand around the colon.
+fn parse_header(line: &str) -> Option<(String, String)> {
+    let (name, value) = line.split_once(':')?;
+    let name = name.trim_end();
+    let is_name = !name.is_empty() && !name.contains(char::is_whitespace);
+    is_name.then(|| (name.to_owned(), value.trim_start().to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse_head(input: &[u8]) -> HeadParse {
+        HeadParser::default().parse(input)
+    }
+
+    fn parse_complete_head(input: &[u8]) -> RequestHead {
+        match parse_head(input) {
+            HeadParse::Complete(head) => head,
+            other => panic!("no head: {other:?}"),
+        }
+    }
+
+    fn rejection_text(input: &str) -> String {
+        match parse_head(input.as_bytes()) {
+            HeadParse::Rejected { status, text, minor } => format!("HTTP/1.{minor} {status} {text}"),
+            other => format!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn invalid_requests_are_rejected_at_their_first_line() {
+        assert_eq!(rejection_text("PRI * HTTP/2.0\r\n"), "HTTP/1.0 506 http protocol version 2.0 not supported");
+        assert_eq!(rejection_text("hello\r\n"), "HTTP/1.0 400 bad request");
+        assert_eq!(rejection_text("GET  HTTP/1.1\r\n"), "HTTP/1.0 400 bad request");
+        assert_eq!(rejection_text("GET / HTTP/1.\r\n"), "HTTP/1.0 400 bad request");
+        assert_eq!(rejection_text("GET / HTTP/1.99999999999\r\n"), "HTTP/1.0 400 bad request");
+        assert_eq!(rejection_text("GET / HTTP/1.1\r\nno header\r\n"), "HTTP/1.1 506 unable to parse request header");
+        assert_eq!(rejection_text("GET / HTTP/1.1\r\n folded: first\r\n"), "HTTP/1.1 506 unable to parse request header");
+        assert_eq!(rejection_text("hello"), "Part", "the line is not whole");
+    }
+
+    #[test]
+    fn a_head_may_arrive_byte_by_byte() {
+        let text = b"\r\n\nPOST /x?y HTTP/1.1\r\nHost : a\r\nX: one\r\n two\nContent-Length: 3\r\n\r\na=b";
+        let mut hearing = HeadParser::default();
+        let whole = parse_complete_head(text);
+        let found =
+            (1..=text.len()).map(|length| (length, hearing.parse(&text[..length]))).find(|(_, heard)| *heard != HeadParse::Incomplete);
+        assert_eq!(
+            found,
+            Some((whole.head_bytes, HeadParse::Complete(parse_complete_head(text)))),
+            "as soon as it is whole, and the same as at once"
+        );
+        let headers = [("Host", "a"), ("X", "one two"), ("Content-Length", "3")].map(|(name, value)| (name.to_owned(), value.to_owned()));
+        assert_eq!(whole.request, LabRequest { headers: headers.to_vec(), ..LabRequest::new("POST", "/x?y") });
+        assert_eq!((whole.minor.as_str(), whole.body_bytes, whole.head_bytes), ("1", 3, text.len() - 3));
+    }
+
+    #[test]
+    fn every_line_counts_including_the_empty_one() {
+        let lines = |count: usize| format!("GET / HTTP/1.1\r\n{}\r\n", "X: y\r\n".repeat(count));
+        assert_eq!(parse_complete_head(lines(62).as_bytes()).request.headers.len(), 62);
+        assert_eq!(parse_head(lines(63).as_bytes()), HeadParse::TooMuch);
+        let long = |bytes: usize| format!("GET / HTTP/1.1\r\nX: {}\r\n\r\n", "y".repeat(bytes));
+        assert_eq!(parse_complete_head(long(8 * 1024 - 4).as_bytes()).request.headers.len(), 1);
+        assert_eq!(parse_head(long(8 * 1024 - 3).as_bytes()), HeadParse::TooMuch);
+    }
+
+    #[test]
+    fn invalid_content_length_is_ignored_and_a_huge_one_saturates() {
+        for (length, bytes) in [("3", 3), (" 3 ", 3), ("-3", 0), ("abc", 0), ("", 0), ("99999999999999999999999", u64::MAX)] {
+            let text = format!("PUT / HTTP/1.0\r\nContent-Length: {length}\r\n\r\n");
+            assert_eq!(parse_complete_head(text.as_bytes()).body_bytes, bytes, "{length:?}");
+        }
+    }
+
+    #[test]
+    fn invalid_utf8_is_replaced() {
+        assert_eq!(parse_complete_head(b"GET /\xff HTTP/1.1\r\nX: \xfe\r\n\r\n").request.path, "/\u{fffd}");
+        assert_eq!(parse_head(&[0xff; 4096]), HeadParse::Incomplete);
+    }
+}

@@ -1,0 +1,188 @@
+//! What tasks do: checks when a task begins, effects when it ends.
+//!
+//! What never enters here: queues and time (see `engine`), and what a call checks before it forks a
+//! task (see `api`).
+
+mod backup;
+pub(crate) mod clone;
+mod create;
+mod destroy;
+mod disk;
+mod migrate;
+mod power;
+mod snapshot;
+
+use crate::config_update::{self, ConfigUpdate};
+use crate::guest::{ConfigSection, LabGuestKind};
+use crate::task::{LabTask, TaskId};
+use crate::world::World;
+
+pub(crate) use backup::BackupWork;
+pub(crate) use clone::CloneWork;
+pub(crate) use disk::{DiskMove, check_may_take_space, finish_resize, parse_target_bytes};
+pub(crate) use migrate::{GuestMigration, PreMoveShutdown, RESTART_TIMEOUT_MS, find_local_disks, missing_storage_error, stop_before_move};
+pub(crate) use power::ShutdownWork;
+pub(crate) use snapshot::SnapshotWork;
+
+/// The work of a task on a guest.
+#[derive(Clone, Debug)]
+pub(crate) enum TaskWork {
+    Start {
+        kind: LabGuestKind,
+        vmid: u32,
+    },
+    Stop {
+        kind: LabGuestKind,
+        vmid: u32,
+        overrules: bool,
+    },
+    Shutdown(ShutdownWork),
+    Reset {
+        vmid: u32,
+    },
+    Pause {
+        vmid: u32,
+    },
+    Hibernate {
+        vmid: u32,
+    },
+    Resume {
+        kind: LabGuestKind,
+        vmid: u32,
+    },
+    Config(Box<ConfigUpdate>),
+    Create {
+        vmid: u32,
+        section: ConfigSection,
+        start: bool,
+    },
+    Destroy {
+        vmid: u32,
+        purge: bool,
+    },
+    Clone(Box<CloneWork>),
+    Template {
+        vmid: u32,
+    },
+    Snapshot(SnapshotWork),
+    Resize {
+        vmid: u32,
+        key: String,
+        size: String,
+        digest: Option<String>,
+    },
+    Move(DiskMove),
+    Migrate(GuestMigration),
+    Manage {
+        kind: LabGuestKind,
+        sid: String,
+        state: String,
+    },
+    Backup(Box<BackupWork>),
+    /// A volume, a backup or a file goes.
+    RemoveContent {
+        volume: String,
+    },
+    /// A file comes from elsewhere.
+    Fetch {
+        volume: String,
+    },
+}
+
+/// How long the work will take; `None`: it never ends by itself. An error fails the task.
+pub(crate) type WorkStart = Result<Option<u64>, String>;
+
+/// Check and start the work of a task.
+pub(crate) fn begin_work(world: &mut World, id: TaskId) -> WorkStart {
+    let Some(task) = world.tasks.get(id) else { return Ok(Some(0)) };
+    let (work, node) = (task.work.clone(), task.node.clone());
+    let took_ms = match work {
+        TaskWork::Start { kind, vmid } => power::begin_start(world, &node, kind, vmid),
+        TaskWork::Stop { kind, vmid, overrules } => power::begin_stop(world, id, kind, vmid, overrules),
+        TaskWork::Shutdown(shutdown) => power::begin_shutdown(world, id, &shutdown),
+        TaskWork::Reset { vmid } | TaskWork::Pause { vmid } | TaskWork::Hibernate { vmid } => power::begin_signal(world, &node, vmid),
+        TaskWork::Resume { vmid, .. } => power::begin_resume(world, vmid),
+        TaskWork::Config(update) => begin_config(world, id, &update),
+        TaskWork::Create { vmid, section, .. } => create::begin_create(world, id, vmid, section),
+        TaskWork::Destroy { vmid, purge } => destroy::begin_destroy(world, id, vmid, purge),
+        TaskWork::Clone(cloning) => clone::begin_clone(world, id, &cloning),
+        TaskWork::Template { .. } => Ok(world.task_durations.template_ms),
+        TaskWork::Snapshot(snapshot) => snapshot::begin_snapshot_work(world, id, &snapshot),
+        TaskWork::Resize { vmid, key, size, digest } => disk::begin_resize(world, id, vmid, &key, &size, digest.as_deref()),
+        TaskWork::Move(moving) => disk::begin_move(world, id, &moving),
+        TaskWork::Migrate(migration) => migrate::begin_migration(world, id, &migration),
+        TaskWork::Manage { kind, sid, state } => begin_manage(world, id, kind, &sid, &state),
+        TaskWork::Backup(backing) => backup::begin_backup(world, id, &backing),
+        TaskWork::RemoveContent { volume } => backup::begin_remove_content(world, &volume),
+        TaskWork::Fetch { volume } => backup::begin_fetch(world, id, &volume),
+    };
+    took_ms.map(Some)
+}
+
+/// Apply the work of a task.
+pub(crate) fn finish_work(world: &mut World, id: TaskId) -> Result<(), String> {
+    let Some(task) = world.tasks.get(id) else { return Ok(()) };
+    match task.work.clone() {
+        TaskWork::Start { vmid, .. } => power::finish_start(world, vmid),
+        TaskWork::Stop { kind, vmid, .. } => power::finish_stop(world, id, kind, vmid),
+        TaskWork::Shutdown(shutdown) => power::finish_shutdown(world, id, &shutdown),
+        TaskWork::Pause { vmid } => power::set_process_state(world, vmid, "paused"),
+        TaskWork::Hibernate { vmid } => power::finish_hibernate(world, vmid),
+        TaskWork::Resume { vmid, .. } => power::set_process_state(world, vmid, "running"),
+        TaskWork::Config(update) => finish_config(world, id, &update),
+        TaskWork::Create { vmid, start, .. } => create::finish_create(world, id, vmid, start),
+        TaskWork::Destroy { vmid, purge } => destroy::finish_destroy(world, vmid, purge),
+        TaskWork::Clone(cloning) => clone::finish_clone(world, &cloning),
+        TaskWork::Template { vmid } => create::finish_template(world, vmid),
+        TaskWork::Snapshot(snapshot) => snapshot::finish_snapshot_work(world, &snapshot),
+        TaskWork::Resize { vmid, key, size, .. } => disk::finish_resize(world, vmid, &key, &size),
+        TaskWork::Move(moving) => disk::finish_move(world, &moving),
+        TaskWork::Migrate(migration) => migrate::finish_migration(world, &migration),
+        TaskWork::Manage { sid, state, .. } => finish_manage(world, &sid, &state),
+        TaskWork::Backup(backing) => backup::finish_backup(world, id, &backing),
+        TaskWork::RemoveContent { volume } => backup::finish_remove_content(world, id, &volume),
+        TaskWork::Fetch { volume } => backup::finish_fetch(world, &volume),
+        TaskWork::Reset { .. } => Ok(()),
+    }
+}
+
+/// A task was told to stop while it was at work: locks that it had set stay behind only where Proxmox leaves them.
+pub(crate) fn interrupt_work(world: &mut World, id: TaskId) {
+    match world.tasks.get(id).map(|task| task.work.clone()) {
+        Some(TaskWork::Clone(cloning)) => clone::abandon_clone(world, &cloning),
+        Some(TaskWork::Backup(backing)) => backup::abandon_backup(world, &backing),
+        _ => {}
+    }
+}
+
+/// The kind of guest that a task is about.
+pub(crate) fn guest_kind_of(task: &LabTask) -> LabGuestKind {
+    match &task.work {
+        TaskWork::Start { kind, .. } | TaskWork::Stop { kind, .. } | TaskWork::Resume { kind, .. } | TaskWork::Manage { kind, .. } => *kind,
+        TaskWork::Shutdown(shutdown) => shutdown.kind,
+        _ if task.kind.starts_with("vz") => LabGuestKind::Lxc,
+        _ => LabGuestKind::Qemu,
+    }
+}
+
+fn begin_config(world: &mut World, id: TaskId, update: &ConfigUpdate) -> Result<u64, String> {
+    world.tasks.log_line(id, format!("update VM {}: {}", update.vmid, update.log_text));
+    Ok(world.task_durations.config_ms)
+}
+
+fn finish_config(world: &mut World, id: TaskId, update: &ConfigUpdate) -> Result<(), String> {
+    let node = world.tasks.get(id).map(|task| task.node.clone()).unwrap_or_default();
+    config_update::write_update(world, &node, update).map(|_| ()).map_err(|fail| fail.to_one_line())
+}
+
+fn begin_manage(world: &mut World, id: TaskId, kind: LabGuestKind, sid: &str, state: &str) -> Result<u64, String> {
+    let verb = if state == "started" { "start" } else { "stop" };
+    let vmid = sid.split(':').nth(1).unwrap_or_default();
+    world.tasks.log_line(id, format!("Requesting HA {verb} for {} {vmid}", kind.error_word()));
+    Ok(world.task_durations.manage_ms)
+}
+
+fn finish_manage(world: &mut World, sid: &str, state: &str) -> Result<(), String> {
+    world.ha.request_state(sid, state);
+    Ok(())
+}

@@ -1,0 +1,59 @@
+//! Destroying a guest with its disks.
+//!
+//! What never enters here: what a call refuses before it forks a task.
+
+use crate::config_update;
+use crate::guest::LabGuestKind;
+use crate::guest::drive::DriveValue;
+use crate::guest::{LabGuest, is_disk_key, is_unused_key};
+use crate::task::TaskId;
+use crate::world::World;
+
+pub(super) fn begin_destroy(world: &mut World, id: TaskId, vmid: u32, purge: bool) -> Result<u64, String> {
+    let Some(guest) = world.guests.get(&vmid) else { return Err(format!("guest {vmid} vanished")) };
+    if let Some(locked) = guest.lock_error() {
+        return Err(locked);
+    }
+    if let Some(base) = owned_volumes(guest).into_iter().find(|volume| world.storages.is_base_in_use(volume)) {
+        return Err(format!("base volume '{base}' is still in use by linked cloned"));
+    }
+    let (node, kind) = (guest.node.clone(), guest.kind);
+    if !world.is_quorate(&node) {
+        let pid = world.tasks.get(id).map(|task| task.pid);
+        return Err(config_update::read_only_text(world, &node, kind, vmid, pid));
+    }
+    if let Some(guest) = world.guests.change_guest(vmid) {
+        guest.process = None;
+        guest.config.insert("lock".to_owned(), "destroyed".to_owned());
+    }
+    if purge {
+        let word = kind.error_word();
+        world.tasks.log_line(id, format!("purging {word} {vmid} from related configurations.."));
+    }
+    Ok(world.task_durations.destroy_ms)
+}
+
+/// Every volume that the guest names and owns.
+fn owned_volumes(guest: &LabGuest) -> Vec<String> {
+    let named = guest.sections().flatten().filter(|(key, _)| is_disk_key(guest.kind, key) || is_unused_key(key));
+    let drives = named.map(|(_, value)| DriveValue::parse(value)).filter(|drive| drive.is_owned() && !drive.file.starts_with('/'));
+    drives.map(|drive| drive.file).collect()
+}
+
+/// Disks, permissions, pool membership and firewall go with it; the rest only where it was asked.
+pub(super) fn finish_destroy(world: &mut World, vmid: u32, purge: bool) -> Result<(), String> {
+    let Some(guest) = world.guests.remove_guest(vmid) else { return Ok(()) };
+    for volume in owned_volumes(&guest) {
+        world.storages.volumes.remove(&volume);
+    }
+    world.views.freeze_guest(vmid);
+    world.access.grants.retain(|grant| grant.path != format!("/vms/{vmid}"));
+    for pool in world.access.pools.values_mut() {
+        pool.guests.remove(&vmid);
+    }
+    world.firewalls.remove_guest(vmid);
+    if purge || guest.kind == LabGuestKind::Lxc {
+        world.ha.remove(&guest.ha_service_id());
+    }
+    Ok(())
+}

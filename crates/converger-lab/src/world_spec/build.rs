@@ -1,0 +1,297 @@
+//! From a setting to a world, or to the first thing in it that cannot be.
+//!
+//! What never enters here: defaults of the API; a guest is completed as a create would.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::access::{AclEntry, Grantee, LabToken, LabUser, ResourcePool, UserGroup};
+use crate::config_update;
+use crate::digest::sha1_hex;
+use crate::events::ScheduledEvent;
+use crate::fault::ActiveFaults;
+use crate::guest::drive::{self, DriveValue};
+use crate::guest::{ConfigSection, GuestBehaviour, GuestProcess, LabGuest, LabGuestKind, is_card_key, is_disk_key, is_unused_key};
+use crate::ha::HaResource;
+use crate::node::LabNode;
+use crate::storage::{LabStorage, StorageVolume};
+use crate::world::{RootCa, World};
+
+use super::{AclSpec, DEFAULT_START_MS, GuestSpec, NodeSpec, ScalarSpec, StorageSpec, WorldSpec};
+
+/// More guests than that and the numbers would no longer be those of a lab.
+const GUESTS_MAX: usize = 10_000;
+
+/// The world that a setting describes.
+pub(crate) fn build_world(setting: &WorldSpec) -> Result<World, String> {
+    if setting.start_ms > START_MS_MAX {
+        return Err(format!(
+            "`start_ms` is {}, which leaves no time to live in; it is milliseconds since 1970, at most {START_MS_MAX}",
+            setting.start_ms
+        ));
+    }
+    if setting.guests.len() > GUESTS_MAX {
+        return Err(format!("there are {} guests, and a lab has room for {GUESTS_MAX}", setting.guests.len()));
+    }
+    let mut world = World::empty(setting.flavour, setting.seed, setting.start_ms);
+    world.cluster.clone_from(&setting.cluster);
+    world.task_durations = setting.pace.clone();
+    let new = setting.new_guests;
+    world.new_guest_behaviour = build_behaviour(new.ignores_shutdown, new.shutdown_ms, new.refuses_unplug);
+    world.root_ca = root_ca(setting);
+    add_nodes(&mut world, setting)?;
+    add_storages(&mut world, setting);
+    add_access(&mut world, setting)?;
+    for (key, value) in &setting.options {
+        world.options.set(key, value).map_err(|text| format!("option `{}`: {}", key.escape_debug(), text.escape_debug()))?;
+    }
+    for guest in &setting.guests {
+        add_guest(&mut world, guest)?;
+    }
+    for (name, pool) in &setting.pools {
+        let (guests, storages) = (pool.guests.iter().copied().collect(), pool.storages.iter().cloned().collect());
+        world.access.pools.insert(name.clone(), ResourcePool { comment: None, guests, storages });
+    }
+    for (sid, ha) in &setting.ha {
+        let state = ha.state.clone().unwrap_or_else(|| "started".to_owned());
+        world.add_ha(sid, HaResource { state, is_fixed: ha.believed.is_some(), believed: ha.believed.clone(), ..HaResource::default() });
+    }
+    add_faults(&mut world, setting)?;
+    Ok(world)
+}
+
+/// It draws nothing from the seed's chance, of which everything else has its share.
+fn root_ca(setting: &WorldSpec) -> RootCa {
+    let names: Vec<&str> = setting.cluster.as_deref().into_iter().chain(setting.nodes.keys().map(String::as_str)).collect();
+    let of = |part: &str| sha1_hex(&format!("{part} {} {}", setting.seed, names.join(" ")));
+    let digits = format!("{}{}", of("root"), of("ca")).to_ascii_uppercase();
+    let pairs: Vec<&str> = (0..32).filter_map(|pair| digits.get(2 * pair..2 * pair + 2)).collect();
+    let unit = of("unit");
+    let part = |from: usize, to: usize| unit.get(from..to).unwrap_or_default();
+    RootCa {
+        fingerprint: setting.root_ca.clone().unwrap_or_else(|| pairs.join(":")),
+        unit: [part(0, 8), part(8, 12), part(12, 16), part(16, 20), part(20, 32)].join("-"),
+        since_s: (setting.start_ms / 1_000).saturating_sub(30 * 86_400),
+    }
+}
+
+/// The end of the year 9999: there is no way to write a later time, and every sum of a world's times stays within its numbers.
+const START_MS_MAX: u64 = 253_402_300_799_999;
+
+fn add_faults(world: &mut World, setting: &WorldSpec) -> Result<(), String> {
+    let faults = setting.faults.expand_bad_day(setting);
+    for (number, moment) in (1..).zip(&faults.moments) {
+        if let Some(node) = moment.event.node_names().into_iter().find(|node| !world.nodes.contains_key(*node)) {
+            return Err(format!("moment {number} of the faults is about node `{node}`, which does not exist"));
+        }
+        world.schedule(setting.start_ms.saturating_add(moment.at_ms), ScheduledEvent::WorldEvent(moment.event.clone()));
+    }
+    world.faults = ActiveFaults::new(&faults, setting.start_ms);
+    Ok(())
+}
+
+fn add_nodes(world: &mut World, setting: &WorldSpec) -> Result<(), String> {
+    match (setting.nodes.len(), &setting.cluster) {
+        (0, _) => return Err("a world needs a node".to_owned()),
+        (1, _) | (_, Some(_)) => {}
+        (count, None) => return Err(format!("{count} nodes need a `cluster` name")),
+    }
+    if let Some(name) = setting.nodes.keys().find(|name| !is_node_name(name)) {
+        let shown = name.escape_debug();
+        return Err(format!("`{shown}` is not the name of a node: letters, digits and `-`, neither first nor last, at most 63"));
+    }
+    for (number, (name, node)) in (1..).zip(&setting.nodes) {
+        let built = build_node(world, name, number, node);
+        world.nodes.insert(name.clone(), built);
+    }
+    Ok(())
+}
+
+/// A node's name is its host's, and stands in paths and in the ids of tasks.
+fn is_node_name(name: &str) -> bool {
+    let fits = (1..=63).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+    fits && !name.starts_with('-') && !name.ends_with('-')
+}
+
+fn build_node(world: &mut World, name: &str, number: u32, setting: &NodeSpec) -> LabNode {
+    let mut node = LabNode::new(name, number, world.now_ms.saturating_sub(setting.uptime_s.saturating_mul(1_000)));
+    node.cpus = setting.cpus.unwrap_or(node.cpus);
+    node.memory = setting.memory.unwrap_or(node.memory);
+    node.disk = setting.disk.unwrap_or(node.disk);
+    node.ip = setting.ip.clone().unwrap_or(node.ip);
+    node.bridges = setting.bridges.as_ref().map_or(node.bridges, |bridges| bridges.iter().cloned().collect());
+    node.fingerprint = setting.fingerprint.clone().unwrap_or_else(|| random_fingerprint(world));
+    node.cycle_offset_ms = setting.cycle_offset_ms;
+    node.old_format_rounds = setting.old_rounds;
+    node.clock_off_ms = setting.clock_off_s.saturating_mul(1_000);
+    node
+}
+
+fn random_fingerprint(world: &mut World) -> String {
+    let mut text = String::with_capacity(95);
+    for place in 0..32 {
+        let byte = world.random.number_below(256) as usize;
+        if place > 0 {
+            text.push(':');
+        }
+        text.push(char::from(DIGITS[byte / 16 % 16]));
+        text.push(char::from(DIGITS[byte % 16]));
+    }
+    text
+}
+
+const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
+
+fn add_storages(world: &mut World, setting: &WorldSpec) {
+    let local = StorageSpec { path: Some("/var/lib/vz".to_owned()), ..StorageSpec::default() };
+    let default = BTreeMap::from([("local".to_owned(), local)]);
+    let given = if setting.storages.is_empty() { &default } else { &setting.storages };
+    for (name, storage) in given {
+        world.storages.all.insert(name.clone(), build_storage(name, storage));
+    }
+}
+
+fn build_storage(name: &str, setting: &StorageSpec) -> LabStorage {
+    let content: BTreeSet<String> = setting.content.iter().cloned().collect();
+    let usual = || BTreeSet::from(["images".to_owned(), "rootdir".to_owned()]);
+    LabStorage {
+        kind: setting.kind.clone().unwrap_or_else(|| "dir".to_owned()),
+        path: setting.path.clone().or_else(|| Some(format!("/mnt/{name}"))),
+        content: if content.is_empty() { usual() } else { content },
+        shared: setting.shared,
+        nodes: setting.nodes.as_ref().map(|nodes| nodes.iter().cloned().collect()),
+        enabled: true,
+        total: setting.total.unwrap_or(256 << 30),
+        files: setting.files.iter().cloned().collect(),
+        extra: setting.extra.clone(),
+    }
+}
+
+fn add_access(world: &mut World, setting: &WorldSpec) -> Result<(), String> {
+    let access = &mut world.access;
+    for (id, user) in &setting.users {
+        let (password, expire_s) = (user.password.clone(), user.expire_s);
+        access.users.insert(id.clone(), LabUser { enabled: !user.disabled, expire_s, password, ..LabUser::default() });
+    }
+    for (group, members) in &setting.groups {
+        let members = members.iter().cloned().collect();
+        access.groups.insert(group.clone(), UserGroup { members, ..UserGroup::default() });
+    }
+    for (role, privileges) in &setting.roles {
+        Arc::make_mut(&mut access.roles).insert(role.clone(), Arc::new(privileges.iter().cloned().collect()));
+    }
+    for (id, token) in &setting.tokens {
+        let owner = id.split('!').next().unwrap_or_default();
+        if !id.contains('!') || !access.users.contains_key(owner) {
+            return Err(format!("token `{id}` has no owner among the users"));
+        }
+        let (secret, expire_s) = (token.secret.clone(), token.expire_s);
+        access.tokens.insert(id.clone(), LabToken::new(id, secret, !token.full, expire_s));
+    }
+    setting.acl.iter().try_for_each(|entry| add_acl_entry(world, entry))
+}
+
+fn add_acl_entry(world: &mut World, entry: &AclSpec) -> Result<(), String> {
+    let grantee = match (&entry.user, &entry.group, &entry.token) {
+        (Some(user), None, None) => Grantee::User(user.clone()),
+        (None, Some(group), None) => Grantee::Group(group.clone()),
+        (None, None, Some(token)) => Grantee::Token(token.clone()),
+        _ => return Err(format!("the entry on `{}` needs one of user, group and token", entry.path)),
+    };
+    if !world.access.roles.contains_key(&entry.role) {
+        return Err(format!("there is no role `{}`", entry.role));
+    }
+    let (path, role) = (entry.path.clone(), entry.role.clone());
+    world.access.grants.insert(AclEntry { path, grantee, role, propagate: !entry.here_only });
+    Ok(())
+}
+
+fn build_section(values: &BTreeMap<String, ScalarSpec>) -> ConfigSection {
+    values.iter().map(|(key, value)| (key.clone(), value.to_text())).collect()
+}
+
+/// Put a guest into the world, with everything that a create would have given it.
+pub(crate) fn add_guest(world: &mut World, setting: &GuestSpec) -> Result<(), String> {
+    let (vmid, kind) = (setting.vmid, setting.kind);
+    if !world.nodes.contains_key(&setting.node) {
+        return Err(format!("guest {vmid} is on node `{}`, which does not exist", setting.node));
+    }
+    if world.guests.contains_key(&vmid) {
+        return Err(format!("there are two guests {vmid}"));
+    }
+    let mut guest = LabGuest::new(vmid, kind, &setting.node);
+    guest.config = build_section(&setting.config);
+    guest.config.extend(setting.name.clone().map(|name| (kind.name_key().to_owned(), name)));
+    guest.pending = build_section(&setting.pending);
+    guest.deletions = setting.pending_delete.iter().map(|key| (key.clone(), false)).collect();
+    guest.snapshots = setting.snapshots.iter().map(|(name, values)| (name.clone(), build_section(values))).collect();
+    guest.raw.clone_from(&setting.raw);
+    guest.behaviour = build_behaviour(setting.ignores_shutdown, setting.shutdown_ms, setting.refuses_unplug);
+    if !setting.bare {
+        complete_guest(world, &mut guest);
+    }
+    guest.process = build_process(world, setting);
+    add_named_volumes(world, &guest);
+    world.guests.put_guest(guest);
+    Ok(())
+}
+
+fn build_behaviour(deaf: bool, shutdown_ms: Option<u64>, holds_cards: bool) -> GuestBehaviour {
+    let shutdown_ms = if deaf { None } else { shutdown_ms.or(GuestBehaviour::default().shutdown_ms) };
+    GuestBehaviour { shutdown_ms, allows_unplug: !holds_cards }
+}
+
+fn build_process(world: &mut World, setting: &GuestSpec) -> Option<GuestProcess> {
+    let word = setting.state.clone().filter(|state| state != "stopped")?;
+    let pid = world.nodes.get_mut(&setting.node).map_or(1, LabNode::next_process_id);
+    Some(GuestProcess { pid, since_ms: world.now_ms.saturating_sub(setting.uptime_s.saturating_mul(1_000)), qemu_state: word })
+}
+
+fn complete_guest(world: &mut World, guest: &mut LabGuest) {
+    let flavour = world.flavour;
+    let cards: Vec<String> = guest.config.keys().filter(|key| is_card_key(key)).cloned().collect();
+    for key in cards {
+        let value = guest.config.get(&key).cloned().unwrap_or_default();
+        let value = match guest.kind {
+            LabGuestKind::Qemu => config_update::normalize_card(&key, &value, flavour, &mut world.random),
+            LabGuestKind::Lxc => config_update::normalize_container_card(&key, &value, flavour, &mut world.random),
+        };
+        guest.config.insert(key, value);
+    }
+    let vmid = guest.vmid;
+    let marks = [
+        // Whatever the time is now: a world that is begun anew has the same guests.
+        ("meta", format!("creation-qemu={},ctime={}", flavour.qemu_version(), world.cluster_clock_s().min(DEFAULT_START_MS / 1_000))),
+        ("smbios1", format!("uuid={}", world.random.new_uuid())),
+        ("vmgenid", world.random.new_uuid()),
+    ];
+    let container = || {
+        [
+            ("hostname", format!("CT{vmid}")),
+            ("arch", "amd64".to_owned()),
+            ("ostype", "debian".to_owned()),
+            ("memory", "512".to_owned()),
+            ("swap", "512".to_owned()),
+            ("unprivileged", "1".to_owned()),
+            ("rootfs", format!("local:{vmid}/vm-{vmid}-disk-0.raw,size=4G")),
+        ]
+    };
+    let order = || ("boot", drive::default_boot_order(&guest.config));
+    let usual: Vec<(&str, String)> = match guest.kind {
+        LabGuestKind::Qemu => marks.into_iter().chain([order()]).collect(),
+        LabGuestKind::Lxc => container().into_iter().collect(),
+    };
+    for (key, value) in usual {
+        guest.config.entry(key.to_owned()).or_insert(value);
+    }
+}
+
+/// Every disk that the guest names is there.
+fn add_named_volumes(world: &mut World, guest: &LabGuest) {
+    let named = guest.sections().flatten().filter(|(key, _)| is_disk_key(guest.kind, key) || is_unused_key(key));
+    for drive in named.map(|(_, value)| DriveValue::parse(value)).filter(|drive| !drive.is_cdrom() && drive.storage().is_some()) {
+        let format = drive.file.rsplit_once('.').map_or("raw", |(_, format)| format).to_owned();
+        let volume = StorageVolume { vmid: guest.vmid, bytes: drive.size_bytes(), format, base: None };
+        world.storages.volumes.entry(drive.file).or_insert(volume);
+    }
+}

@@ -1,0 +1,170 @@
+//! Random walks: whatever is asked and whatever goes wrong, the world answers, agrees with itself,
+//! and heals.
+
+use converger_lab::{
+    BadDay, FaultPlan, Flavour, LabGuestKind, LabRequest, LabResponse, WireDelivery, World, WorldSize, WorldSpec, verify_response,
+};
+use serde_json::Value;
+
+const SPAN_MS: u64 = 1_800_000;
+const TOKEN: &str = "root@pam!lab=lab";
+
+/// A generator of its own, so that the walk shares nothing with the world.
+struct WalkRandom(u64);
+
+impl WalkRandom {
+    fn number_below(&mut self, limit: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        usize::try_from(self.0 % limit as u64).unwrap_or(0)
+    }
+
+    fn pick_item<'a>(&mut self, items: &[&'a str]) -> &'a str {
+        items[self.number_below(items.len())]
+    }
+}
+
+const READ_PATHS: &[&str] = &[
+    "/version",
+    "/nodes",
+    "/cluster/resources",
+    "/cluster/resources?type=vm",
+    "/cluster/status",
+    "/cluster/tasks",
+    "/cluster/nextid",
+    "/cluster/nextid?vmid=104",
+    "/cluster/ha/resources",
+    "/access/permissions",
+    "/storage",
+    "/pools",
+    "/nosuch",
+    "/%zz?a=b=c&&;=",
+];
+
+const GUEST_CALLS: &[(&str, &str, &str)] = &[
+    ("GET", "/config", ""),
+    ("GET", "/pending", ""),
+    ("GET", "/status/current", ""),
+    ("GET", "/snapshot", ""),
+    ("PUT", "/config", "cores=3&description=x%0Ay"),
+    ("PUT", "/config", "delete=net0,description&tags=a"),
+    ("PUT", "/config", "net1=virtio,bridge%3Dvmbr0&memory=2048"),
+    ("PUT", "/config", "cores=-1&nosuch=1"),
+    ("PUT", "/config", "revert=cores"),
+    ("POST", "/config", "sockets=2"),
+    ("POST", "/status/start", ""),
+    ("POST", "/status/stop", ""),
+    ("POST", "/status/shutdown", "timeout=5&forceStop=1"),
+    ("POST", "/status/reboot", ""),
+    ("POST", "/status/reset", ""),
+    ("POST", "/status/suspend", ""),
+    ("POST", "/status/resume", ""),
+    ("POST", "/snapshot", "snapname=s1"),
+    ("DELETE", "/snapshot/s1", ""),
+    ("POST", "/snapshot/s1/rollback", ""),
+    ("PUT", "/resize", "disk=scsi0&size=%2B1G"),
+    ("POST", "/migrate", "target=pve2&online=1"),
+    ("POST", "/clone", "newid=150&full=1"),
+    ("POST", "/template", ""),
+    ("DELETE", "", ""),
+];
+
+fn random_request(dice: &mut WalkRandom, world: &World) -> LabRequest {
+    let format = dice.pick_item(&["json", "json", "json", "extjs", "xml"]);
+    let (method, path, form) = if dice.number_below(4) == 0 {
+        ("GET", dice.pick_item(READ_PATHS).to_owned(), "")
+    } else {
+        let (method, verb, form) = GUEST_CALLS[dice.number_below(GUEST_CALLS.len())];
+        (method, format!("{}{verb}", random_guest_path(dice, world)), form)
+    };
+    let request = LabRequest::new(method, &format!("/api2/{format}{path}")).with_token(TOKEN);
+    if form.is_empty() { request } else { request.with_form(form) }
+}
+
+/// Mostly where a guest really is, sometimes anywhere.
+fn random_guest_path(dice: &mut WalkRandom, world: &World) -> String {
+    let vmid = 100 + u32::try_from(dice.number_below(24)).unwrap_or(0);
+    let (node, kind) = (dice.pick_item(&["pve1", "pve2", "pve3", "localhost", "pve9"]), dice.pick_item(&["qemu", "lxc"]));
+    match world.guest_truth(vmid).filter(|_| dice.number_below(5) > 0) {
+        Some(truth) => format!("/nodes/{}/{}/{vmid}", truth.node, if truth.kind == LabGuestKind::Qemu { "qemu" } else { "lxc" }),
+        None => format!("/nodes/{node}/{kind}/{vmid}"),
+    }
+}
+
+fn seeded_world(seed: u64, flavour: Flavour) -> (World, u64) {
+    let mut setting = WorldSpec::from_seed(seed, WorldSize { nodes: 3, guests: 20 }, flavour);
+    setting.faults = FaultPlan::from_seed(seed, &setting, BadDay { span_ms: SPAN_MS, events: 25, per_thousand: 60 });
+    (World::new(&setting).unwrap_or_else(|error| panic!("{error}")), setting.start_ms)
+}
+
+fn check_well_formed(answer: &LabResponse) -> Result<(), String> {
+    let header = |name: &str| answer.headers.iter().find(|(key, _)| key == name).map(|(_, value)| &**value);
+    if answer.reason.contains('\n') {
+        return Err("the reason has more than one line".to_owned());
+    }
+    if header("Content-Length").is_some_and(|length| length != answer.body.len().to_string()) {
+        return Err("the length is wrong".to_owned());
+    }
+    let json = header("Content-Type").is_some_and(|kind| kind.starts_with("application/json"));
+    match serde_json::from_slice::<Value>(&answer.body) {
+        Err(error) if json => Err(error.to_string()),
+        Ok(body) if json && body.get("data").is_none() => Err("there is no data".to_owned()),
+        _ => Ok(()),
+    }
+}
+
+/// One walk: everything that was answered, as text.
+fn run_walk(seed: u64, flavour: Flavour) -> Vec<String> {
+    let (mut world, start_ms) = seeded_world(seed, flavour);
+    let mut dice = WalkRandom(seed.wrapping_mul(2_654_435_761) | 1);
+    let mut told = Vec::new();
+    let mut now_ms = start_ms;
+    while now_ms < start_ms + SPAN_MS {
+        let request = random_request(&mut dice, &world);
+        let answer = world.answer(now_ms, &request);
+        let verified = check_well_formed(&answer).and_then(|()| verify_response(flavour, &request, &answer).map(drop));
+        verified.unwrap_or_else(|error| panic!("seed {seed}: {} {}: {error}: {answer:?}", request.method, request.path));
+        told.push(format!("{} {} {:?}", answer.status, answer.reason, String::from_utf8_lossy(&answer.body)));
+        now_ms += 500 + dice.number_below(9_000) as u64;
+    }
+    check_lists_match_truth(&mut world, now_ms + 60_000, seed);
+    told
+}
+
+/// After the bad day every list and every guest's own path agree with the truth.
+fn check_lists_match_truth(world: &mut World, now_ms: u64, seed: u64) {
+    let rows = read_until_ok(world, now_ms, "/api2/json/cluster/resources?type=vm");
+    for truth in world.guest_truths().collect::<Vec<_>>() {
+        let row = rows.as_array().into_iter().flatten().find(|row| row["vmid"] == truth.vmid).cloned().unwrap_or_default();
+        assert_eq!(row["node"], truth.node.as_str(), "seed {seed}: guest {}", truth.vmid);
+        let kind = if truth.kind == LabGuestKind::Qemu { "qemu" } else { "lxc" };
+        let config = read_until_ok(world, now_ms, &format!("/api2/json/nodes/{}/{kind}/{}/config", truth.node, truth.vmid));
+        assert_eq!(config["digest"], truth.digest.as_str(), "seed {seed}: guest {}", truth.vmid);
+    }
+}
+
+/// The wire still has its faults by chance, so one good answer among many counts.
+fn read_until_ok(world: &mut World, now_ms: u64, path: &str) -> Value {
+    let mut answers = (0..50).map(|_| world.answer(now_ms, &LabRequest::new("GET", path).with_token(TOKEN)));
+    let good = answers.find(|answer| answer.status == 200 && answer.delivery == WireDelivery::Deliver);
+    let body: Value = good.and_then(|answer| serde_json::from_slice(&answer.body).ok()).unwrap_or_default();
+    body["data"].clone()
+}
+
+#[test]
+fn random_requests_get_valid_responses_and_the_world_recovers() {
+    for flavour in [Flavour::V7, Flavour::V8, Flavour::V9] {
+        let told: Vec<String> = (1..=20).flat_map(|seed| run_walk(seed, flavour)).collect();
+        let fine = told.iter().filter(|line| line.starts_with("200 ")).count();
+        // A walk that only meets errors would prove nothing.
+        assert!(fine * 4 > told.len(), "{flavour:?}: {fine} of {}", told.len());
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_responses() {
+    for seed in [3, 77] {
+        assert_eq!(run_walk(seed, Flavour::V9), run_walk(seed, Flavour::V9), "seed {seed}");
+    }
+}

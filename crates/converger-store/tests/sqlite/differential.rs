@@ -1,0 +1,232 @@
+//! The file and its twin in memory get the same seeded batches, legal and not, and must answer and hold the same.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use converger_core::apply::{
+    EnvironmentBinding, EnvironmentRename, Freeze, Hold, Operation, OperationEnd, OperationSource, Resolution, RunId, RunStart,
+};
+use converger_core::evidence::{LedgerReplay, parse_entry};
+use converger_core::guest::EnvironmentName;
+use converger_core::testing::Rng;
+use converger_store::conformance::{OperationSample, block_on};
+use converger_store::{
+    Batch, CommitAck, JournalCheck, LedgerIndex, MemoryStore, OperationFilter, OperationStatus, Store, StoreError, StoreView, StoreWrite,
+};
+
+use super::{open_store, state_directory_path};
+
+/// What a seed draws from. Few guests, keys and runs, so that batches meet each other.
+struct BatchGenerator {
+    rng: Rng,
+    sample: OperationSample,
+    next: u64,
+    operations: Vec<Operation>,
+}
+
+impl BatchGenerator {
+    fn new(seed: u64) -> Self {
+        Self { rng: Rng::new(seed), sample: OperationSample::new(seed), next: 0, operations: Vec::new() }
+    }
+
+    fn run(&mut self) -> RunStart {
+        let id = RunId::new(&format!("run-{}", self.rng.below(3))).expect("an id");
+        RunStart { id, ..self.sample.run() }
+    }
+
+    fn operation(&mut self) -> Operation {
+        if self.rng.one_in(12) && !self.operations.is_empty() {
+            return self.operations[self.rng.index(self.operations.len())].clone();
+        }
+        let (guest, run) = (self.rng.below(6), self.run().id);
+        self.next += 1;
+        let mut operation = if self.rng.one_in(4) {
+            let (key, request) = (format!("key-{}", self.rng.below(8)), format!("request-{}", self.rng.below(2)));
+            self.sample.one_shot(self.next, guest, &key, &request)
+        } else {
+            self.sample.operation(self.next, guest)
+        };
+        operation.run = run;
+        self.operations.push(operation.clone());
+        operation
+    }
+
+    /// One that is likely to be under way.
+    fn recent_operation(&mut self) -> Operation {
+        let recent = self.operations.len().saturating_sub(12);
+        if self.operations.is_empty() {
+            self.operation()
+        } else {
+            self.operations[recent + self.rng.index(self.operations.len() - recent)].clone()
+        }
+    }
+
+    fn write(&mut self) -> Batch {
+        let (environment, vmid) = (self.sample.environment(), self.sample.vmid(self.rng.below(6)));
+        let write = match self.rng.below(42) {
+            0 => StoreWrite::Hold(Hold { environment, vmid, by: "ann".into(), reason: "why".into(), at_ms: self.next }),
+            1..4 => StoreWrite::Release { environment, vmid, by: "bob".into(), at_ms: self.next },
+            4 => StoreWrite::Freeze(Freeze { environment, by: "ann".into(), reason: "why".into(), at_ms: self.next }),
+            5..9 => StoreWrite::Thaw { environment, by: "bob".into(), at_ms: self.next },
+            9..12 => return OperationSample::start_write_of(self.run()),
+            12 if self.rng.one_in(4) => StoreWrite::RunEnded { id: self.run().id, end: OperationEnd::Done, at_ms: self.next },
+            12..24 => self.intent(),
+            24..26 => self.naming(),
+            _ => self.record(),
+        };
+        write.into()
+    }
+
+    /// A binding to one of two clusters, a rename, or more often the way back from it.
+    fn naming(&mut self) -> StoreWrite {
+        let (here, there) = (self.sample.environment(), EnvironmentName::new("lab-2").expect("a name"));
+        let of = if self.rng.one_in(3) { &there } else { &here };
+        let cluster = OperationSample::binding(if self.rng.one_in(2) { &there } else { &here }).cluster;
+        let rename = |from: &EnvironmentName, to: &EnvironmentName| {
+            let (from, to) = (from.clone(), to.clone());
+            StoreWrite::Rename(EnvironmentRename { from, to, by: "ann".into(), reason: "why".into(), at_ms: 3 })
+        };
+        match self.rng.below(8) {
+            0 => StoreWrite::Bind(EnvironmentBinding { environment: of.clone(), cluster, by: "ann".into(), at_ms: 2 }),
+            1 => rename(&here, &there),
+            _ => rename(&there, &here),
+        }
+    }
+
+    fn intent(&mut self) -> StoreWrite {
+        let operation = self.operation();
+        self.sample.intent_record(&operation).into()
+    }
+
+    fn record(&mut self) -> StoreWrite {
+        let operation = self.recent_operation();
+        let record = match self.rng.below(5) {
+            0 => self.sample.task_record(&operation),
+            2 => self.sample.sending_record(&operation),
+            1 => self.sample.resolution_record(&operation, *self.rng.pick(&Resolution::ALL).expect("one")),
+            _ => {
+                let end = *self.rng.pick(&OperationEnd::ALL).expect("one");
+                self.sample.end_record(&operation, end)
+            }
+        };
+        record.into()
+    }
+
+    fn batch(&mut self) -> Batch {
+        let length = if self.rng.with_chance(60) { 1 } else { 1 + self.rng.below(4) };
+        (0..length).fold(Batch::default(), |batch, _| batch.with(self.write()))
+    }
+}
+
+/// Which transaction a batch came into depends on who waited beside it.
+fn without_transaction(answer: Result<CommitAck, StoreError>) -> Result<CommitAck, StoreError> {
+    answer.map(|receipt| match receipt {
+        CommitAck::Written { .. } => CommitAck::Written { transaction: 0 },
+        repeated => repeated,
+    })
+}
+
+fn answer_word(answer: &Result<CommitAck, StoreError>) -> String {
+    match answer {
+        Ok(CommitAck::Written { .. }) => "Written".into(),
+        Ok(CommitAck::Repeated { .. }) => "Repeated".into(),
+        Err(StoreError::Refused(refused)) => {
+            let text = format!("{refused:?}");
+            text.split(['(', ' ', '{']).next().unwrap_or("").to_owned()
+        }
+        Err(error) => format!("{error:?}"),
+    }
+}
+
+fn compare_stores(seed: u64, sample: &OperationSample, made: &[Operation], file: &impl Store, twin: &impl Store) {
+    let environment = || sample.environment();
+    assert_eq!(block_on(file.entries(0, 1000)), block_on(twin.entries(0, 1000)), "seed {seed}");
+    assert_eq!(block_on(file.heads()), block_on(twin.heads()), "seed {seed}");
+    assert_eq!(block_on(file.open_operations(environment())), block_on(twin.open_operations(environment())), "seed {seed}");
+    assert_eq!(block_on(file.holds(environment())), block_on(twin.holds(environment())), "seed {seed}");
+    assert_eq!(block_on(file.freeze(environment())), block_on(twin.freeze(environment())), "seed {seed}");
+    assert_eq!(block_on(file.runs(environment(), 9)), block_on(twin.runs(environment(), 9)), "seed {seed}");
+    assert_eq!(block_on(file.names()), block_on(twin.names()), "seed {seed}");
+    for standing in [None, Some(OperationStatus::Open), Some(OperationStatus::Held), Some(OperationStatus::Settled)] {
+        let filter = OperationFilter { status: standing, ..OperationFilter::default() };
+        assert_eq!(block_on(file.operations(filter.clone(), 500)), block_on(twin.operations(filter, 500)), "seed {seed} {standing:?}");
+    }
+    for operation in made.iter().filter(|operation| operation.source != OperationSource::Convergent) {
+        let OperationSource::OneShot { key, .. } = &operation.source else { continue };
+        assert_eq!(
+            block_on(file.operation_of_key(environment(), key.clone())),
+            block_on(twin.operation_of_key(environment(), key.clone())),
+            "seed {seed}"
+        );
+    }
+}
+
+/// C7: the ledger, played again from its beginning, is the journal.
+fn check_replay(seed: u64, sample: &OperationSample, directory: &Path, file: &impl Store) {
+    let (mut replay, mut told) = (LedgerReplay::default(), LedgerIndex::default());
+    for (index, bytes) in (0..).zip(block_on(file.entries(0, 1000)).expect("read")) {
+        let entry = parse_entry(&bytes).unwrap_or_else(|error| panic!("seed {seed}: entry {index}: {error}"));
+        told.add_entry(index, &entry);
+        assert_eq!(replay.apply_entry(entry), Ok(()), "seed {seed}: entry {index}");
+    }
+    let looked = StoreView::open(directory).expect("opens").expect("there");
+    assert_eq!(looked.find_journal_mismatch(&replay, &told), Ok(None), "seed {seed}");
+    // And what whoever only has the store is told.
+    let mut agreement = JournalCheck::new(&replay, &told);
+    block_on(file.operations(OperationFilter::default(), 1000))
+        .expect("read")
+        .iter()
+        .for_each(|history| assert_eq!(agreement.check_operation(history), Ok(())));
+    block_on(file.runs(sample.environment(), 1000)).expect("read").iter().for_each(|run| assert_eq!(agreement.check_run(run), Ok(())));
+    let (holds, freeze) =
+        (block_on(file.holds(sample.environment())).expect("read"), block_on(file.freeze(sample.environment())).expect("read"));
+    assert_eq!(agreement.check_complete().and_then(|()| agreement.check_active_holds(&holds, freeze.as_slice())), Ok(()), "seed {seed}");
+}
+
+#[test]
+fn both_stores_answer_random_batches_alike() {
+    let mut words: BTreeMap<String, u32> = BTreeMap::new();
+    for seed in 0..25 {
+        let (_above, directory) = state_directory_path();
+        let (mut file, mut twin, mut draw) = (open_store(&directory), MemoryStore::new(), BatchGenerator::new(seed));
+        for round in 0..20 {
+            // A group at once: the file sees them in this order, whatever it puts into one transaction.
+            let batches: Vec<Batch> = (0..1 + draw.rng.below(24)).map(|_| draw.batch()).collect();
+            let waiting: Vec<_> = batches.iter().map(|batch| file.commit(batch.clone())).collect();
+            for (batch, answer) in batches.into_iter().zip(waiting) {
+                let (answer, expected) = (without_transaction(block_on(answer)), without_transaction(twin.commit_now(batch.clone())));
+                assert_eq!(answer, expected, "seed {seed}, round {round}: {batch:?}");
+                *words.entry(answer_word(&answer)).or_default() += 1;
+            }
+            if draw.rng.one_in(6) {
+                drop(file);
+                (file, twin) = (open_store(&directory), twin.crash());
+            }
+        }
+        compare_stores(seed, &draw.sample, &draw.operations, &file, &twin);
+        check_replay(seed, &draw.sample, &directory, &file);
+    }
+    let total: u32 = words.values().sum();
+    assert!(total > 5000, "{total} batches are too few");
+    // Every answer that such batches can get was got, so that agreement means something.
+    for wanted in [
+        "Written",
+        "Repeated",
+        "Record",
+        "GuestTaken",
+        "GuestHeld",
+        "AlreadyHeld",
+        "NotHeld",
+        "Frozen",
+        "NotFrozen",
+        "KeyReused",
+        "RunUnknown",
+        "RunExists",
+        "RunEnded",
+        "Name",
+        "NameInUse",
+        "EnvironmentUnrecorded",
+    ] {
+        assert!(words.get(wanted).is_some_and(|count| *count >= 10), "{wanted} was hardly met: {words:?}");
+    }
+}

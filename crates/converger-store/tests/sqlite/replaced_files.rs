@@ -1,0 +1,77 @@
+//! A store that is moved, removed or replaced while it is open, or whose lock is: nothing more is acknowledged, and whoever waits is told.
+
+use std::fs;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use converger_store::conformance::OperationSample;
+use converger_store::{EnvironmentLock, FatalCause, SqliteStore, StoreError, StoreSettings};
+
+use super::{commit_batch, commit_written, open_store, state_directory_path};
+
+/// Something that is done to a state directory.
+type DirectoryChange = fn(&Path);
+
+/// What the program is told, and what the one who waits, once this was done to the state directory.
+fn commit_after_change(harm: DirectoryChange) -> (Vec<FatalCause>, Result<u64, String>) {
+    let (_above, directory) = state_directory_path();
+    let told: Arc<Mutex<Vec<FatalCause>>> = Arc::default();
+    let teller = Arc::clone(&told);
+    let settings = StoreSettings::new(move |fatal| teller.lock().expect("unpoisoned").push(fatal.clone()));
+    let (store, sample) = (SqliteStore::open(&directory, settings).expect("opens"), OperationSample::new(1));
+    let lock = EnvironmentLock::acquire(&directory, &sample.environment(), "ann", 1).expect("nobody has it");
+    store.rely_on(&lock);
+    commit_written(&store, sample.start_write());
+    commit_written(&store, sample.intent_record(&sample.operation(1, 1)));
+    harm(&directory);
+    let answer = match commit_batch(&store, sample.intent_record(&sample.operation(2, 2))) {
+        Ok(_) => Ok(store.transactions()),
+        Err(StoreError::Stopped { cause }) => Err(cause),
+        Err(other) => panic!("{other}"),
+    };
+    if answer.is_err() {
+        let again = commit_batch(&store, sample.intent_record(&sample.operation(3, 3)));
+        assert!(matches!(again, Err(StoreError::Stopped { .. })), "{again:?}");
+    }
+    (told.lock().expect("unpoisoned").clone(), answer)
+}
+
+#[test]
+fn moved_or_replaced_store_acknowledges_nothing_more() {
+    let harms: [(&str, &str, DirectoryChange); 7] = [
+        ("moved", "taken away", |directory| fs::rename(directory, directory.with_file_name("elsewhere")).expect("moved")),
+        ("removed", "taken away", |directory| fs::remove_dir_all(directory).expect("removed")),
+        ("its file", "taken away", |directory| fs::remove_file(directory.join("converger.db")).expect("removed")),
+        ("its log", "taken away", |directory| fs::remove_file(directory.join("converger.db-wal")).expect("removed")),
+        ("replaced", "replaced", |directory| {
+            fs::rename(directory, directory.with_file_name("elsewhere")).expect("moved");
+            commit_written(&open_store(directory), OperationSample::new(1).start_write());
+        }),
+        ("its lock", "taken away", |directory| fs::remove_file(directory.join("lab.lock")).expect("removed")),
+        ("another lock", "replaced", |directory| {
+            fs::rename(directory.join("lab.lock"), directory.join("old")).expect("moved");
+            fs::write(directory.join("lab.lock"), "").expect("written");
+        }),
+    ];
+    for (what, word, harm) in harms {
+        let (told, answer) = commit_after_change(harm);
+        let cause = answer.expect_err(what);
+        assert!(cause.contains(word) && cause.contains("while it was in use"), "{what}: {cause}");
+        assert_eq!(told, [FatalCause::FileReplaced(cause)], "{what}: the program is told once");
+    }
+}
+
+#[test]
+fn ignores_unrelated_changes_in_its_directory() {
+    let harmless: [DirectoryChange; 3] = [
+        |_| {},
+        |directory| fs::write(directory.join("other"), "x").expect("written"),
+        |directory| {
+            fs::rename(directory, directory.with_file_name("elsewhere")).expect("moved");
+            fs::rename(directory.with_file_name("elsewhere"), directory).expect("put back");
+        },
+    ];
+    for (number, harm) in harmless.into_iter().enumerate() {
+        assert_eq!(commit_after_change(harm), (Vec::new(), Ok(3)), "{number}");
+    }
+}

@@ -1,0 +1,49 @@
+//! What became of a plan that was recorded: who agreed to it, whether it was admitted, and what came of each of its operations.
+//!
+//! What never enters: what the plan says.
+
+use converger_core::apply::{OperationHistory, RunId};
+use serde_json::{Value as Json, json};
+
+use super::super::{CommandError, ops};
+use super::source::DecisionSource;
+use super::{RunDecision, admission, describe_other_runs};
+use crate::render::{self, apply_style};
+
+/// The fate of a run's plan.
+pub(super) struct PlanOutcome {
+    operations: Vec<OperationHistory>,
+    /// Other runs that made the same plan.
+    others: Vec<RunId>,
+}
+
+impl PlanOutcome {
+    pub(super) fn load(record: &DecisionSource<'_>, made: &RunDecision, others: Vec<RunId>) -> Result<Self, CommandError> {
+        Ok(Self { operations: record.operations(&made.run.id)?, others })
+    }
+
+    pub(super) fn render(&self, made: &RunDecision) -> String {
+        let mut text = format!("\n{} {}\n", apply_style(render::CYAN, "run"), made.run.id.as_str());
+        text.extend(made.admissions.iter().map(|weighed| format!("  admission: {}\n", admission::describe_admission(weighed))));
+        if made.admissions.is_empty() {
+            text.push_str("  admission: none, the run ended before it was weighed\n");
+        }
+        text.push_str(&ops::render_lines(&self.operations));
+        if self.operations.is_empty() {
+            text.push_str("  nothing was begun\n");
+        }
+        text.extend(describe_other_runs(&self.others).map(|told| format!("  {told}\n")));
+        text
+    }
+
+    /// The same for programs, with the plan as a document of its own.
+    pub(super) fn to_json(&self, made: &RunDecision, plan: Json) -> Json {
+        let RunDecision { run, index, admissions: admitted, .. } = made;
+        json!({
+            "schema": "converger.explained/1", "run": run.id.as_str(), "environment": run.environment, "entry": index, "at_ms": run.at_ms,
+            "by": run.by, "admissions": admitted.iter().map(admission::admission_json).collect::<Vec<_>>(),
+            "operations": self.operations.iter().map(ops::history_json).collect::<Vec<_>>(),
+            "also": self.others.iter().map(RunId::as_str).collect::<Vec<_>>(), "plan": plan,
+        })
+    }
+}

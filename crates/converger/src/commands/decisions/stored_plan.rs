@@ -1,0 +1,119 @@
+//! A plan that can no longer be made again, as far as it is kept: its body and what it was held against, as they were written then.
+//!
+//! It is shown from the bytes under their digests, and by nothing that this program would decide: another planner may mean other things by the
+//! same words. What never enters: judging it.
+
+use std::fmt::Write as _;
+
+use converger_core::evidence::DecisionPart;
+use serde_json::{Value as Json, json};
+
+use super::super::CommandError;
+use super::source::DecisionSource;
+use super::{DecisionIndex, RunDecision};
+use crate::files::escape_hidden;
+use crate::render::{self, apply_style, quote_untrusted};
+
+/// What is kept of a plan.
+pub(super) struct StoredPlan {
+    body: Json,
+    judgement: Json,
+    /// Why it is not made again: a code, and the sentence.
+    code: Option<&'static str>,
+    why: String,
+}
+
+impl StoredPlan {
+    pub(super) fn load(
+        record: &DecisionSource<'_>,
+        decided: &DecisionIndex,
+        made: &RunDecision,
+        why: &CommandError,
+    ) -> Result<Self, CommandError> {
+        let read = |piece| decided.read_part_json(record, made, piece);
+        Ok(Self {
+            body: read(DecisionPart::Plan)?,
+            judgement: read(DecisionPart::Judgement)?,
+            code: why.code_word(),
+            why: why.message_text(),
+        })
+    }
+
+    pub(super) fn to_json(&self, made: &RunDecision) -> Json {
+        json!({
+            "schema": "converger.kept/1", "run": made.run.id.as_str(), "entry": made.index, "program": made.decision.inputs.program,
+            "planner": made.decision.inputs.planner, "plan": made.decision.plan, "judgement": made.decision.judgement,
+            "body": self.body, "held_against": self.judgement, "code": self.code, "why": self.why,
+        })
+    }
+
+    pub(super) fn render(&self, origin: &str) -> String {
+        let limit = |name: &str| format_value(&self.judgement["limits"][name]);
+        let guests = as_rows(&self.body["guests"]);
+        let mut text = format!("{} {}\n", apply_style(render::BOLD, format_value(&self.body["environment"])), describe_scope(guests.len()));
+        let limits = format!("a run may change {} guests ({} %) and interrupt {}", limit("guests"), limit("percent"), limit("stops"));
+        let _ = writeln!(text, "{}", apply_style(render::DIM, format!("{origin}: {limits}")));
+        text.extend(guests.iter().map(render_guest));
+        let causes = as_rows(&self.body["refusals"]).iter().chain(as_rows(&self.judgement["refusals"]));
+        text.extend(causes.map(|cause| format!("refused as a whole: {}\n", render_refusal(cause))));
+        let _ = writeln!(
+            text,
+            "{} it is shown as it was written then, and was not made again: {}",
+            apply_style(render::CYAN, "note:"),
+            self.why
+        );
+        let _ = writeln!(
+            text,
+            "{} when it was read, what waits for a restart, and what is not declared stands in the reading alone",
+            apply_style(render::CYAN, "note:")
+        );
+        text
+    }
+}
+
+fn describe_scope(guests: usize) -> String {
+    apply_style(render::DIM, format!("· {} in scope", render::count_with_noun(guests as u64, "guest")))
+}
+
+fn as_rows(value: &Json) -> &[Json] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
+
+/// A value of the record in one line that acts on no terminal.
+fn format_value(value: &Json) -> String {
+    value.as_str().map_or_else(|| escape_hidden(&value.to_string()), quote_untrusted)
+}
+
+fn render_guest(row: &Json) -> String {
+    let name = row["name"].as_str().map_or("(no name)".to_owned(), quote_untrusted);
+    let title = format!("{} {} {}", format_value(&row["vmid"]), format_value(&row["kind"]), apply_style(render::BOLD, name));
+    match row["verdict"].as_str() {
+        Some("steps") => {
+            let steps: String = as_rows(&row["steps"]).iter().map(render_step).collect();
+            format!("{} {title}\n{steps}", apply_style(render::YELLOW, "~"))
+        }
+        Some("refused") => {
+            let causes: String = as_rows(&row["refusals"]).iter().map(|cause| format!("    {}\n", render_refusal(cause))).collect();
+            format!("{} {title} {}\n{causes}", apply_style(render::RED, "!"), apply_style(render::RED, "refused"))
+        }
+        _ => format!("{} {title} {}\n", apply_style(render::GREEN, "="), apply_style(render::DIM, format_value(&row["verdict"]))),
+    }
+}
+
+fn render_step(step: &Json) -> String {
+    let word = |name: &str| format_value(&step[name]);
+    let why = step["reason"].as_str().map(escape_hidden).unwrap_or_default();
+    let mut text = format!("    {}: {why} (impact {}, risk {}, {})\n", word("change"), word("impact"), word("risk"), word("class"));
+    for (name, field) in step["fields"].as_object().into_iter().flatten() {
+        let _ = writeln!(text, "      {}: {} to {}", escape_hidden(name), format_value(&field["before"]), format_value(&field["after"]));
+    }
+    text
+}
+
+/// A cause with its evidence.
+fn render_refusal(cause: &Json) -> String {
+    let facts = cause["evidence"].as_object().into_iter().flatten();
+    let facts: Vec<String> = facts.map(|(name, fact)| format!("{}: {}", escape_hidden(name), format_value(fact))).collect();
+    let code = format_value(&cause["code"]);
+    if facts.is_empty() { code } else { format!("{code} ({})", facts.join(", ")) }
+}

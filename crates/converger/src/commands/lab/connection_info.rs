@@ -1,0 +1,98 @@
+//! How a lab is reached: told to people, and left in a directory for programs.
+//!
+//! What never enters here: serving it.
+
+use std::fmt::Write as _;
+
+use converger_lab::WorldSpec;
+use converger_lab::server::{ClockMode, LabCertificates, ServedNode};
+use serde_json::{Value, json};
+
+use super::CommandError;
+use super::lab_directory::{AUTHORITY, CARD, LabDirectory, SECRET};
+
+/// Where an apply keeps its journal: with the lab, since another lab knows nothing of it.
+const STATE_DIRECTORY: &str = "state";
+
+pub(super) struct LabConnectionInfo {
+    flavour: u8,
+    /// The name of the cluster, or of the one node that is in none.
+    cluster: Option<String>,
+    guests: usize,
+    fingerprint: String,
+    authority: String,
+    /// The first token and its secret, for people who try things. A world without one can be reached with tickets only.
+    token: Option<(String, String)>,
+    /// What moves its time, as converger.toml has it.
+    clock: &'static str,
+}
+
+impl LabConnectionInfo {
+    pub(super) fn new(setting: &WorldSpec, identity: &LabCertificates, clock: ClockMode) -> Self {
+        Self {
+            clock: if matches!(clock, ClockMode::Virtual { .. }) { "clock = \"requests\"\n" } else { "" },
+            flavour: setting.flavour.major(),
+            cluster: setting.cluster.as_ref().or_else(|| setting.nodes.keys().next()).cloned(),
+            guests: setting.guests.len(),
+            fingerprint: identity.fingerprint(),
+            authority: identity.authority_pem().to_owned(),
+            token: setting.tokens.iter().next().map(|(id, token)| (id.clone(), token.secret.clone())),
+        }
+    }
+
+    /// How to reach the lab, for people.
+    pub(super) fn render(&self, places: &[ServedNode], room: Option<&LabDirectory>) -> String {
+        let mut text = format!("lab: Proxmox VE {} with {} guests\n", self.flavour, self.guests);
+        let mut line = |name: &str, value: &str| {
+            // Writing to a string cannot fail.
+            let _ = writeln!(text, "  {name:<12} {value}");
+        };
+        for place in places {
+            line(&place.node, &format!("https://{}", place.address));
+        }
+        line("fingerprint", &self.fingerprint);
+        match &self.token {
+            Some((id, secret)) => line("token", &format!("{id}={secret}")),
+            None => line("token", "none: the world has no `tokens`"),
+        }
+        if let Some(kept) = room.and_then(LabDirectory::describe_kept_config) {
+            line("kept", &kept);
+        }
+        text.push_str("Ctrl-C ends it.\n");
+        text
+    }
+
+    /// The same for programs: a converger.toml for this one, and for others a card with the certificate of the authority.
+    ///
+    /// The card comes last: whoever waits for it finds everything else.
+    pub(super) fn write_files(&self, room: &LabDirectory, places: &[ServedNode]) -> Result<(), CommandError> {
+        if let Some((id, secret)) = &self.token {
+            room.write_private(SECRET, &format!("{secret}\n"))?;
+            room.write_config(&self.config_toml(id, places))?;
+        }
+        room.write_public(AUTHORITY, &self.authority)?;
+        room.write_public(CARD, &format!("{:#}\n", self.card_json(places)))
+    }
+
+    fn config_toml(&self, id: &str, places: &[ServedNode]) -> String {
+        let pin = &self.fingerprint;
+        let endpoint = |place: &ServedNode| format!("  {{ url = \"https://{}\", fingerprints = [\"{pin}\"] }},\n", place.address);
+        let endpoints: String = places.iter().map(endpoint).collect();
+        // A string of JSON is one of TOML.
+        let cluster = self.cluster.as_ref().map(|name| format!("cluster = {}\n", json!(name))).unwrap_or_default();
+        let (id, clock) = (json!(id), self.clock);
+        format!(
+            "[environments.lab]\nmode = \"solo\"\n{cluster}{clock}token = {id}\nsecret = {{ file = \"{SECRET}\" }}\nendpoints = [\n{endpoints}]\n\n[store]\ndirectory = \"{STATE_DIRECTORY}\"\n"
+        )
+    }
+
+    fn card_json(&self, places: &[ServedNode]) -> Value {
+        let node = |place: &ServedNode| json!({ "node": place.node, "host": place.address.ip(), "port": place.address.port() });
+        let nodes: Vec<Value> = places.iter().map(node).collect();
+        let token = self.token.as_ref().map(|(id, _)| json!({ "id": id, "secret": { "file": SECRET } }));
+        json!({
+            "schema": "converger.lab/1", "flavour": self.flavour, "nodes": nodes, "fingerprint": self.fingerprint,
+            "authority": { "file": AUTHORITY }, "token": token
+        })
+    }
+}

@@ -1,0 +1,168 @@
+//! A state directory: the ledger in its database, and the journal beside it, which must say the same (C7).
+//!
+//! Nothing is opened for writing: a copy on a disk that cannot be written to is checked like any other.
+
+use converger_core::artifact::Digest;
+use converger_core::failure::FailureCode;
+use converger_ledger::{LogBuilder, LogHash, NoteVerifier, TILE_WIDTH, Tile, root_of_size};
+use converger_runtime::LedgerReader;
+use converger_runtime::ledger_key::{is_next, load_signer};
+use converger_store::{LedgerHead, StoreError};
+
+use super::super::CommandError;
+use super::super::ledger::{broken, damaged};
+use super::{EarlierCheckpoint, VerifyReport, entry_check::EntryCheck};
+use crate::{files, render};
+
+pub(super) fn verify(
+    book: &LedgerReader,
+    key: Option<&NoteVerifier>,
+    since: Option<&EarlierCheckpoint>,
+) -> Result<VerifyReport, CommandError> {
+    let (heard, root) = check_entries(book, since)?;
+    let own = recorded_key(&heard)?;
+    heard.since_is_signed(key)?;
+    heard.check_extends()?;
+    let gone = heard.ledger_check.check_blobs(|digest| book.blob(digest))?;
+    check_journal(book, &heard)?;
+    // What no entry is about, or what is damaged in a way that nobody reads, is found last: above, damage has a place.
+    if let Some(found) = book.store_view().find_damage().map_err(|error| damaged(&error))? {
+        return Err(broken(format!("{}: {found}", files::display_path(book.store_view().path()))));
+    }
+    no_stranger(book, &heard)?;
+    let mut notes = check_keys(book, own.as_ref(), key)?;
+    let size = heard.ledger_check.entries();
+    notes.extend(heard.attested(|at| Ok(root_of_size(&mut book.subtree_hashes(size), at)?))?);
+    let operations = render::count_with_noun(heard.ledger_check.replay().operations().len() as u64, "operation");
+    let what = format!("{}, with its journal of {operations}", files::display_path(book.directory()));
+    Ok(VerifyReport {
+        what,
+        entries: heard.ledger_check.entries(),
+        root: Some(root.to_string()),
+        verifier: own,
+        pruned: gone,
+        notes,
+        proven: None,
+        is_key_unverified: false,
+    })
+}
+
+/// Every entry, and every hash that is kept over them.
+fn check_entries<'s>(book: &LedgerReader, since: Option<&'s EarlierCheckpoint>) -> Result<(EntryCheck<'s>, LogHash), CommandError> {
+    let heads = book.heads()?;
+    let (mut heard, mut growth, mut full, mut wrong) = (EntryCheck::new(since), LogBuilder::default(), Vec::new(), None);
+    let hashed = book.for_each_entry::<CommandError>(0, heads.all.size, |index, entry| {
+        growth.append(LogHash::of_leaf(entry), |tile, hashes, _| full.push((tile, hashes.to_vec())));
+        if wrong.is_none() {
+            wrong = heard.check_entry(entry, |_| {}).err();
+        }
+        full.drain(..).try_for_each(|(tile, hashes): (Tile, Vec<LogHash>)| check_tile(book, tile, &hashes))?;
+        // Hashes are kept over full tiles: an entry before this one may be found to be another when the tile is full, and not earlier.
+        let is_full = (index + 1).is_multiple_of(TILE_WIDTH);
+        wrong.take_if(|_| is_full).map_or(Ok(()), Err)
+    });
+    match (wrong, hashed) {
+        // At one entry, what it says tells more than that its hash is another: neither of the two is signed here.
+        (Some(said), Err(hashed)) => return Err(if hashed.entry_index() < said.entry_index() { hashed } else { said }),
+        (said, hashed) => hashed.and(said.map_or(Ok(()), Err))?,
+    }
+    let root = growth.tree().root();
+    if root != heads.all.root {
+        return Err(root_mismatch_error(heads.all, root));
+    }
+    let (rows, tiles) = book.store_view().ledger_row_counts().map_err(|error| damaged(&error))?;
+    let full: u64 = (1..8).map(|level| heads.all.size >> (8 * level)).sum();
+    if (rows, tiles) != (heads.all.size, full) {
+        let size = heads.all.size;
+        return Err(broken(format!("the ledger has {size} entries and {full} full tiles, and {rows} and {tiles} are there")));
+    }
+    if root_of_size(&mut book.subtree_hashes(heads.all.size), heads.durable.size)? != heads.durable.root {
+        return Err(broken(format!("the first {} entries do not lead to the root that was durable", heads.durable.size)));
+    }
+    Ok((heard, root))
+}
+
+/// All full tiles are those of the entries: what is another is behind them, or the root that was recorded.
+fn root_mismatch_error(recorded: LedgerHead, root: LogHash) -> CommandError {
+    let (size, first) = (recorded.size, recorded.size - recorded.size % TILE_WIDTH);
+    if first == size {
+        return broken(format!("the {size} entries lead to the root {root}, and {} is recorded", recorded.root));
+    }
+    let last = size - 1;
+    broken(format!(
+        "the entries {first} to {last} lead to the root {root}, and {} is recorded: one of them is another, or the root is",
+        recorded.root
+    ))
+    .at_entry(first)
+}
+
+fn check_tile(book: &LedgerReader, tile: Tile, hashes: &[LogHash]) -> Result<(), CommandError> {
+    let place = |at: u64| (tile.index * TILE_WIDTH + at) << (8 * u32::from(tile.level));
+    let Some(kept) = map_store_error(book.store_view().full_tile(tile))? else {
+        let index = place(0);
+        return Err(broken(format!("entry {index} ({}): the hashes over it are missing", tile.path())).at_entry(index));
+    };
+    match (0..hashes.len()).find(|at| kept.get(*at) != hashes.get(*at)) {
+        None => Ok(()),
+        Some(at) => {
+            let index = place(at as u64);
+            Err(broken(format!("entry {index} ({}): the hashes that are kept are not those of the entries", tile.path())).at_entry(index))
+        }
+    }
+}
+
+/// The key that the entries name, if they name one.
+fn recorded_key(heard: &EntryCheck<'_>) -> Result<Option<NoteVerifier>, CommandError> {
+    let named = heard.ledger_check.replay().keys().last().map(|named| NoteVerifier::parse(named));
+    named.transpose().map_err(|error| broken(format!("the key that the ledger names is none: {error}")))
+}
+
+/// The key that the ledger names, held against the one that was given and the one that lies beside it. That may be missing: whoever copies a
+/// state directory to check it leaves the secret where it is.
+fn check_keys(book: &LedgerReader, named: Option<&NoteVerifier>, given: Option<&NoteVerifier>) -> Result<Vec<String>, CommandError> {
+    let Some(named) = named else {
+        if given.is_some() {
+            return Err(broken("the ledger names no key, and one was given"));
+        }
+        return Ok(vec!["nothing was signed yet; `converger ledger checkpoint` begins".to_owned()]);
+    };
+    if given.is_some_and(|given| given != named) {
+        return Err(broken(format!("the ledger is signed with {named}, and not with the key that was given")));
+    }
+    match load_signer(book.directory())? {
+        Some(signer) if signer.verifier() == *named => Ok(Vec::new()),
+        _ if is_next(book.directory(), &named.to_string())? => {
+            Ok(vec!["the key was replaced, and is not in its place yet: the next command that signs puts it there".to_owned()])
+        }
+        Some(_) => {
+            let key = files::display_path(&book.directory().join(converger_store::KEY_FILE));
+            Err(broken(format!("{key} is not the key that the ledger names: somebody replaced it")))
+        }
+        None => Ok(vec!["the key that signs is not beside it".to_owned()]),
+    }
+}
+
+/// Everything in the journal is in the ledger as it is there, and everything of the ledger in the journal.
+fn check_journal(book: &LedgerReader, heard: &EntryCheck<'_>) -> Result<(), CommandError> {
+    let found = map_store_error(book.store_view().find_journal_mismatch(heard.ledger_check.replay(), &heard.index))?;
+    found.map_or(Ok(()), |found| {
+        let stop = CommandError::evidence_error(FailureCode::UnloggedExecution, found.to_string());
+        Err(if let Some(index) = found.index { stop.at_entry(index) } else { stop })
+    })
+}
+
+/// Everything that is kept is named by an entry: both are written in one transaction, so that what none names was put there by other means.
+fn no_stranger(book: &LedgerReader, heard: &EntryCheck<'_>) -> Result<(), CommandError> {
+    let mut digests = map_store_error(book.store_view().digests())?;
+    digests.retain(|digest| !heard.ledger_check.is_named(digest));
+    let Some(first) = digests.first() else { return Ok(()) };
+    let is = if digests.len() == 1 { "is" } else { "are" };
+    let found = book.blob(*first)?.map(|bytes| Digest::of_bytes(&bytes)).filter(|found| found != first);
+    let wrong = found.map(|found| format!("; its bytes have the digest {found}")).unwrap_or_default();
+    let count = render::count_with_noun(digests.len() as u64, "thing");
+    Err(broken(format!("{count} {is} kept that no entry names, the first as {first}{wrong}")))
+}
+
+fn map_store_error<T>(answer: Result<T, StoreError>) -> Result<T, CommandError> {
+    answer.map_err(|error| damaged(&error))
+}

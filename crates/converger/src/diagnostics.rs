@@ -1,0 +1,190 @@
+//! Faults of a text as people read them: file, line, column, and the line itself with a caret.
+
+use annotate_snippets::{AnnotationKind, Group, Level, Origin, Renderer, Snippet};
+use converger_core::document::{self, Diagnostic, Diagnostics, LineColumn, Span};
+use converger_core::failure::FailureCode;
+
+/// All faults of a text, ready to be written to a terminal or a pipe (styles are stripped there).
+pub(crate) fn render_diagnostics(name: &str, bytes: &[u8], diagnostics: &Diagnostics) -> String {
+    let text = replace_hidden(&String::from_utf8_lossy(bytes));
+    let renderer = Renderer::styled();
+    let faults = diagnostics.list().iter().map(|fault| render_diagnostic(&renderer, name, &text, fault));
+    let mut rendered = faults.collect::<Vec<_>>().join("\n\n");
+    if !has_known_key(&text) {
+        rendered.push_str("\n\nIts lines are not shown, because it has no key of such a file: it may be another one, with a secret in it.");
+    }
+    rendered.push_str(&render_fault_count(name, diagnostics));
+    rendered
+}
+
+/// Characters that act on a terminal or cannot be seen, each replaced by one of the same width in bytes: offsets stay.
+fn replace_hidden(text: &str) -> String {
+    let is_hidden = |character: char| document::is_invisible(character) && !matches!(character, '\n' | '\t');
+    if !text.chars().any(is_hidden) {
+        return text.to_owned();
+    }
+    let shown = |character: char| match character.len_utf8() {
+        1 => '?',
+        2 => '·',
+        3 => '□',
+        _ => '𐄂',
+    };
+    text.chars().map(|character| if is_hidden(character) { shown(character) } else { character }).collect()
+}
+
+fn render_fault_count(name: &str, diagnostics: &Diagnostics) -> String {
+    let count = diagnostics.list().len();
+    let faults = if count == 1 { "1 fault".to_owned() } else { format!("{count} faults") };
+    let more = if diagnostics.is_truncated() { "; there may be more" } else { "" };
+    format!("\n\n{faults} in {name}{more}; nothing was read from it and nothing was done\n")
+}
+
+fn render_diagnostic(renderer: &Renderer, name: &str, text: &str, fault: &Diagnostic) -> String {
+    let related = fault.related.as_ref().filter(|(span, _)| span.start.abs_diff(fault.span.start) < WINDOW_BYTES_MAX);
+    let place = LineColumn::at_offset(text, fault.span.start);
+    let title = Level::ERROR.primary_title(&fault.message).id(FailureCode::InputInvalid.word());
+    if !has_known_key(text) {
+        let mut group = title.element(Origin::path(name).line(place.line).char_column(place.column));
+        if let Some(help) = &fault.help {
+            group = group.element(Level::HELP.message(help));
+        }
+        return renderer.render(&[group]);
+    }
+    let window = SourceWindow::around(text, fault.span, related.map(|(span, _)| *span));
+    let mut snippet = Snippet::source(window.text).line_start(window.first_line).fold(true);
+    snippet = snippet.annotation(AnnotationKind::Primary.span(window.clip_span(fault.span)).label("here"));
+    if let Some((span, label)) = related {
+        snippet = snippet.annotation(AnnotationKind::Context.span(window.clip_span(*span)).label(label));
+    }
+    let far = fault.related.as_ref().filter(|_| related.is_none()).map(|(span, label)| {
+        let place = LineColumn::at_offset(text, span.start);
+        format!("{label}: line {}, column {}", place.line, place.column)
+    });
+    let mut group = if window.starts_at_line {
+        title.element(snippet.path(name))
+    } else {
+        // A snippet from the middle of a line would count its columns from there.
+        title.element(Origin::path(name).line(place.line).char_column(place.column)).element(snippet)
+    };
+    if let Some(far) = far {
+        group = group.element(Level::NOTE.message(far));
+    }
+    if let Some(help) = &fault.help {
+        group = group.element(Level::HELP.message(help));
+    }
+    let report: [Group<'_>; 1] = [group];
+    renderer.render(&report)
+}
+
+/// Keys of what people and this program write: declared states, recordings, plans.
+const KNOWN_KEYS: [&str; 5] = ["version", "environment", "guests", "schema", "vmid"];
+
+/// Whether a text has any key of a file that is meant to be read here, or nothing at all. Whoever names another one by mistake, such as that
+/// of a secret, is not shown what is in it.
+fn has_known_key(text: &str) -> bool {
+    let is_named = |rest: &str| rest.trim_start_matches(['"', '\'']).trim_start().starts_with(':');
+    let is_key = |start: &str| {
+        // A comment may be a key that was taken out.
+        let start =
+            start.trim_start_matches(|own: char| own.is_whitespace() || matches!(own, '\u{feff}' | '□' | '#' | '-' | '{' | '"' | '\''));
+        KNOWN_KEYS.iter().any(|key| start.strip_prefix(key).is_some_and(is_named))
+    };
+    text.trim().is_empty() || text.lines().chain(text.split(['{', ','])).any(is_key)
+}
+
+/// The part of a text that is shown around a fault: whole lines, or a piece of one where lines have no end.
+struct SourceWindow<'t> {
+    text: &'t str,
+    offset: usize,
+    first_line: usize,
+    /// It begins where a line does.
+    starts_at_line: bool,
+}
+
+/// Lines up to this length are shown whole.
+const WHOLE_LINE_BYTES_MAX: usize = 500;
+/// Artifacts are one line, however many guests they hold: so much of it is shown on either side.
+const MARGIN_BYTES: usize = 80;
+/// Two places farther apart than this are not shown in one window.
+const WINDOW_BYTES_MAX: u32 = 4096;
+
+impl<'t> SourceWindow<'t> {
+    fn around(text: &'t str, span: Span, related: Option<Span>) -> Self {
+        let places = || {
+            [Some(span), related].into_iter().flatten().flat_map(|span| [char_boundary(text, span.start), char_boundary(text, span.end)])
+        };
+        let first = places().min().unwrap_or(0);
+        let last = places().max().unwrap_or(0);
+        let line_start = text[..first].rfind('\n').map_or(0, |newline| newline + 1);
+        let line_end = text[last..].find('\n').map_or(text.len(), |newline| last + newline);
+        let margin = if line_end - line_start <= WHOLE_LINE_BYTES_MAX { WHOLE_LINE_BYTES_MAX } else { MARGIN_BYTES };
+        let start = text.ceil_char_boundary(line_start.max(first.saturating_sub(margin)));
+        let end = text.floor_char_boundary(line_end.min(last.saturating_add(margin)));
+        let first_line = LineColumn::at_offset(text, u32::try_from(first).unwrap_or(u32::MAX)).line;
+        Self { text: &text[start..end.max(start)], offset: start, first_line, starts_at_line: start == line_start }
+    }
+
+    fn clip_span(&self, span: Span) -> std::ops::Range<usize> {
+        let clip = |place: u32| char_boundary(self.text, place.saturating_sub(u32::try_from(self.offset).unwrap_or(u32::MAX)));
+        clip(span.start)..clip(span.end)
+    }
+}
+
+/// A byte offset within the text that is the border of a character.
+fn char_boundary(text: &str, place: u32) -> usize {
+    text.floor_char_boundary(usize::try_from(place).unwrap_or(usize::MAX).min(text.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use converger_core::desired;
+    use converger_core::document::Notation;
+
+    #[test]
+    fn shows_only_the_surroundings_in_a_very_long_line() {
+        let text = format!("{}é!{}", "a".repeat(10_000), "b".repeat(10_000));
+        let window = SourceWindow::around(&text, Span::new(10_002, 10_003), None);
+        assert!(window.text.len() <= 2 * MARGIN_BYTES + 3, "{}", window.text.len());
+        assert_eq!(&window.text[window.clip_span(Span::new(10_002, 10_003))], "!");
+    }
+
+    #[test]
+    fn hidden_characters_are_replaced_in_place() {
+        let text = "a\u{9b}2J\u{200b}\u{1b}[31m\u{e0041}é\n";
+        let shown = replace_hidden(text);
+        assert_eq!(shown.len(), text.len());
+        assert_eq!(shown, "a·2J□?[31m𐄂é\n");
+    }
+
+    #[test]
+    fn shows_no_line_of_an_unrelated_file() {
+        for foreign in ["5ec2e700-0000-4000-8000-000000000001", "PVE_SECRET=hunter2", "password: hunter2\n", "{\"password\": \"hunter2\"}"]
+        {
+            assert!(!has_known_key(foreign), "{foreign}");
+            let faults = desired::parse(foreign.as_bytes(), Notation::Yaml).expect_err("it declares nothing");
+            let shown = render_diagnostics("desired.yaml", foreign.as_bytes(), &faults);
+            assert!(!shown.contains("hunter2") && !shown.contains("5ec2e700"), "{shown}");
+            assert!(shown.contains("desired.yaml:1:1") && shown.contains("Its lines are not shown"), "{shown}");
+        }
+        for ours in [
+            "version: 2",
+            "# mine\n\"guests\" : []",
+            "{\"a\":1,\"schema\":2}",
+            "{\n  \"environment\": \"lab\"",
+            "{ version: 1 }",
+            "# version: 1",
+            "- vmid: 100",
+            "",
+        ] {
+            assert!(has_known_key(ours), "{ours}");
+        }
+    }
+
+    #[test]
+    fn shows_a_short_line_whole() {
+        let window = SourceWindow::around("one\ntwo three\nfour", Span::new(8, 13), None);
+        assert_eq!((window.text, window.first_line), ("two three", 2));
+    }
+}

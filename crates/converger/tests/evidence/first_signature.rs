@@ -1,0 +1,28 @@
+//! Two who sign a ledger for the first time at the same moment: it names one key, both sign with it, and it can be verified for ever after.
+
+use std::fs;
+use std::process::{Child, Stdio};
+
+use crate::fixture::{CommandOutput, EvidenceFixture};
+
+/// So often they meet: whether two of them are at it in the same moment is up to the system.
+const ROUNDS: usize = 24;
+
+fn spawn_key_command(bed: &EvidenceFixture) -> Child {
+    bed.stage.converger(&["ledger", "key"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts")
+}
+
+#[test]
+fn concurrent_first_signatures_record_one_key() {
+    let bed = EvidenceFixture::new();
+    for round in 0..ROUNDS {
+        bed.run_expecting(&["hold", "lab", "101", "--reason", "so that there is a ledger"], 0);
+        let children = [spawn_key_command(&bed), spawn_key_command(&bed), spawn_key_command(&bed)];
+        let said: Vec<CommandOutput> = children.into_iter().map(|child| child.wait_with_output().expect("it ends").into()).collect();
+        assert!(said.iter().all(|one| one.code == Some(0) && one.out == said[0].out), "round {round}: {said:?}");
+        let keys = bed.run_expecting(&["ledger", "tail", "--kind", "key", "--json"], 0);
+        assert_eq!(keys.lines().count(), 1, "round {round}: {keys}");
+        bed.run_expecting(&["verify"], 0);
+        fs::remove_dir_all(bed.state_directory()).expect("removed");
+    }
+}

@@ -1,0 +1,164 @@
+//! A lab, the program beside it, and a past: applies that were refused and one that was carried out, holds, releases, freezes.
+//!
+//! What never enters: what is done to the record afterwards.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use converger_lab::server::ClockMode;
+
+use crate::stage::ApplyFixture;
+
+const WORLD: &str = "\
+flavour: 9
+cluster: lab
+nodes: { pve1: {}, pve2: {} }
+tokens: { 'root@pam!lab': { secret: 0c4ca4a2-5ec2-4e70-8000-00000000c0de, full: true } }
+guests:
+  - { vmid: 101, kind: qemu, node: pve1, name: web-1 }
+  - { vmid: 102, kind: qemu, node: pve2, name: web-2 }
+  - { vmid: 103, kind: qemu, node: pve2, name: old-1, state: running, uptime_s: 900 }
+";
+
+const DESIRED_HEAD: &str = "version: 1\nenvironment: lab\nguests:\n  - { vmid: 101, kind: qemu, name: web-1, state: running }\n";
+
+/// What can be carried out.
+const DESIRED_STARTS: &str = "  - { vmid: 102, kind: qemu, name: web-2, state: running, after: [101] }\n";
+
+/// Guests that are not there: each is refused, for two causes.
+const MISSING_GUESTS: u32 = 130;
+
+/// So many entries have two tiles that are full, and one that is not.
+pub(crate) const ENTRIES_MIN: u64 = 513;
+pub(crate) const ENTRIES_MAX: u64 = 766;
+
+/// What a command said, and how it ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct CommandOutput {
+    pub(crate) code: Option<i32>,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+impl From<Output> for CommandOutput {
+    fn from(output: Output) -> Self {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        Self { code: output.status.code(), out: text(&output.stdout), err: text(&output.stderr) }
+    }
+}
+
+/// A stage on which things happened.
+pub(crate) struct EvidenceFixture {
+    pub(crate) stage: ApplyFixture,
+}
+
+impl EvidenceFixture {
+    /// Nothing happened yet.
+    pub(crate) fn new() -> Self {
+        let stage = ApplyFixture::with_world(WORLD, &format!("{DESIRED_HEAD}{DESIRED_STARTS}"), ClockMode::Virtual { step_ms: 100 }, None);
+        let missing: String = (0..MISSING_GUESTS)
+            .map(|own| format!("  - {{ vmid: {}, kind: qemu, name: gone-{own}, state: running }}\n", 1000 + own))
+            .collect();
+        stage.write_private("missing.yaml", &format!("{DESIRED_HEAD}{missing}"));
+        Self { stage }
+    }
+
+    /// A few decisions of every sort that people can bring about, and one apply that is carried out.
+    pub(crate) fn with_short_history() -> Self {
+        let bed = Self::new();
+        bed.run_expecting(&["hold", "lab", "103", "--reason", "a disk"], 0);
+        bed.run_expecting(&["freeze", "lab", "--reason", "a move"], 0);
+        bed.run_expecting(&["apply", "desired.yaml"], 3);
+        bed.run_expecting(&["thaw", "lab"], 0);
+        bed.run_expecting(&["release", "lab", "103"], 0);
+        bed.run_expecting(&["hold", "lab", "103", "--reason", "another disk"], 0);
+        bed.apply_desired();
+        bed
+    }
+
+    /// The same with so many refusals that tiles are full.
+    pub(crate) fn with_long_history() -> Self {
+        let bed = Self::with_short_history();
+        bed.run_expecting(&["apply", "missing.yaml"], 3);
+        bed.run_expecting(&["apply", "missing.yaml"], 3);
+        bed
+    }
+
+    /// What is declared is carried out.
+    pub(crate) fn apply_desired(&self) {
+        let arguments = self.stage.confirm_arguments();
+        self.run_expecting(&arguments.iter().map(String::as_str).collect::<Vec<_>>(), 0);
+    }
+
+    pub(crate) fn run(&self, arguments: &[&str]) -> CommandOutput {
+        self.stage.converger(arguments).output().expect("it starts").into()
+    }
+
+    /// A command that must end so; what it printed.
+    #[track_caller]
+    pub(crate) fn run_expecting(&self, arguments: &[&str], code: i32) -> String {
+        let said = self.run(arguments);
+        assert_eq!(said.code, Some(code), "{arguments:?}: {said:?}");
+        said.out
+    }
+
+    /// A command that finds the record broken, and says so with these words.
+    #[track_caller]
+    pub(crate) fn check_broken(&self, arguments: &[&str], words: &str) {
+        self.check_fails(arguments, 6, words);
+    }
+
+    /// A command that does not end well, and says so with these words.
+    #[track_caller]
+    pub(crate) fn check_fails(&self, arguments: &[&str], code: i32, words: &str) {
+        let said = self.run(arguments);
+        assert_eq!(said.code, Some(code), "{arguments:?}: {said:?}");
+        assert!(said.err.contains(words), "{arguments:?} must say `{words}`: {said:?}");
+        assert_eq!(said.out, "", "{arguments:?}: nothing is told as if it were true");
+    }
+
+    /// The export of what there is now, in a directory of this name.
+    pub(crate) fn export_to(&self, name: &str) -> PathBuf {
+        self.run_expecting(&["ledger", "export", name], 0);
+        self.stage.path(name)
+    }
+
+    /// The key that strangers check with.
+    pub(crate) fn key(&self) -> String {
+        self.run_expecting(&["ledger", "key"], 0).trim_end().to_owned()
+    }
+
+    /// How many entries there are.
+    pub(crate) fn entry_count(&self) -> u64 {
+        let told = self.run_expecting(&["verify", "--json"], 0);
+        serde_json::from_str::<serde_json::Value>(&told).expect("JSON")["entries"].as_u64().expect("a number")
+    }
+
+    pub(crate) fn state_directory(&self) -> PathBuf {
+        self.stage.path("state")
+    }
+
+    /// A copy of the state as it is now.
+    pub(crate) fn copy_state_to(&self, name: &str) -> PathBuf {
+        let copy = self.stage.path(name);
+        copy_state(&self.state_directory(), &copy);
+        copy
+    }
+
+    /// The state is that of a copy again.
+    pub(crate) fn restore_state(&self, copy: &Path) {
+        fs::remove_dir_all(self.state_directory()).expect("removed");
+        copy_state(copy, &self.state_directory());
+    }
+}
+
+/// Copies the files of a state directory that nobody has open.
+pub(crate) fn copy_state(from: &Path, to: &Path) {
+    fs::create_dir(to).expect("made");
+    fs::set_permissions(to, fs::Permissions::from_mode(0o700)).expect("set");
+    for file in fs::read_dir(from).expect("a directory").map(|file| file.expect("a file")) {
+        fs::copy(file.path(), to.join(file.file_name())).expect("copied");
+    }
+}

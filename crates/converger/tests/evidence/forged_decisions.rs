@@ -1,0 +1,239 @@
+//! What is made again of a ledger that somebody rewrote with all its hashes: an admission on other evidence, one without its approval, and
+//! decisions of another planner. And what is still shown of those that cannot be made again.
+
+use converger_core::artifact::Digest;
+use serde_json::Value;
+
+use crate::fixture::EvidenceFixture;
+use crate::forge::DatabaseForger;
+
+/// A bed with one run that was refused and one that was carried out, and the ids of both.
+fn fixture_with_two_runs() -> (EvidenceFixture, String, String) {
+    let bed = EvidenceFixture::with_short_history();
+    let forger = DatabaseForger::open(&bed.state_directory());
+    let [refused, done] = ["ASC", "DESC"].map(|order| forger.text(&format!("SELECT id FROM runs ORDER BY seq {order} LIMIT 1")));
+    assert_ne!(refused, done);
+    (bed, refused, done)
+}
+
+/// The text of the only entry of this kind about this run, and its place.
+#[track_caller]
+fn find_entry(forger: &DatabaseForger, kind: &str, run: &str) -> (usize, String) {
+    let entries = forger.entries().into_iter().map(|entry| String::from_utf8(entry).expect("text")).enumerate();
+    let about = |text: &str| text.contains(&format!("\"kind\":\"{kind}\"")) && text.contains(run);
+    let found: Vec<(usize, String)> = entries.filter(|(_, text)| about(text)).collect();
+    assert_eq!(found.len(), 1, "{kind} of {run}: {found:?}");
+    found.into_iter().next().expect("one")
+}
+
+/// The entry of this kind about this run is another one from now on, or gone; every hash is made anew.
+#[track_caller]
+fn forge_entry(forger: &DatabaseForger, kind: &str, run: &str, change: impl Fn(&str) -> Option<String>) {
+    let ((place, old), mut entries) = (find_entry(forger, kind, run), forger.entries());
+    match change(&old) {
+        Some(new) => {
+            assert_ne!(new, old, "{kind} of {run}: nothing is changed");
+            entries[place] = new.into_bytes();
+        }
+        None => drop(entries.remove(place)),
+    }
+    forger.rewrite(&entries);
+}
+
+fn bundle_digest(entry: &str) -> String {
+    let entry: Value = serde_json::from_str(entry).expect("JSON");
+    entry["what"]["bundle"].as_str().expect("a digest").to_owned()
+}
+
+fn insert_blob(forger: &DatabaseForger, body: &str) -> String {
+    let digest = Digest::of_bytes(body.as_bytes()).to_string();
+    forger.run(&format!("INSERT INTO blobs VALUES ('{digest}', CAST('{}' AS BLOB))", body.replace('\'', "''")));
+    digest
+}
+
+/// The state is forged, and `reproduce` of a run finds it with these words; then it is as it was.
+#[track_caller]
+fn check_reproduce_fails(bed: &EvidenceFixture, run: &str, words: &str, change: impl FnOnce(&DatabaseForger)) {
+    let whole = bed.copy_state_to("whole");
+    change(&DatabaseForger::open(&bed.state_directory()));
+    bed.check_broken(&["reproduce", run], words);
+    bed.restore_state(&whole);
+    std::fs::remove_dir_all(whole).expect("removed");
+}
+
+#[test]
+fn detects_an_admission_on_foreign_evidence() {
+    let (bed, refused, done) = fixture_with_two_runs();
+    let wrong = format!("the admission of the run {done}: ");
+    let other = format!("{wrong}the bundle that it weighed is of another decision");
+    check_reproduce_fails(&bed, &done, &format!("error[integrity-violation]: entry {}, {other}", admission_index(&bed, &done)), |forger| {
+        let theirs = bundle_digest(&find_entry(forger, "admission", &refused).1);
+        forge_entry(forger, "admission", &done, |text| Some(text.replace(&bundle_digest(text), &theirs)));
+    });
+    let rubbish = format!("{wrong}the bundle that it weighed is none that this program writes");
+    check_reproduce_fails(&bed, &done, &rubbish, |forger| {
+        let digest = insert_blob(forger, "{\"schema\":\"converger.bundle/1\"}");
+        forge_entry(forger, "admission", &done, |text| Some(text.replace(&bundle_digest(text), &digest)));
+    });
+    let missing = format!("error[evidence-missing]: entry {}, {wrong}the bundle sha256:", admission_index(&bed, &done));
+    check_reproduce_fails(&bed, &done, &missing, |forger| {
+        let none = Digest::of_bytes(b"none").to_string();
+        forge_entry(forger, "admission", &done, |text| Some(text.replace(&bundle_digest(text), &none)));
+    });
+    let plan = format!("{wrong}it is of another plan than the run made");
+    check_reproduce_fails(&bed, &done, &plan, |forger| {
+        let of = |run| {
+            serde_json::from_str::<Value>(&find_entry(forger, "plan", run).1).expect("JSON")["what"]["plan"]
+                .as_str()
+                .expect("one")
+                .to_owned()
+        };
+        let (own, theirs) = (of(&done), Digest::of_bytes(b"theirs").to_string());
+        forge_entry(forger, "admission", &done, |text| Some(text.replace(&own, &theirs)));
+    });
+    bed.run_expecting(&["reproduce", &done], 0);
+}
+
+fn admission_index(bed: &EvidenceFixture, run: &str) -> usize {
+    find_entry(&DatabaseForger::open(&bed.state_directory()), "admission", run).0
+}
+
+/// When it was weighed decides how old its reading was, and how old that may be is not for the bundle to say.
+#[test]
+fn detects_an_admission_at_another_time_or_on_an_older_reading() {
+    let (bed, _, done) = fixture_with_two_runs();
+    let late = "the bundle was weighed at another time than the entry says";
+    check_reproduce_fails(&bed, &done, late, |forger| {
+        let at = |text: &str| serde_json::from_str::<Value>(text).expect("JSON")["at_ms"].as_u64().expect("a time");
+        forge_entry(forger, "admission", &done, |text| Some(text.replace(&at(text).to_string(), &(at(text) + 1).to_string())));
+    });
+    let older = "a reading may have been older than any admission allows";
+    check_reproduce_fails(&bed, &done, older, |forger| {
+        let named = bundle_digest(&find_entry(forger, "admission", &done).1);
+        let body = forger.text(&format!("SELECT CAST(body AS TEXT) FROM blobs WHERE digest = '{named}'"));
+        let other = body.replace("\"age_secs_max\":900,", "\"age_secs_max\":901,");
+        assert_ne!(other, body, "nothing is changed");
+        let digest = insert_blob(forger, &other);
+        forge_entry(forger, "admission", &done, |text| Some(text.replace(&named, &digest)));
+    });
+}
+
+#[test]
+fn detects_a_changed_approval_or_answer() {
+    let (bed, refused, done) = fixture_with_two_runs();
+    let unapproved = "the approvals that it weighed are not those that stand before it in the ledger";
+    check_reproduce_fails(&bed, &done, unapproved, |forger| forge_entry(forger, "approval", &done, |_| None));
+    check_reproduce_fails(&bed, &done, unapproved, |forger| {
+        let by = |text: &str| serde_json::from_str::<Value>(text).expect("JSON")["what"]["by"].as_str().expect("one").to_owned();
+        forge_entry(forger, "approval", &done, |text| Some(text.replace(&by(text), "mallory")));
+    });
+    let answer = "its gates give `admitted`, and `refused` is recorded";
+    let swapped = |text: &str, from: &str, to: &str| Some(text.replace(&format!("\"answer\":\"{from}\""), &format!("\"answer\":\"{to}\"")));
+    check_reproduce_fails(&bed, &done, answer, |forger| {
+        forge_entry(forger, "admission", &done, |text| swapped(text, "admitted", "refused"))
+    });
+    let answer = "its gates give `refused`, and `admitted` is recorded";
+    check_reproduce_fails(&bed, &refused, answer, |forger| {
+        forge_entry(forger, "admission", &refused, |text| swapped(text, "refused", "admitted"))
+    });
+}
+
+/// Whoever can rewrite the whole record cannot put an operation into it that nobody planned.
+#[test]
+fn detects_an_operation_that_its_plan_does_not_have() {
+    let (bed, _, done) = fixture_with_two_runs();
+    let forger = DatabaseForger::open(&bed.state_directory());
+    let is_intent = |text: &str| text.contains("\"kind\":\"intent\"") && text.contains(&done);
+    let texts: Vec<String> = forger.entries().into_iter().map(|entry| String::from_utf8(entry).expect("text")).collect();
+    let at = texts.iter().position(|text| is_intent(text)).expect("an intent");
+    drop(forger);
+    let others: [(&str, Value); 9] = [
+        ("position", 7.into()),
+        ("vmid", 555.into()),
+        ("change", "stop".into()),
+        ("impact", "stop".into()),
+        // Another guest under the same id, or the same one without what guards it.
+        ("name", "web-9".into()),
+        ("uuid", "00000000-0000-4000-8000-000000000000".into()),
+        ("ctime", 7.into()),
+        ("lock", "backup".into()),
+        ("protection", true.into()),
+    ];
+    for (member, other) in others {
+        let mut entry: Value = serde_json::from_str(&texts[at]).expect("JSON");
+        let changed = replace_member(&mut entry["what"], member, &other);
+        assert!(changed > 0, "{member}: {}", texts[at]);
+        let mut entries: Vec<Vec<u8>> = texts.iter().map(|text| text.clone().into_bytes()).collect();
+        entries[at] = entry.to_string().into_bytes();
+        let whole = bed.copy_state_to("whole");
+        DatabaseForger::open(&bed.state_directory()).rewrite(&entries);
+        bed.check_broken(&["verify"], &format!("error[unlogged-execution]: entry {at}: the operation {done}-"));
+        bed.restore_state(&whole);
+        std::fs::remove_dir_all(whole).expect("removed");
+    }
+    bed.run_expecting(&["verify"], 0);
+}
+
+/// Every member of this name has another value from now on; how many there were.
+fn replace_member(value: &mut Value, member: &str, other: &Value) -> usize {
+    let Value::Object(members) = value else { return 0 };
+    let mut count = 0;
+    for (name, value) in members {
+        count += if name == member {
+            usize::from(std::mem::replace(value, other.clone()) != *other)
+        } else {
+            replace_member(value, member, other)
+        };
+    }
+    count
+}
+
+#[test]
+fn reproduce_reports_the_admission() {
+    let (bed, refused, done) = fixture_with_two_runs();
+    for (run, answer, approvals) in [(&refused, "refused", 0), (&done, "admitted", 1)] {
+        let told: Value = serde_json::from_str(&bed.run_expecting(&["reproduce", run, "--json"], 0)).expect("JSON");
+        let admission = &told["admissions"][0];
+        assert_eq!(admission["answer"], answer, "{told}");
+        assert_eq!(admission["entry"].as_u64(), Some(admission_index(&bed, run) as u64), "{told}");
+        assert_eq!(admission["approvals"].as_array().map(Vec::len), Some(approvals), "{told}");
+    }
+}
+
+#[test]
+fn decision_of_another_planner_is_shown_but_not_reproduced() {
+    let (bed, _, done) = fixture_with_two_runs();
+    let shown = bed.run_expecting(&["explain", &done], 0);
+    let forger = DatabaseForger::open(&bed.state_directory());
+    forge_entry(&forger, "run-started", &done, |text| Some(text.replacen("\"planner\":1", "\"planner\":4711", 1)));
+    drop(forger);
+    let why = format!("the run {done} was decided by planner 4711 of converger ");
+    bed.check_fails(&["reproduce", &done], 1, &format!("error[other-planner]: {why}"));
+    let kept = bed.run_expecting(&["explain", &done], 0);
+    for line in ["~ 101 qemu web-1\n", "    start: declared running, observed stopped (impact none, risk medium, benign)\n"] {
+        assert!(shown.contains(line) && kept.contains(line), "{line}: {shown} and {kept}");
+    }
+    assert!(kept.contains(&format!("note: it is shown as it was written then, and was not made again: {why}")), "{kept}");
+    let json: Value = serde_json::from_str(&bed.run_expecting(&["explain", &done, "--json"], 0)).expect("JSON");
+    let plan = &json["plan"];
+    assert_eq!((&plan["schema"], &plan["code"]), (&"converger.kept/1".into(), &"other-planner".into()), "{json}");
+    assert_eq!(plan["body"]["guests"].as_array().map(Vec::len), Some(2), "{json}");
+    let weighed = bed.run(&["backtest", "--config", "converger.toml"]);
+    assert_eq!(weighed.code, Some(1), "{weighed:?}");
+    assert!(weighed.out.contains("1 run weighed, 0 would have been decided in another way, 1 cannot be weighed"), "{weighed:?}");
+}
+
+#[test]
+fn decision_with_a_pruned_reading_is_still_shown() {
+    let (bed, _, done) = fixture_with_two_runs();
+    bed.run_expecting(&["ledger", "prune", "--before", "0d"], 0);
+    bed.check_fails(&["reproduce", &done], 1, "error[evidence-pruned]: ");
+    let kept = bed.run_expecting(&["explain", &done], 0);
+    assert!(
+        kept.contains("~ 101 qemu web-1\n    start: ") && kept.contains(&format!("the reading of the run {done} was let go by ")),
+        "{kept}"
+    );
+    let export = bed.export_to("evidence");
+    let far = bed.run_expecting(&["explain", &done, "--from", &export.display().to_string()], 0);
+    assert_eq!(far, kept, "an export tells the same");
+}

@@ -1,0 +1,99 @@
+//! What `verify` looks at, by the same parts, in this process: a hundred thousand times as often as a process could be started.
+//!
+//! What never enters: what is done to the record, and how the program tells what it finds (the tests of the real program).
+
+use std::path::Path;
+
+use converger_core::evidence::{LedgerCheck, LedgerFault};
+use converger_ledger::{LogBuilder, LogHash, NoteVerifier, verify_log};
+use converger_store::{LIST_MAX, LedgerHead, LedgerIndex, StoreView};
+use rusqlite::Connection;
+use rusqlite::types::Value;
+
+use crate::export_files::ExportFiles;
+
+/// What was found.
+struct RecordFault(String);
+
+impl From<LedgerFault> for RecordFault {
+    fn from(wrong: LedgerFault) -> Self {
+        Self(wrong.what)
+    }
+}
+
+/// Whether an export is whole.
+pub(crate) fn check_export(files: &ExportFiles) -> Result<(), String> {
+    let key = files.0.get("log.vkey").and_then(|key| std::str::from_utf8(key).ok()).ok_or("no key")?;
+    let text = key;
+    let key = NoteVerifier::parse(text).map_err(|error| error.to_string())?;
+    if *text != format!("{key}\n") {
+        return Err("the key is not one line".to_owned());
+    }
+    let (mut deep, mut wrong) = (LedgerCheck::default(), None);
+    let Ok(walked) = verify_log(&mut files.clone(), &key, |_, entry| wrong = wrong.take().or_else(|| deep.add_entry(entry).err()));
+    walked.map_err(|broken| format!("{broken:?}"))?;
+    wrong.map_or(Ok(()), |wrong| Err(wrong.what))?;
+    deep.check_blobs(|digest| Ok(files.0.get(&format!("blob/{}", digest.to_string().replace(':', "/"))).cloned()))
+        .map_err(|RecordFault(what)| what)?;
+    match deep.replay().keys().iter().any(|named| **named == key.to_string()) {
+        true => Ok(()),
+        false => Err("the key is not named".into()),
+    }
+}
+
+/// Whether the store in a state directory is whole: its file, its ledger, and the journal beside it.
+pub(crate) fn check_state(directory: &Path) -> Result<(), String> {
+    let looked = StoreView::open(directory).map_err(|error| error.to_string())?.ok_or("there is nothing")?;
+    let read = |error: converger_store::StoreError| error.to_string();
+    if let Some(damage) = looked.find_damage().map_err(read)? {
+        return Err(damage);
+    }
+    let (deep, told) = check_ledger(&looked)?;
+    deep.check_blobs(|digest| looked.blob(&digest).map_err(|error| RecordFault(read(error)))).map_err(|RecordFault(what)| what)?;
+    looked.find_journal_mismatch(deep.replay(), &told).map_err(read)?.map_or(Ok(()), |found| Err(found.to_string()))
+}
+
+fn check_ledger(looked: &StoreView) -> Result<(LedgerCheck, LedgerIndex), String> {
+    let read = |error: converger_store::StoreError| error.to_string();
+    let heads = looked.heads().map_err(read)?;
+    let (mut deep, mut told, mut growth, mut full) = (LedgerCheck::default(), LedgerIndex::default(), LogBuilder::default(), Vec::new());
+    while growth.tree().size() < heads.all.size {
+        let page = looked.entries(growth.tree().size(), LIST_MAX).map_err(read)?;
+        if page.is_empty() {
+            return Err("entries are missing".into());
+        }
+        for entry in page {
+            let index = deep.entries();
+            deep.add_entry_and_visit(&entry, |entry| told.add_entry(index, entry)).map_err(|wrong| wrong.what)?;
+            growth.append(LogHash::of_leaf(&entry), |tile, hashes, _| full.push((tile, hashes.to_vec())));
+            if growth.tree().size() == heads.durable.size && LedgerHead::from_tree(growth.tree()) != heads.durable {
+                return Err("another root was durable".into());
+            }
+        }
+    }
+    for (tile, hashes) in full {
+        if looked.hashes(tile).map_err(read)? != Some(hashes) {
+            return Err(format!("{} is another", tile.path()));
+        }
+    }
+    if LedgerHead::from_tree(growth.tree()) == heads.all { Ok((deep, told)) } else { Err("another root".into()) }
+}
+
+/// The rows of all tables, by their names.
+pub(crate) type TableRows = Vec<(String, Vec<Vec<Value>>)>;
+
+/// Everything that a database says, row by row, read by nothing of ours.
+pub(crate) fn read_tables(database: &Path) -> rusqlite::Result<TableRows> {
+    let connection = Connection::open(database)?;
+    let names = "SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name";
+    let names = connection.prepare(names)?.query_map([], |row| row.get::<_, String>(0))?.collect::<rusqlite::Result<Vec<_>>>()?;
+    names.into_iter().map(|name| Ok((name.clone(), read_rows(&connection, &name)?))).collect()
+}
+
+/// The number of a hold or a freeze is that of its row: nothing refers to it and nobody reads it.
+fn read_rows(connection: &Connection, table: &str) -> rusqlite::Result<Vec<Vec<Value>>> {
+    let first = usize::from(["holds", "freezes"].contains(&table));
+    let mut statement = connection.prepare(&format!("SELECT * FROM {table} ORDER BY 1, 2"))?;
+    let columns = statement.column_count();
+    statement.query_map([], |row| (first..columns).map(|column| row.get(column)).collect())?.collect()
+}

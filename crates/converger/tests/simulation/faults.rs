@@ -1,0 +1,610 @@
+//! What goes wrong, from a seed: on the wire, in the world, in tasks, in our own process and in its store. Each harm waits for its
+//! moment: the nth request, the moment before or after a change is sent, the nth command of the process.
+//!
+//! What never enters: what should come of it.
+
+use converger_core::guest::RunState;
+use converger_core::testing::Rng;
+use converger_lab::{
+    GuestSpec, LabRequest, LabResponse, NodeService, RequestFault, ResponseFault, TaskFault, TaskFaultEffect, TlsIdentity, WireDelivery,
+    WorldEvent,
+};
+use converger_store::CommitFault;
+
+use super::setup::{OTHER_TOKEN, SimulationSetup};
+
+/// Kinds of harm; each must have struck at least once in a long run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum FaultKind {
+    LostBefore,
+    LostAfter,
+    Truncated,
+    SlowAnswer,
+    Refused595,
+    GaveUp596,
+    Garbled599,
+    Redirected,
+    Dripped,
+    Page502,
+    Busy503,
+    SignInPage,
+    Unauthorized,
+    Forbidden,
+    Died500,
+    Empty200,
+    Flooded,
+    FloodedUnannounced,
+    Compressed,
+    NodeDown,
+    Partition,
+    ProxyDown,
+    ProxyHung,
+    DaemonDown,
+    DaemonHung,
+    FilesDown,
+    FilesHung,
+    StatdDown,
+    StatdHung,
+    SlowNode,
+    VerySlowNode,
+    Vanished,
+    Unlisted,
+    Blind,
+    Recycled,
+    Reborn,
+    Locked,
+    ChangedByHand,
+    PendingByHand,
+    TaggedProd,
+    TaggedHold,
+    Protected,
+    Renamed,
+    StartedByHand,
+    StoppedByHand,
+    Paused,
+    Moved,
+    HalfSnapshot,
+    ClockJump,
+    NodeClockJump,
+    FewCpus,
+    OtherFace,
+    Revoked,
+    HaTakesOver,
+    OtherTask,
+    TaskFails,
+    TaskHangs,
+    TaskWarns,
+    TaskKilled,
+    CrashBefore,
+    CrashAfter,
+    PowerLost,
+    StoreFull,
+    SyncLost,
+    SyncLostWritten,
+    OwnClockJump,
+    Asleep,
+    Drained,
+    HeldByPerson,
+    Frozen,
+    NoRoom,
+}
+
+impl FaultKind {
+    /// Those that strike one request on the wire.
+    pub(crate) fn wire_kinds() -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter().take_while(|kind| *kind < Self::NodeDown)
+    }
+
+    /// Whether an answer shows that it was hit by this.
+    pub(crate) fn is_visible_in(self, answer: &LabResponse) -> bool {
+        let is = |status: u16| answer.status == status && answer.delivery == WireDelivery::Deliver;
+        match self {
+            Self::LostBefore => answer.delivery == WireDelivery::LostBefore,
+            Self::LostAfter => answer.delivery == WireDelivery::LostAfter,
+            Self::Truncated => matches!(answer.delivery, WireDelivery::Truncated(_)),
+            Self::SlowAnswer => answer.delay_ms > 0,
+            Self::Refused595 => is(595),
+            Self::GaveUp596 => is(596),
+            Self::Garbled599 => is(599),
+            Self::Redirected => is(301),
+            Self::Dripped => matches!(answer.delivery, WireDelivery::Drip { .. }),
+            Self::Page502 => is(502),
+            Self::Busy503 => is(503),
+            Self::SignInPage => is(200) && answer.body.starts_with(b"<html>"),
+            Self::Unauthorized => is(401),
+            Self::Forbidden => is(403),
+            Self::Died500 => is(500),
+            Self::Empty200 => is(200) && answer.body == EMPTY_SUCCESS.as_bytes(),
+            Self::Flooded => matches!(answer.delivery, WireDelivery::Flood { announced: true, .. }),
+            Self::FloodedUnannounced => matches!(answer.delivery, WireDelivery::Flood { announced: false, .. }),
+            Self::Compressed => matches!(answer.delivery, WireDelivery::GzipBomb(_)),
+            _ => false,
+        }
+    }
+
+    /// All kinds.
+    pub(crate) const ALL: [Self; 71] = [
+        Self::LostBefore,
+        Self::LostAfter,
+        Self::Truncated,
+        Self::SlowAnswer,
+        Self::Refused595,
+        Self::GaveUp596,
+        Self::Garbled599,
+        Self::Redirected,
+        Self::Dripped,
+        Self::Page502,
+        Self::Busy503,
+        Self::SignInPage,
+        Self::Unauthorized,
+        Self::Forbidden,
+        Self::Died500,
+        Self::Empty200,
+        Self::Flooded,
+        Self::FloodedUnannounced,
+        Self::Compressed,
+        Self::NodeDown,
+        Self::Partition,
+        Self::ProxyDown,
+        Self::ProxyHung,
+        Self::DaemonDown,
+        Self::DaemonHung,
+        Self::FilesDown,
+        Self::FilesHung,
+        Self::StatdDown,
+        Self::StatdHung,
+        Self::SlowNode,
+        Self::VerySlowNode,
+        Self::Vanished,
+        Self::Unlisted,
+        Self::Blind,
+        Self::Recycled,
+        Self::Reborn,
+        Self::Locked,
+        Self::ChangedByHand,
+        Self::PendingByHand,
+        Self::TaggedProd,
+        Self::TaggedHold,
+        Self::Protected,
+        Self::Renamed,
+        Self::StartedByHand,
+        Self::StoppedByHand,
+        Self::Paused,
+        Self::Moved,
+        Self::HalfSnapshot,
+        Self::ClockJump,
+        Self::NodeClockJump,
+        Self::FewCpus,
+        Self::OtherFace,
+        Self::Revoked,
+        Self::HaTakesOver,
+        Self::OtherTask,
+        Self::TaskFails,
+        Self::TaskHangs,
+        Self::TaskWarns,
+        Self::TaskKilled,
+        Self::CrashBefore,
+        Self::CrashAfter,
+        Self::PowerLost,
+        Self::StoreFull,
+        Self::SyncLost,
+        Self::SyncLostWritten,
+        Self::OwnClockJump,
+        Self::Asleep,
+        Self::Drained,
+        Self::HeldByPerson,
+        Self::Frozen,
+        Self::NoRoom,
+    ];
+}
+
+/// The processors of every node.
+pub(crate) const CPUS: u64 = 8;
+
+/// An answer that says yes and nothing else.
+const EMPTY_SUCCESS: &str = "{\"success\":1,\"data\":null}";
+
+/// When a harm strikes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FaultTrigger {
+    /// Before the nth request that reaches for the world.
+    Request(u64),
+    /// Before a change is sent: after everything was found in order.
+    BeforeSend,
+    /// Once a change was sent, before its answer is there.
+    AfterSend,
+    /// At the nth thing that the process does to the world or to its store.
+    Command(u64),
+    /// At the thing that sends a change.
+    Sending,
+}
+
+/// How the first life of a process goes where nothing strikes: what waits for a change waits in vain where there is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FaultFreeRun {
+    /// It asks so often, and finds nothing that it may change.
+    Reads(u64),
+    Acts,
+}
+
+/// One harm that waits for its moment.
+#[derive(Clone, Debug)]
+pub(crate) struct ScheduledFault {
+    pub(crate) kind: FaultKind,
+    pub(crate) trigger: FaultTrigger,
+    pub(crate) vmid: u32,
+    is_qemu: bool,
+    pub(crate) node: String,
+    /// What makes it good again comes so much later; none: it stays until everything heals.
+    pub(crate) heals_ms: Option<u64>,
+    pub(crate) number: u64,
+}
+
+/// What strikes the world.
+pub(crate) enum FaultEffect {
+    /// The next request is hit.
+    Wire(ResponseFault),
+    /// Something happens, and may be made good again.
+    Act(WorldEvent, Option<WorldEvent>),
+    /// The next task is hit.
+    Task(TaskFaultEffect),
+    /// Somebody else asks the world for something, at the guest's own node.
+    Other(LabRequest),
+}
+
+/// The harms of a schedule, at least so many.
+pub(crate) fn draw_faults(rng: &mut Rng, scene: &SimulationSetup, least: usize, undisturbed: FaultFreeRun) -> Vec<ScheduledFault> {
+    let count = *rng.pick(&[0, 1, 1, 2, 2, 2, 3, 3, 4, 6]).unwrap_or(&1);
+    let nodes: Vec<&String> = scene.setting.nodes.keys().collect();
+    let mut harms = Vec::new();
+    for _ in 0..count.max(least) {
+        let mut kind = *rng.pick(&FaultKind::ALL).unwrap_or(&FaultKind::LostAfter);
+        while !is_possible(kind, scene, undisturbed) {
+            kind = *rng.pick(&FaultKind::ALL).unwrap_or(&FaultKind::LostAfter);
+        }
+        let guest = rng.pick(&scene.setting.guests);
+        harms.push(ScheduledFault {
+            kind,
+            trigger: draw_trigger(rng, kind, undisturbed),
+            vmid: guest.map_or(100, |guest| guest.vmid),
+            is_qemu: guest.is_none_or(|guest| guest.kind == converger_lab::LabGuestKind::Qemu),
+            node: rng.pick(&nodes).map_or_else(String::new, |node| (*node).clone()),
+            heals_ms: rng.one_in(2).then(|| rng.below(90_000)),
+            number: rng.next_u64(),
+        });
+    }
+    if rng.one_in(50) {
+        harms.extend(late_change_faults(rng, scene).into_iter().flatten());
+    }
+    if rng.one_in(20) {
+        harms.extend(rare_faults(rng, scene).into_iter().flatten());
+    }
+    // Few worlds have a guest that is restarted.
+    if rng.one_in(4) {
+        harms.extend(cannot_start_again(scene));
+    }
+    harms
+}
+
+/// Whether it can strike at all.
+fn is_possible(kind: FaultKind, scene: &SimulationSetup, undisturbed: FaultFreeRun) -> bool {
+    let needs_change = kind >= FaultKind::CrashBefore
+        || matches!(kind, FaultKind::TaskKilled | FaultKind::TaskFails | FaultKind::TaskHangs | FaultKind::TaskWarns);
+    (kind != FaultKind::Revoked || scene.is_granted) && (undisturbed == FaultFreeRun::Acts || !needs_change)
+}
+
+/// A change that comes long after it was sent: a worker of its node is slow and the others soon answer again, and whoever sent it dies.
+fn late_change_faults(rng: &mut Rng, scene: &SimulationSetup) -> Option<[ScheduledFault; 2]> {
+    let guest = rng.pick(&scene.setting.guests)?;
+    let slow = ScheduledFault {
+        kind: FaultKind::VerySlowNode,
+        trigger: FaultTrigger::BeforeSend,
+        vmid: guest.vmid,
+        is_qemu: guest.kind == converger_lab::LabGuestKind::Qemu,
+        node: guest.node.clone(),
+        heals_ms: Some(rng.below(3_000)),
+        number: rng.next_u64(),
+    };
+    let death = ScheduledFault { kind: FaultKind::CrashAfter, trigger: FaultTrigger::Sending, ..slow.clone() };
+    Some([slow, death])
+}
+
+/// What hardly ever comes about by itself: the node of a guest is gone between the plan and the check of its first step, a task of ours is killed, one is
+/// still at work when the next process asks for it, our token loses its privileges, and a guest is protected between the plan and the check.
+fn rare_faults(rng: &mut Rng, scene: &SimulationSetup) -> Option<Vec<ScheduledFault>> {
+    let entry = scene.setting.nodes.keys().next()?;
+    let guest = rng.pick(&scene.setting.guests)?;
+    let of =
+        |kind, moment| ScheduledFault { vmid: guest.vmid, node: guest.node.clone(), heals_ms: None, ..ScheduledFault::at(kind, moment) };
+    match rng.below(6) {
+        0 | 1 if guest.node != *entry => Some(vec![of(FaultKind::NodeDown, FaultTrigger::Request(6 + rng.below(4)))]),
+        2 => Some(vec![of(FaultKind::TaskKilled, FaultTrigger::AfterSend)]),
+        3 => Some(vec![
+            of(FaultKind::TaskHangs, FaultTrigger::BeforeSend),
+            of(FaultKind::CrashAfter, FaultTrigger::Command(8 + rng.below(3))),
+        ]),
+        4 if scene.is_granted => Some(vec![of(FaultKind::Revoked, FaultTrigger::Request(1 + rng.below(10)))]),
+        5 => Some(vec![of(FaultKind::TaggedProd, FaultTrigger::Request(6 + rng.below(4)))]),
+        _ => None,
+    }
+}
+
+/// A guest that is to be restarted goes down, and its node has too few processors to start it again.
+fn cannot_start_again(scene: &SimulationSetup) -> Option<ScheduledFault> {
+    let is_restarted = |guest: &&GuestSpec| {
+        let restarts = scene.wanted.get(&guest.vmid).is_some_and(|wanted| wanted.restarts && wanted.state != Some(RunState::Stopped));
+        restarts && guest.kind == converger_lab::LabGuestKind::Qemu && guest.state.is_some() && !guest.ignores_shutdown
+    };
+    let guest = scene.setting.guests.iter().find(is_restarted)?;
+    let few = ScheduledFault::at(FaultKind::FewCpus, FaultTrigger::BeforeSend);
+    Some(ScheduledFault { vmid: guest.vmid, node: guest.node.clone(), heals_ms: None, ..few })
+}
+
+fn draw_trigger(rng: &mut Rng, kind: FaultKind, undisturbed: FaultFreeRun) -> FaultTrigger {
+    if let FaultFreeRun::Reads(requests) = undisturbed {
+        return FaultTrigger::Request(1 + rng.below(requests.max(1)));
+    }
+    if kind >= FaultKind::CrashBefore {
+        if rng.one_in(4) {
+            return FaultTrigger::Sending;
+        }
+        let within = *rng.pick(&[8, 16, 32]).unwrap_or(&8);
+        return FaultTrigger::Command(1 + rng.below(within));
+    }
+    let within = *rng.pick(&[8, 16, 32]).unwrap_or(&8);
+    match rng.below(5) {
+        0 | 1 => FaultTrigger::BeforeSend,
+        2 => FaultTrigger::AfterSend,
+        _ => FaultTrigger::Request(1 + rng.below(within)),
+    }
+}
+
+impl ScheduledFault {
+    /// One harm to the first guest and the first node at this moment.
+    pub(crate) fn at(kind: FaultKind, moment: FaultTrigger) -> Self {
+        Self { kind, trigger: moment, vmid: 100, is_qemu: true, node: "pve1".to_owned(), heals_ms: Some(5_000), number: 0 }
+    }
+
+    /// What it does to the world; none: it is our own process or its store that is struck.
+    pub(crate) fn effect(&self) -> Option<FaultEffect> {
+        self.wire_fault()
+            .map(FaultEffect::Wire)
+            .or_else(|| self.machine_fault())
+            .or_else(|| self.guest_fault())
+            .or_else(|| self.foreign_request())
+    }
+
+    fn wire_fault(&self) -> Option<ResponseFault> {
+        let instead = |status: u16, reason: &str, body: &str| ResponseFault::Instead {
+            status,
+            reason: reason.to_owned(),
+            body: body.to_owned(),
+            html: body.starts_with('<'),
+        };
+        let after = |status: u16, reason: &str| ResponseFault::After { status, reason: reason.to_owned() };
+        Some(match self.kind {
+            FaultKind::LostBefore => ResponseFault::LostBefore,
+            FaultKind::LostAfter => ResponseFault::LostAfter,
+            FaultKind::Truncated => ResponseFault::Truncated(usize::try_from(self.number % 40).unwrap_or(0)),
+            FaultKind::SlowAnswer => ResponseFault::Slow(self.number % 90_000),
+            FaultKind::Refused595 => instead(595, "Connection refused", ""),
+            FaultKind::GaveUp596 => after(596, "Connection timed out"),
+            FaultKind::Garbled599 => after(599, "Garbled response"),
+            FaultKind::Redirected => ResponseFault::Redirect("https://elsewhere:8006/".to_owned()),
+            FaultKind::Dripped => ResponseFault::Drip { bytes: 7, every_ms: self.number % 200 },
+            FaultKind::Page502 => instead(502, "Bad Gateway", "<html><body><h1>502 Bad Gateway</h1></body></html>"),
+            FaultKind::Busy503 => instead(503, "Service Unavailable", ""),
+            FaultKind::SignInPage => instead(200, "OK", "<html><body>Sign in to the guest network</body></html>"),
+            FaultKind::Unauthorized => instead(401, "Authentication failed!", ""),
+            FaultKind::Forbidden => instead(403, "Permission check failed", "{\"data\":null}"),
+            FaultKind::Died500 => instead(500, "got no worker upid - start worker failed", "{\"data\":null}"),
+            FaultKind::Empty200 => instead(200, "OK", EMPTY_SUCCESS),
+            FaultKind::Flooded => self.flood_fault(false),
+            FaultKind::FloodedUnannounced => self.flood_fault(true),
+            FaultKind::Compressed => ResponseFault::GzipBomb(1 << 20),
+            _ => return None,
+        })
+    }
+
+    /// Blanks behind the answer, up to what is read or far beyond it.
+    fn flood_fault(&self, unannounced: bool) -> ResponseFault {
+        ResponseFault::Flood { bytes: if self.number.is_multiple_of(2) { 1 << 12 } else { 1 << 30 }, unannounced }
+    }
+
+    fn machine_fault(&self) -> Option<FaultEffect> {
+        let node = || self.node.clone();
+        let service = |act: fn(String, NodeService) -> WorldEvent, part: NodeService| {
+            FaultEffect::Act(act(node(), part), Some(WorldEvent::ServiceUp(node(), part)))
+        };
+        Some(match self.kind {
+            FaultKind::NodeDown => FaultEffect::Act(WorldEvent::NodeDown(node()), Some(WorldEvent::NodeUp(node()))),
+            FaultKind::Partition => FaultEffect::Act(WorldEvent::Isolate(vec![node()]), Some(WorldEvent::Heal)),
+            FaultKind::ProxyDown => service(WorldEvent::ServiceDown, NodeService::Proxy),
+            FaultKind::ProxyHung => service(WorldEvent::ServiceHung, NodeService::Proxy),
+            FaultKind::DaemonDown => service(WorldEvent::ServiceDown, NodeService::Daemon),
+            FaultKind::DaemonHung => service(WorldEvent::ServiceHung, NodeService::Daemon),
+            FaultKind::FilesDown => service(WorldEvent::ServiceDown, NodeService::Files),
+            FaultKind::FilesHung => service(WorldEvent::ServiceHung, NodeService::Files),
+            FaultKind::StatdDown => service(WorldEvent::ServiceDown, NodeService::Statd),
+            FaultKind::StatdHung => service(WorldEvent::ServiceHung, NodeService::Statd),
+            FaultKind::SlowNode => FaultEffect::Act(WorldEvent::Slow(node(), self.slow_ms()), Some(WorldEvent::Slow(node(), 0))),
+            // The proxy gives up after 30 s, and the node carries the request out all the same, within what is looked for.
+            FaultKind::VerySlowNode => FaultEffect::Act(WorldEvent::Slow(node(), self.slow_ms()), Some(WorldEvent::Slow(node(), 0))),
+            FaultKind::Blind => FaultEffect::Act(WorldEvent::Blind(node()), Some(WorldEvent::Seeing(node()))),
+            FaultKind::ClockJump => FaultEffect::Act(WorldEvent::ClockJump(self.jump_secs()), None),
+            FaultKind::NodeClockJump => FaultEffect::Act(WorldEvent::NodeClockJump(node(), self.jump_secs()), None),
+            // No virtual machine starts there: neither one that is told to, nor one that is rebooted.
+            FaultKind::FewCpus => FaultEffect::Act(WorldEvent::Cpus(node(), 0), Some(WorldEvent::Cpus(node(), CPUS))),
+            FaultKind::OtherFace => {
+                FaultEffect::Act(WorldEvent::Show(node(), self.tls_identity()), Some(WorldEvent::Show(node(), TlsIdentity::Own)))
+            }
+            FaultKind::Revoked => FaultEffect::Act(WorldEvent::Revoke("/".to_owned()), Some(WorldEvent::Regrant("/".to_owned()))),
+            _ => return None,
+        })
+    }
+
+    /// How much longer a slow node takes.
+    fn slow_ms(&self) -> u64 {
+        if self.kind == FaultKind::VerySlowNode { 30_000 + self.number % 25_000 } else { self.number % 29_000 }
+    }
+
+    /// Up to an hour ahead or back.
+    fn jump_secs(&self) -> i64 {
+        i64::try_from(self.number % 7_200).unwrap_or(0) - 3_600
+    }
+
+    fn tls_identity(&self) -> TlsIdentity {
+        match self.number % 4 {
+            0 => TlsIdentity::Expired,
+            1 => TlsIdentity::OtherName,
+            2 => TlsIdentity::OtherKey,
+            _ => TlsIdentity::Noise,
+        }
+    }
+
+    fn guest_fault(&self) -> Option<FaultEffect> {
+        let vmid = self.vmid;
+        let act = |act: WorldEvent| FaultEffect::Act(act, None);
+        let set = |key: &str, value: &str| FaultEffect::Act(WorldEvent::Set(vmid, key.to_owned(), value.to_owned()), None);
+        Some(match self.kind {
+            FaultKind::Vanished => FaultEffect::Act(WorldEvent::Vanish(vmid), Some(WorldEvent::Reappear(vmid))),
+            FaultKind::Unlisted => FaultEffect::Act(WorldEvent::Unlist(vmid), Some(WorldEvent::Relist(vmid))),
+            FaultKind::Recycled => act(WorldEvent::Recycle(vmid)),
+            // The same name, and another guest all the same.
+            FaultKind::Reborn if self.number % 2 == 1 => act(WorldEvent::Replace(vmid)),
+            FaultKind::Reborn if self.is_qemu => set("smbios1", "uuid=00000000-1111-2222-3333-444455556666"),
+            FaultKind::Reborn => set("rootfs", "local:999/vm-999-disk-0.raw,size=8G"),
+            FaultKind::Locked => FaultEffect::Act(WorldEvent::Lock(vmid, "backup".to_owned()), Some(WorldEvent::Unlock(vmid))),
+            FaultKind::ChangedByHand => match self.number % 3 {
+                0 => set("description", "by hand"),
+                1 => set("cores", "3"),
+                _ => set("balloon", "256"),
+            },
+            FaultKind::PendingByHand => {
+                let (key, value) = self.pending_change();
+                act(WorldEvent::SetPending(vmid, key.to_owned(), value.to_owned()))
+            }
+            FaultKind::Renamed => set(if self.is_qemu { "name" } else { "hostname" }, "renamed"),
+            FaultKind::TaggedProd => set("tags", "prod"),
+            FaultKind::TaggedHold => set("tags", "converger-hold"),
+            FaultKind::Protected => set("protection", "1"),
+            FaultKind::StartedByHand => act(WorldEvent::Start(vmid)),
+            FaultKind::StoppedByHand => act(WorldEvent::Stop(vmid)),
+            FaultKind::Paused => {
+                let word = if self.number.is_multiple_of(2) { "paused" } else { "io-error" };
+                FaultEffect::Act(WorldEvent::Say(vmid, word.to_owned()), Some(WorldEvent::Say(vmid, "running".to_owned())))
+            }
+            FaultKind::Moved => act(WorldEvent::Move(vmid, self.node.clone())),
+            FaultKind::HalfSnapshot => {
+                FaultEffect::Act(WorldEvent::PrepareSnapshot(vmid, "half".to_owned()), Some(WorldEvent::Unlock(vmid)))
+            }
+            FaultKind::HaTakesOver if self.number.is_multiple_of(2) => act(WorldEvent::Manage(vmid, "started".to_owned())),
+            FaultKind::TaskKilled => act(WorldEvent::KillTask(vmid)),
+            FaultKind::TaskFails => FaultEffect::Task(TaskFaultEffect::Fail("start failed: QEMU exited with code 1".to_owned())),
+            FaultKind::TaskHangs => FaultEffect::Task(TaskFaultEffect::Hang),
+            FaultKind::TaskWarns => FaultEffect::Task(TaskFaultEffect::Warnings(2)),
+            _ => return None,
+        })
+    }
+
+    /// What somebody leaves waiting for the next start: keys that we never manage, and keys that may be declared with another value.
+    fn pending_change(&self) -> (&'static str, &'static str) {
+        match (self.is_qemu, self.number % 4) {
+            (true, 0) => ("bios", "ovmf"),
+            (true, 1) => ("machine", "q35"),
+            (false, 0 | 1) => ("features", "nesting=1"),
+            (_, 2) => ("cores", "7"),
+            (..) => ("memory", "4096"),
+        }
+    }
+
+    /// Whether an answer to a request of this path shows what it did to the world. `entry` is the node that is asked for everything; what
+    /// it cannot show of another node is not seen.
+    pub(crate) fn is_visible_in(&self, entry: &str, path: &str, answer: &LabResponse) -> bool {
+        let is_entry = self.node == entry;
+        let is_there = is_entry || path.contains(&format!("/nodes/{}/", self.node));
+        let is = |status: u16, reason: &str| {
+            answer.status == status && answer.delivery == WireDelivery::Deliver && answer.reason.contains(reason)
+        };
+        let is_refused = is(595, "Connection refused");
+        let is_lost = |hangs: bool| is_entry && answer.delivery == WireDelivery::LostBefore && (answer.delay_ms > 0) == hangs;
+        let lists = |what: &str| String::from_utf8_lossy(&answer.body).contains(what);
+        let is_list = is(200, "") && path.contains("/cluster/resources");
+        match self.kind {
+            FaultKind::ProxyDown => is_lost(false) || (is_there && !is_entry && is_refused),
+            FaultKind::ProxyHung => is_lost(true) || (is_there && !is_entry && is_refused),
+            FaultKind::DaemonDown => is_there && is_refused,
+            FaultKind::DaemonHung => is_there && is(596, "Connection timed out"),
+            FaultKind::FilesDown | FaultKind::FilesHung => is_entry && is(500, "RPCEnvironment init request failed"),
+            // The cluster's list is too old to show pauses, and the node is asked for its list in full.
+            FaultKind::StatdDown | FaultKind::StatdHung => path.contains(&format!("/nodes/{}/qemu?full=1", self.node)) && is(200, ""),
+            FaultKind::SlowNode => is_there && self.slow_ms() > 0 && answer.delay_ms >= self.slow_ms(),
+            FaultKind::VerySlowNode => is_there && (answer.delay_ms >= self.slow_ms() || is(596, "Connection timed out")),
+            FaultKind::Blind => is_entry && is_list && !lists("\"vmid\":"),
+            FaultKind::Unlisted => is_list && !lists(&format!("\"vmid\":{}", self.vmid)),
+            FaultKind::FewCpus => is_there && lists("vcpus allowed per VM"),
+            // The answer arrives well, and says inside of it how it is meant.
+            FaultKind::Revoked => is(200, "") && lists("Permission check failed"),
+            _ => false,
+        }
+    }
+
+    /// What somebody else does over the API.
+    fn foreign_request(&self) -> Option<FaultEffect> {
+        let verb = if self.number.is_multiple_of(2) { "start" } else { "stop" };
+        let (kind, service) = if self.is_qemu { ("qemu", "vm") } else { ("lxc", "ct") };
+        let (path, form) = match self.kind {
+            FaultKind::HaTakesOver => ("/api2/json/cluster/ha/resources".to_owned(), format!("sid={service}:{}&state=started", self.vmid)),
+            FaultKind::OtherTask => (format!("/api2/json/nodes/localhost/{kind}/{}/status/{verb}", self.vmid), String::new()),
+            _ => return None,
+        };
+        Some(FaultEffect::Other(
+            LabRequest::new("POST", &path).with_token(OTHER_TOKEN).with_header("Content-Length", &form.len().to_string()).with_form(&form),
+        ))
+    }
+
+    /// What it does to the store.
+    pub(crate) fn store_fault(&self) -> Option<CommitFault> {
+        match self.kind {
+            FaultKind::StoreFull => Some(CommitFault::Full),
+            FaultKind::SyncLost => Some(CommitFault::LostUnwritten),
+            FaultKind::SyncLostWritten => Some(CommitFault::LostWritten),
+            _ => None,
+        }
+    }
+}
+
+/// What the harms of all kinds are in the words of the lab and of the store, with the service and the face where there is one.
+#[cfg(test)]
+pub(crate) fn drawn_fault_names() -> std::collections::BTreeSet<String> {
+    let mut drawn = std::collections::BTreeSet::new();
+    let mut add = |own: &str, shown: String| {
+        let mut words = shown.split(|own: char| !own.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
+        let first = words.next().unwrap_or_default();
+        drawn.insert(format!("{own} {first}"));
+        if first.starts_with("Service") || first == "Show" {
+            drawn.insert(format!("{first} {}", words.next_back().unwrap_or_default()));
+        }
+    };
+    for (kind, number) in FaultKind::ALL.into_iter().flat_map(|kind| (0..12).map(move |number| (kind, number))) {
+        let harm = ScheduledFault { number, ..ScheduledFault::at(kind, FaultTrigger::BeforeSend) };
+        match harm.effect() {
+            Some(FaultEffect::Wire(twist)) => add("Twist", format!("{twist:?}")),
+            Some(FaultEffect::Task(twist)) => add("TaskTwist", format!("{twist:?}")),
+            Some(FaultEffect::Act(act, good)) => [Some(act), good].into_iter().flatten().for_each(|act| add("Act", format!("{act:?}"))),
+            Some(FaultEffect::Other(_)) | None => {}
+        }
+        harm.store_fault().into_iter().for_each(|fault| add("Fault", format!("{fault:?}")));
+    }
+    drawn
+}
+
+/// The next request that comes, and no other.
+pub(crate) fn fault_on_next_request(twist: ResponseFault) -> RequestFault {
+    RequestFault { nth: Some(1), fault: Some(twist), ..RequestFault::default() }
+}
+
+/// The next task about a guest, and no other.
+pub(crate) fn fault_on_next_task(vmid: u32, twist: TaskFaultEffect) -> TaskFault {
+    TaskFault { about: Some(vmid.to_string()), nth: Some(1), effect: Some(twist), ..TaskFault::default() }
+}

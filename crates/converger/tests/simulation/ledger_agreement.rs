@@ -1,0 +1,86 @@
+//! C5, C6 and C7 on a store that has seen crashes, full disks and machines that died: its ledger, played again from the beginning, is its journal, and is as long as it
+//! says.
+//!
+//! What never enters: how entries come about.
+
+use converger_core::evidence::{LedgerReplay, parse_entry};
+use converger_core::guest::EnvironmentName;
+use converger_store::{JournalCheck, LIST_MAX, LedgerIndex, MemoryStore, OperationFilter, Store as _, StoreError};
+use futures_util::FutureExt as _;
+
+/// The first thing in which the ledger and the journal differ.
+pub(crate) fn find_difference(store: &MemoryStore, environment: &EnvironmentName) -> Option<String> {
+    read_entries(store).and_then(|entries| check_agreement(store, environment, &entries)).err()
+}
+
+/// Whether these are the entries of the journal, all of them, in their order.
+fn check_agreement(store: &MemoryStore, environment: &EnvironmentName, entries: &[Vec<u8>]) -> Result<(), String> {
+    let heads = poll_once(store.heads())?;
+    if heads.all.size != entries.len() as u64 {
+        return Err(format!("it is said to have {} entries, and has {}", heads.all.size, entries.len()));
+    }
+    if heads.durable.size > heads.all.size {
+        return Err(format!("{} of {} entries are called durable", heads.durable.size, heads.all.size));
+    }
+    compare_with_journal(store, environment, &replay_entries(entries)?)
+}
+
+/// The memory of a simulation answers at once.
+fn poll_once<T>(answer: impl Future<Output = Result<T, StoreError>>) -> Result<T, String> {
+    answer.now_or_never().unwrap_or_else(|| Err(StoreError::Stopped { cause: "it waits".into() })).map_err(|error| error.to_string())
+}
+
+fn read_entries(store: &MemoryStore) -> Result<Vec<Vec<u8>>, String> {
+    let mut entries = Vec::new();
+    loop {
+        let page = poll_once(store.entries(entries.len() as u64, LIST_MAX))?;
+        if page.is_empty() {
+            return Ok(entries);
+        }
+        entries.extend(page);
+    }
+}
+
+/// What entries amount to, and where each thing stands.
+fn replay_entries(entries: &[Vec<u8>]) -> Result<(LedgerReplay, LedgerIndex), String> {
+    let (mut replay, mut told) = (LedgerReplay::default(), LedgerIndex::default());
+    for (index, bytes) in (0..).zip(entries) {
+        let entry = parse_entry(bytes).map_err(|error| format!("entry {index}: {error}"))?;
+        told.add_entry(index, &entry);
+        replay.apply_entry(entry).map_err(|misplaced| format!("entry {index}: {misplaced}"))?;
+    }
+    Ok((replay, told))
+}
+
+/// Held against each other as `verify` does it; what a memory does not keep (what was taken back, what came first) is not asked for.
+fn compare_with_journal(
+    store: &MemoryStore,
+    environment: &EnvironmentName,
+    (replay, told): &(LedgerReplay, LedgerIndex),
+) -> Result<(), String> {
+    let mut agreement = JournalCheck::new(replay, told);
+    let operations = poll_once(store.operations(OperationFilter::default(), LIST_MAX))?;
+    let runs = poll_once(store.runs(environment.clone(), LIST_MAX))?;
+    let (holds, freeze) = (poll_once(store.holds(environment.clone()))?, poll_once(store.freeze(environment.clone()))?);
+    let agreed = operations.iter().try_for_each(|history| agreement.check_operation(history));
+    let agreed = agreed.and_then(|()| runs.iter().try_for_each(|run| agreement.check_run(run)));
+    let names = poll_once(store.names())?;
+    let agreed = agreed.and_then(|()| agreement.names(&names));
+    let agreed = agreed.and_then(|()| agreement.check_complete()).and_then(|()| agreement.check_active_holds(&holds, freeze.as_slice()));
+    agreed.map_err(|found| found.to_string())
+}
+
+/// What is found where the ledger of a small journal has one entry fewer, twice, or in another place; nothing where it is as it was written.
+#[cfg(test)]
+pub(crate) fn check_altered_ledgers(store: &MemoryStore, environment: &EnvironmentName) -> Vec<Option<String>> {
+    let own = read_entries(store).unwrap_or_default();
+    let wrong = |change: fn(&mut Vec<Vec<u8>>)| {
+        let mut entries = own.clone();
+        change(&mut entries);
+        replay_entries(&entries).and_then(|played| compare_with_journal(store, environment, &played)).err()
+    };
+    let last = |entries: &mut Vec<Vec<u8>>| drop(entries.pop());
+    let twice = |entries: &mut Vec<Vec<u8>>| entries.extend(entries.last().cloned());
+    let moved = |entries: &mut Vec<Vec<u8>>| entries.rotate_right(1);
+    vec![wrong(|_| ()), wrong(last), wrong(twice), wrong(moved)]
+}

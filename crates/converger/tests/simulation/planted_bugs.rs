@@ -1,0 +1,405 @@
+//! Bugs that are planted on purpose, so that the oracles are known to find them: each turns the engine, the hand or the driver into
+//! one that lacks something.
+//!
+//! They are planted where the machines meet the rest: in what is committed, asked, answered, begun and recovered. To an oracle, which
+//! sees requests and records only, that is the same as a machine that is wrong inside; and nothing of it can ever be in the program,
+//! because all of it is in this directory.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use converger_core::action::Change;
+use converger_core::apply::{
+    EnvRequest, EnvResponse, JournalRecord, LiveStatus, Operation, OperationId, OperationSource, Outcome, TaskState,
+};
+use converger_core::guest::{RunState, Vmid};
+use converger_core::normalize::WordSet;
+use converger_core::observe::{Observation, ObservedStatus, Reading};
+use converger_core::policy;
+use converger_engine::operation::{CommitFailure, OperationEvent, Patience};
+use converger_engine::schedule::{ConcurrencyLimits, OnFailure};
+
+use super::PANIC;
+use super::setup::WantedGuest;
+
+/// One planted bug.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum PlantedBug {
+    /// The intent is never written.
+    SkipIntent,
+    /// The intent is written after the change was sent.
+    SendBeforeCommit,
+    /// Whoever waits for a commit is told before it is durable.
+    AcknowledgeFirst,
+    /// Nobody is told that a change is about to be sent.
+    SkipMark,
+    /// What is found open is given up before it can no longer come.
+    GiveUpEarly,
+    /// The task is not written down.
+    ForgetTask,
+    /// A change whose answer was lost is sent again.
+    RetryLostAnswer,
+    /// A guest is not read again before it is changed.
+    StaleRead,
+    /// A write is bound to the config as it is, and not as it was read.
+    IgnoreDigest,
+    /// Locks are not looked at.
+    IgnoreLock,
+    /// Nor is high availability.
+    IgnoreHa,
+    /// Nor are the birth marks and the name.
+    IgnoreIdentity,
+    /// Nor is protection.
+    IgnoreProtection,
+    /// Nor are quorum and nodes that are gone.
+    IgnoreQuorum,
+    /// Nor is what waits for the next start.
+    IgnorePending,
+    /// Nor is a person's hold.
+    IgnoreHold,
+    /// Nobody asks what people said since the intent was taken.
+    SkipClear,
+    /// However old a reading is, it is taken for young.
+    OldReading,
+    /// A paused guest is taken for what it was planned on.
+    UnclearIsFine,
+    /// A guest that cannot be read is taken for stopped.
+    UnreadIsStopped,
+    /// A lost task is taken for one that failed.
+    LostIsFailed,
+    /// What a change promised is believed.
+    SkipPromise,
+    /// What cannot be told is called a failure.
+    HeldIsFailed,
+    /// A shutdown that takes too long is followed by a stop.
+    Escalate,
+    /// All steps of a guest begin at once.
+    TwoAtOnce,
+    /// Nobody waits for anybody.
+    IgnoreAfter,
+    /// What follows a failure goes on.
+    GoOnAfterFailure,
+    /// A run that was stopped begins new steps.
+    IgnoreStop,
+    /// A run that stops at the first failure goes on.
+    IgnoreFailFast,
+    /// A record that could not be written is taken for written.
+    GoOnUnwritten,
+    /// What is found open is sent again.
+    ResendOnRecovery,
+    /// What is found open is left alone.
+    DropRecovery,
+    /// What is found open is called a failure without looking.
+    FailOnRecovery,
+    /// Somebody else's task is taken for ours.
+    AdoptForeignTask,
+    /// A guest that moved is changed where it was.
+    PlannedNode,
+    /// The change goes to the guest beside it.
+    OtherGuest,
+    /// A request that was carried out is carried out again.
+    RepeatRequest,
+    /// A guest that was once read as locked is taken for locked ever after.
+    LockForever,
+    /// A guest that no list has is taken for missing.
+    AbsentIsMissing,
+    /// A change whose task no list has is taken for not carried out.
+    BelieveTheList,
+    /// Every plan is made of the first reading that there ever was.
+    OldPlan,
+    /// The limits of a run are those of another.
+    IgnoreBudget,
+    /// Everything is under way at once.
+    IgnoreLimits,
+    /// What gives no answer is asked until it does.
+    AskForEver,
+    /// What is held is never read again.
+    ForgetHeld,
+    /// One guest after the other, however long one takes.
+    OneAfterTheOther,
+    /// What fails for one guest stops all of them.
+    FailureStopsAll,
+    /// Every second plan wants the opposite.
+    TurnRound,
+    /// Guests are looked for, and nothing that is wanted of them is.
+    WantNothing,
+    /// An operation that no plan has is carried out.
+    Uninvited,
+    /// A guest that is no longer declared is changed as it was.
+    OldDeclaration,
+    /// A reading that there is not ends the process in a panic.
+    Unwrap,
+}
+
+impl PlantedBug {
+    /// All bugs.
+    pub(crate) const ALL: [Self; 52] = [
+        Self::SkipIntent,
+        Self::SendBeforeCommit,
+        Self::AcknowledgeFirst,
+        Self::SkipMark,
+        Self::GiveUpEarly,
+        Self::ForgetTask,
+        Self::RetryLostAnswer,
+        Self::StaleRead,
+        Self::IgnoreDigest,
+        Self::IgnoreLock,
+        Self::IgnoreHa,
+        Self::IgnoreIdentity,
+        Self::IgnoreProtection,
+        Self::IgnoreQuorum,
+        Self::IgnorePending,
+        Self::IgnoreHold,
+        Self::SkipClear,
+        Self::OldReading,
+        Self::UnclearIsFine,
+        Self::UnreadIsStopped,
+        Self::LostIsFailed,
+        Self::SkipPromise,
+        Self::HeldIsFailed,
+        Self::Escalate,
+        Self::TwoAtOnce,
+        Self::IgnoreAfter,
+        Self::GoOnAfterFailure,
+        Self::IgnoreStop,
+        Self::IgnoreFailFast,
+        Self::GoOnUnwritten,
+        Self::ResendOnRecovery,
+        Self::DropRecovery,
+        Self::FailOnRecovery,
+        Self::AdoptForeignTask,
+        Self::PlannedNode,
+        Self::OtherGuest,
+        Self::RepeatRequest,
+        Self::LockForever,
+        Self::AbsentIsMissing,
+        Self::BelieveTheList,
+        Self::OldPlan,
+        Self::IgnoreBudget,
+        Self::IgnoreLimits,
+        Self::AskForEver,
+        Self::ForgetHeld,
+        Self::OneAfterTheOther,
+        Self::FailureStopsAll,
+        Self::TurnRound,
+        Self::WantNothing,
+        Self::Uninvited,
+        Self::OldDeclaration,
+        Self::Unwrap,
+    ];
+
+    /// The rules that it breaks: found for another reason, it is not found.
+    pub(crate) fn violated_rules(self) -> &'static [&'static str] {
+        match self {
+            Self::SkipIntent | Self::SkipMark | Self::SendBeforeCommit | Self::ForgetTask | Self::Escalate | Self::OtherGuest => &["S1"],
+            Self::AcknowledgeFirst => &["S1", "S19"],
+            Self::RetryLostAnswer | Self::AdoptForeignTask => &["S2"],
+            Self::ResendOnRecovery => &["S2", "S20"],
+            Self::StaleRead | Self::OldReading | Self::IgnoreQuorum | Self::UnclearIsFine | Self::UnreadIsStopped | Self::PlannedNode => {
+                &["S4"]
+            }
+            Self::IgnoreDigest => &["S7"],
+            Self::IgnoreLock | Self::IgnoreHa | Self::IgnorePending | Self::IgnoreHold | Self::SkipClear => &["S12"],
+            Self::IgnoreIdentity => &["S6"],
+            Self::IgnoreProtection => &["S13"],
+            Self::LostIsFailed | Self::SkipPromise | Self::HeldIsFailed => &["S17"],
+            Self::TwoAtOnce => &["S3"],
+            Self::IgnoreAfter | Self::GoOnAfterFailure | Self::IgnoreStop | Self::IgnoreFailFast => &["S16"],
+            Self::GoOnUnwritten => &["S18"],
+            Self::DropRecovery | Self::ForgetHeld => &["L3"],
+            Self::FailOnRecovery | Self::GiveUpEarly => &["S20"],
+            Self::RepeatRequest => &["G13"],
+            Self::LockForever => &["L2"],
+            Self::AbsentIsMissing | Self::BelieveTheList => &["S5"],
+            Self::OldPlan => &["S8"],
+            Self::IgnoreBudget | Self::IgnoreLimits => &["S14"],
+            Self::AskForEver => &["S23"],
+            Self::OneAfterTheOther | Self::FailureStopsAll => &["L4"],
+            Self::TurnRound => &["L5"],
+            Self::WantNothing => &["L1"],
+            Self::Uninvited => &["S11"],
+            Self::OldDeclaration => &["S22"],
+            Self::Unwrap => &[PANIC],
+        }
+    }
+}
+
+/// How long a machine with this bug would wait.
+pub(crate) fn buggy_patience(bug: Option<PlantedBug>, patience: Patience) -> Patience {
+    if bug == Some(PlantedBug::GiveUpEarly) { Patience { late_arrival_ms: 0, ..patience } } else { patience }
+}
+
+/// What an observer that never forgets a lock would read.
+pub(crate) fn keep_locks_forever(locked: &mut BTreeSet<Vmid>, observation: &mut Observation) {
+    for guest in &mut observation.guests {
+        if matches!(guest.lock, Reading::Read(Some(_))) {
+            locked.insert(guest.vmid);
+        } else if locked.contains(&guest.vmid) {
+            guest.lock = Reading::Read(Some("backup".into()));
+        }
+    }
+}
+
+/// What an observer that believes a list would read.
+pub(crate) fn claim_complete_list(observation: &mut Observation) {
+    (observation.complete, observation.unlisted) = (true, Default::default());
+}
+
+/// What is declared now, where a planner with this bug has what was declared before.
+pub(crate) fn buggy_wanted(bug: Option<PlantedBug>, mut wanted: BTreeMap<u32, WantedGuest>) -> BTreeMap<u32, WantedGuest> {
+    if bug == Some(PlantedBug::OldDeclaration) {
+        wanted.pop_first();
+    }
+    wanted
+}
+
+/// What a machine with this bug would ask in the place of this.
+pub(crate) fn buggy_request(bug: PlantedBug, operation: &Operation, ask: EnvRequest, digest: Option<&str>) -> EnvRequest {
+    let EnvRequest::Send { address: mut place, change, mut revision } = ask else { return ask };
+    match bug {
+        PlantedBug::IgnoreDigest if revision.is_some() => {
+            revision = digest.and_then(converger_core::apply::ConfigRevision::new).or(revision);
+        }
+        PlantedBug::PlannedNode => place.node = operation.guest.node.clone(),
+        PlantedBug::OtherGuest => place.vmid = Vmid::new(u64::from(place.vmid.get()) + 1).unwrap_or(place.vmid),
+        _ => {}
+    }
+    EnvRequest::Send { address: place, change, revision }
+}
+
+/// What a machine with this bug would take an answer for. `has_sent`: the change was sent before.
+pub(crate) fn buggy_response(bug: Option<PlantedBug>, operation: &Operation, answer: EnvResponse, has_sent: bool) -> EnvResponse {
+    let Some(bug) = bug else { return answer };
+    match answer {
+        EnvResponse::Cluster(mut membership) if bug == PlantedBug::IgnoreQuorum => {
+            membership.quorate = true;
+            membership.nodes.insert(operation.guest.node.clone(), true);
+            EnvResponse::Cluster(membership)
+        }
+        EnvResponse::Status(live) => EnvResponse::Status(buggy_status(bug, operation, live, has_sent)),
+        EnvResponse::Config(mut config) => {
+            match bug {
+                PlantedBug::IgnoreLock => config.lock = None,
+                PlantedBug::IgnoreIdentity => {
+                    config.name = operation.guest.name.clone();
+                    config.identity = operation.guest.identity.clone().unwrap_or(config.identity);
+                }
+                PlantedBug::IgnoreProtection => {
+                    config.protection = operation.guest.guards.protection;
+                    config.tags = operation.guest.guards.tags.clone();
+                }
+                PlantedBug::IgnorePending => config.pending = Box::new([]),
+                PlantedBug::IgnoreHold => {
+                    let kept = config.tags.iter().filter(|tag| *tag != "converger-hold").map(Into::into).collect();
+                    config.tags = WordSet::new(kept);
+                }
+                _ => {}
+            }
+            EnvResponse::Config(config)
+        }
+        EnvResponse::Task(TaskState::Lost(cause)) if bug == PlantedBug::LostIsFailed => {
+            EnvResponse::Task(TaskState::Failed { cause, age_secs: None })
+        }
+        EnvResponse::Unreadable(_) if bug == PlantedBug::UnreadIsStopped && !has_sent => EnvResponse::Status(LiveStatus {
+            status: ObservedStatus::Known(RunState::Stopped),
+            word: "stopped".into(),
+            lock: None,
+            ha: None,
+            uptime_secs: None,
+        }),
+        other => other,
+    }
+}
+
+fn buggy_status(bug: PlantedBug, operation: &Operation, mut live: LiveStatus, has_sent: bool) -> LiveStatus {
+    match bug {
+        PlantedBug::IgnoreLock => live.lock = None,
+        PlantedBug::IgnoreHa => live.ha = None,
+        PlantedBug::UnclearIsFine if !has_sent && matches!(live.status, ObservedStatus::Unknown(_)) => {
+            live.status = ObservedStatus::Known(operation.step.from)
+        }
+        PlantedBug::SkipPromise if has_sent => {
+            if let Some(state) = operation.step.change.resulting_state() {
+                (live.status, live.word) = (ObservedStatus::Known(state), state.word().into());
+            }
+        }
+        _ => {}
+    }
+    live
+}
+
+/// The hard way after the soft one.
+pub(crate) fn escalate_shutdown(change: &Change) -> Option<Change> {
+    matches!(change, Change::Shutdown { .. }).then_some(Change::Stop)
+}
+
+/// What a machine with this bug would write in the place of this.
+pub(crate) fn buggy_record(bug: Option<PlantedBug>, record: JournalRecord) -> JournalRecord {
+    match record {
+        JournalRecord::Ended { id, outcome: end, at_ms } => JournalRecord::Ended { id, outcome: buggy_outcome(bug, end), at_ms },
+        other => other,
+    }
+}
+
+/// What a store's answer is taken for with this bug.
+pub(crate) fn buggy_commit_event(bug: Option<PlantedBug>, record: &JournalRecord, event: OperationEvent) -> OperationEvent {
+    let is_failed =
+        matches!(event, OperationEvent::NotCommitted(CommitFailure::Failed(_))) && !matches!(record, JournalRecord::Intent { .. });
+    if bug == Some(PlantedBug::GoOnUnwritten) && is_failed { OperationEvent::Committed } else { event }
+}
+
+/// What a machine with this bug takes the last word for.
+pub(crate) fn buggy_hold_check(bug: Option<PlantedBug>, said: OperationEvent) -> OperationEvent {
+    if bug == Some(PlantedBug::SkipClear) { OperationEvent::SendAllowed } else { said }
+}
+
+/// What a plan with this bug would have.
+pub(crate) fn corrupt_operation(bug: Option<PlantedBug>, operation: &mut Operation) {
+    match bug {
+        Some(PlantedBug::RepeatRequest) => operation.source = OperationSource::Convergent,
+        Some(PlantedBug::IgnoreAfter) => operation.step.wait = Box::new([]),
+        Some(PlantedBug::Uninvited) => {
+            operation.id = OperationId::new(&format!("{}-more", operation.id)).unwrap_or_else(|| panic!("an id"))
+        }
+        _ => {}
+    }
+}
+
+/// What a schedule with this bug does about a failure.
+pub(crate) fn buggy_on_failure(bug: Option<PlantedBug>, on_failure: OnFailure) -> OnFailure {
+    match bug {
+        Some(PlantedBug::IgnoreFailFast) => OnFailure::Continue,
+        Some(PlantedBug::FailureStopsAll) => OnFailure::Stop,
+        _ => on_failure,
+    }
+}
+
+/// How much a schedule with this bug has under way at once.
+pub(crate) fn buggy_limits(bug: Option<PlantedBug>, limits: ConcurrencyLimits) -> ConcurrencyLimits {
+    match bug {
+        Some(PlantedBug::IgnoreLimits) => ConcurrencyLimits::default(),
+        Some(PlantedBug::OneAfterTheOther) => ConcurrencyLimits { per_node: 1, overall: 1 },
+        _ => limits,
+    }
+}
+
+/// What a judge with this bug lets a run do.
+pub(crate) fn buggy_budget(bug: Option<PlantedBug>, budget: policy::Limits) -> policy::Limits {
+    if bug == Some(PlantedBug::IgnoreBudget) { policy::Limits::default() } else { budget }
+}
+
+/// Whether a schedule with this bug begins what is not to be run, for this reason; `is_drained`: somebody asked for a stop.
+pub(crate) fn starts_anyway(bug: Option<PlantedBug>, code: &str, is_drained: bool) -> bool {
+    match bug {
+        Some(PlantedBug::IgnoreStop) => code == "run-stopped" && is_drained,
+        Some(PlantedBug::GoOnAfterFailure) => matches!(code, "lane-halted" | "dependency-not-done"),
+        _ => false,
+    }
+}
+
+/// How an operation ends with this bug.
+pub(crate) fn buggy_outcome(bug: Option<PlantedBug>, outcome: Outcome) -> Outcome {
+    match outcome {
+        Outcome::Held { code, findings, .. } if bug == Some(PlantedBug::HeldIsFailed) => Outcome::Failed { code, findings },
+        other => other,
+    }
+}

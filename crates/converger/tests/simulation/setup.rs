@@ -1,0 +1,381 @@
+//! A small world and what is wanted of it, from a seed: one to three nodes, one to four guests, and a declared state that differs.
+//!
+//! What is wanted is kept a second time in the raw texts of Proxmox, so that the oracles need none of the code that they judge. What
+//! never enters: what goes wrong (`harm`), and what is done about anything.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use converger_core::desired::{self, Desired};
+use converger_core::document::Notation;
+use converger_core::guest::RunState;
+use converger_core::policy::{self, Rules};
+use converger_core::testing::Rng;
+use converger_engine::operation::Patience;
+use converger_engine::schedule::{ConcurrencyLimits, OnFailure};
+use converger_lab::{AclSpec, Flavour, GuestSpec, HaSpec, LabGuestKind, NodeSpec, ScalarSpec, TaskDurations, TokenSpec, WorldSpec};
+use serde_json::{Map, Value as Json, json};
+
+/// Our token.
+pub(crate) const TOKEN: &str = "root@pam!bot";
+/// That of somebody else, who may do everything.
+pub(crate) const OTHER_TOKEN: &str = "root@pam!other=s3cret";
+/// The secret of every token.
+const SECRET: &str = "s3cret";
+
+/// What is wanted of one guest, in raw texts.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct WantedGuest {
+    /// The name that it must have.
+    pub(crate) name: String,
+    pub(crate) state: Option<RunState>,
+    /// Keys with the text that they are to have; none: absent.
+    pub(crate) config: BTreeMap<&'static str, Option<String>>,
+    /// It does not listen to a shutdown, and is to be shut down: nothing can bring it there.
+    pub(crate) is_hopeless: bool,
+    pub(crate) after: Vec<u32>,
+    /// It may be restarted for config that waits.
+    pub(crate) restarts: bool,
+}
+
+/// A world before its first moment, and what is wanted of it.
+pub(crate) struct SimulationSetup {
+    pub(crate) setting: WorldSpec,
+    pub(crate) desired: Arc<Desired>,
+    pub(crate) rules: Arc<Rules>,
+    pub(crate) wanted: BTreeMap<u32, WantedGuest>,
+    pub(crate) limits: ConcurrencyLimits,
+    /// How much one run may change.
+    pub(crate) budget: policy::Limits,
+    pub(crate) on_failure: OnFailure,
+    pub(crate) patience: Patience,
+    /// Every step carries an idempotency key, and is asked for again later.
+    pub(crate) is_one_shot: bool,
+    /// Our token has privileges that can be taken away.
+    pub(crate) is_granted: bool,
+}
+
+/// The scene of a generator's next numbers.
+pub(crate) fn draw_setup(rng: &mut Rng) -> SimulationSetup {
+    let nodes = *rng.pick(&[1_u32, 1, 2, 3, 3]).unwrap_or(&1);
+    let guests = draw_guest_count(rng);
+    let is_granted = rng.one_in(5);
+    let mut setting = WorldSpec {
+        flavour: *rng.pick(&[Flavour::V7, Flavour::V8, Flavour::V9, Flavour::V9]).unwrap_or(&Flavour::V9),
+        seed: rng.next_u64(),
+        cluster: (nodes > 1).then(|| "lab".to_owned()),
+        nodes: (1..=nodes).map(|number| (format!("pve{number}"), NodeSpec::default())).collect(),
+        ..WorldSpec::default()
+    };
+    set_clocks(&mut setting);
+    setting.tokens = tokens(!is_granted);
+    setting.acl = vec![full_grant()];
+    // Shorter than in life, so that less is asked while nothing happens.
+    setting.pace = TaskDurations { start_ms: 150, stop_ms: 100, ..TaskDurations::default() };
+    let mut wanted = BTreeMap::new();
+    let mut wishes = Vec::new();
+    for vmid in 100..100 + guests {
+        let guest = draw_guest(rng, vmid, nodes, &mut setting);
+        let (own, json) = draw_wish(rng, &guest, vmid);
+        setting.guests.push(guest);
+        wanted.insert(vmid, own);
+        wishes.push(json);
+    }
+    SimulationSetup {
+        setting,
+        desired: Arc::new(parse_desired(&wishes)),
+        rules: Arc::new(Rules::default()),
+        wanted,
+        limits: ConcurrencyLimits {
+            per_node: 1 + u32::try_from(rng.below(2)).unwrap_or(0),
+            overall: 1 + u32::try_from(rng.below(4)).unwrap_or(0),
+        },
+        on_failure: if rng.one_in(6) { OnFailure::Stop } else { OnFailure::Continue },
+        patience: draw_patience(rng),
+        is_one_shot: rng.one_in(8),
+        is_granted,
+        budget: draw_budget(rng),
+    }
+}
+
+/// Mostly one: what two guests can do to each other needs few of the schedules, and what can happen to one needs many.
+fn draw_guest_count(rng: &mut Rng) -> u32 {
+    match rng.below(20) {
+        0 => 4,
+        1 => 3,
+        2 | 3 => 2,
+        _ => 1,
+    }
+}
+
+/// Mostly more than there can be to do.
+fn draw_budget(rng: &mut Rng) -> policy::Limits {
+    if !rng.one_in(12) {
+        return policy::Limits::default();
+    }
+    let mut below = |max: u64| u32::try_from(rng.below(max)).unwrap_or(0);
+    policy::Limits { guests: 1 + below(2), percent: 50 * (1 + below(2)), stops: below(2) }
+}
+
+/// The same guests, and the opposite of what is wanted of them.
+pub(crate) fn inverted_desired(scene: &SimulationSetup) -> Desired {
+    let turned = |state: RunState| if state == RunState::Running { "stopped" } else { "running" };
+    let wish = |guest: &GuestSpec| {
+        let state = scene.wanted.get(&guest.vmid).and_then(|wanted| wanted.state).map_or("running", turned);
+        let mut json = bare_guest(guest);
+        (json["state"], json["stop"]) = (json!(state), json!("hard"));
+        json
+    };
+    parse_desired(&scene.setting.guests.iter().map(wish).collect::<Vec<Json>>())
+}
+
+/// The same guests, of which nothing is wanted.
+pub(crate) fn empty_desired(scene: &SimulationSetup) -> Desired {
+    parse_desired(&scene.setting.guests.iter().map(bare_guest).collect::<Vec<Json>>())
+}
+
+/// A guest, and nothing that is wanted of it.
+fn bare_guest(guest: &GuestSpec) -> Json {
+    json!({ "vmid": guest.vmid, "kind": if guest.kind == LabGuestKind::Qemu { "qemu" } else { "lxc" }, "name": guest.name })
+}
+
+/// Every second node has a clock of its own, up to a minute and a half ahead of the others or behind.
+fn set_clocks(setting: &mut WorldSpec) {
+    let mut word = setting.seed;
+    for node in setting.nodes.values_mut() {
+        word = word.rotate_right(11);
+        node.clock_off_s = if word.is_multiple_of(2) { 0 } else { i64::try_from((word >> 8) % 181).unwrap_or(0) - 90 };
+    }
+}
+
+/// A world of one guest, of which one step is wanted.
+pub(crate) fn single_guest(kind: LabGuestKind, step: &str) -> SimulationSetup {
+    let mut guest = GuestSpec::new(100, kind, "pve1");
+    guest.name = Some("web-100".to_owned());
+    guest.shutdown_ms = Some(300);
+    guest.config.insert("cores".to_owned(), ScalarSpec::Text("1".to_owned()));
+    guest.config.insert("description".to_owned(), ScalarSpec::Text("old".to_owned()));
+    if !matches!(step, "start" | "config.set") {
+        (guest.state, guest.uptime_s) = (Some("running".to_owned()), 5_000);
+    }
+    let (mut json, mut wanted) = single_guest_wish(kind);
+    declare_step(step, &mut json, &mut wanted);
+    let setting = WorldSpec {
+        nodes: BTreeMap::from([("pve1".to_owned(), NodeSpec::default())]),
+        tokens: tokens(true),
+        pace: TaskDurations { start_ms: 150, stop_ms: 100, ..TaskDurations::default() },
+        guests: vec![guest],
+        ..WorldSpec::default()
+    };
+    SimulationSetup {
+        setting,
+        desired: Arc::new(parse_desired(&[json])),
+        rules: Arc::new(Rules::default()),
+        wanted: BTreeMap::from([(100, wanted)]),
+        limits: ConcurrencyLimits::default(),
+        budget: policy::Limits::default(),
+        on_failure: OnFailure::Continue,
+        patience: short_patience(),
+        is_one_shot: false,
+        is_granted: false,
+    }
+}
+
+/// The only guest of a world, of which nothing is wanted yet.
+fn single_guest_wish(kind: LabGuestKind) -> (Json, WantedGuest) {
+    let word = if kind == LabGuestKind::Qemu { "qemu" } else { "lxc" };
+    let json = json!({ "vmid": 100, "kind": word, "name": "web-100", "stop_timeout": "3s" });
+    (json, WantedGuest { name: "web-100".to_owned(), ..WantedGuest::default() })
+}
+
+/// The same guest, of which that is wanted what a plan has published as the way back from its step; none: nothing undoes it.
+pub(crate) fn undo_setup(kind: LabGuestKind, step: &str, undo: &Json) -> Option<SimulationSetup> {
+    let change = undo.get("change")?.as_str()?;
+    let (mut json, mut wanted) = single_guest_wish(kind);
+    match change {
+        "start" => wanted.state = Some(RunState::Running),
+        "shutdown" => wanted.state = Some(RunState::Stopped),
+        "config.set" => {
+            json["config"] = undo["fields"].clone();
+            wanted.config = undo["fields"].as_object()?.iter().map(|(key, value)| (saga_key(key), raw_text(value))).collect();
+        }
+        other => panic!("nobody knows how to ask for `{other}`"),
+    }
+    if let Some(state) = wanted.state {
+        json["state"] = json!(state.word());
+    }
+    let (desired, wanted) = (Arc::new(parse_desired(&[json])), BTreeMap::from([(100, wanted)]));
+    Some(SimulationSetup { desired, wanted, ..single_guest(kind, step) })
+}
+
+/// The keys that sagas write.
+fn saga_key(key: &str) -> &'static str {
+    ["cores", "description"].into_iter().find(|own| *own == key).unwrap_or_else(|| panic!("no saga writes `{key}`"))
+}
+
+/// A value as Proxmox has it.
+fn raw_text(value: &Json) -> Option<String> {
+    match value {
+        Json::Null => None,
+        Json::String(text) => Some(text.clone()),
+        other => Some(other.to_string()),
+    }
+}
+
+/// Declares one step, twice: as it is written, and raw.
+fn declare_step(step: &str, json: &mut Json, wanted: &mut WantedGuest) {
+    let mut config = |key: &'static str, value: Json, raw: Option<&str>| {
+        json["config"] = json!({ key: value });
+        wanted.config.insert(key, raw.map(str::to_owned));
+    };
+    match step {
+        "config.unset" => config("description", Json::Null, None),
+        "config.set" | "reboot" | "restart" => config("cores", json!(2), Some("2")),
+        _ => {}
+    }
+    wanted.state = match step {
+        "start" | "restart" => Some(RunState::Running),
+        "shutdown" | "stop" => Some(RunState::Stopped),
+        _ => None,
+    };
+    if let Some(state) = wanted.state {
+        json["state"] = json!(state.word());
+    }
+    if matches!(step, "stop" | "restart") {
+        json["stop"] = json!("hard");
+    }
+    if matches!(step, "config.set" | "reboot" | "restart") {
+        (json["restart"], wanted.restarts) = (json!("when-needed"), true);
+    }
+}
+
+fn tokens(full: bool) -> BTreeMap<String, TokenSpec> {
+    let token = |full| TokenSpec { secret: SECRET.to_owned(), full, expire_s: 0 };
+    BTreeMap::from([(TOKEN.to_owned(), token(full)), (OTHER_TOKEN.replace("=s3cret", ""), token(true))])
+}
+
+fn parse_desired(guests: &[Json]) -> Desired {
+    let guests = serde_json::to_string(guests).unwrap_or_else(|error| panic!("{error}"));
+    let text = format!(r#"{{"version":1,"environment":"lab","guests":{guests}}}"#);
+    desired::parse(text.as_bytes(), Notation::Json).unwrap_or_else(|faults| panic!("{text}: {faults:?}"))
+}
+
+/// Everything that our token needs, where it does not have its owner's privileges.
+fn full_grant() -> AclSpec {
+    let (path, role) = ("/".to_owned(), "Administrator".to_owned());
+    AclSpec { path, role, user: None, group: None, token: Some(TOKEN.to_owned()), here_only: false }
+}
+
+/// Mostly less than by default: a task that hangs is asked about a hundred times otherwise, which tells nothing new. What is waited
+/// for a lost answer stays, because it is longer than any delay of the lab.
+fn draw_patience(rng: &mut Rng) -> Patience {
+    if rng.one_in(20) {
+        return Patience::default();
+    }
+    short_patience()
+}
+
+fn short_patience() -> Patience {
+    Patience { task_ms: 4_000, slack_ms: 3_000, verify_ms: 1_000, reboot_ms: 4_000, unreadable_ms: 2_000, ..Patience::default() }
+}
+
+fn draw_guest(rng: &mut Rng, vmid: u32, nodes: u32, setting: &mut WorldSpec) -> GuestSpec {
+    let kind = if rng.one_in(4) { LabGuestKind::Lxc } else { LabGuestKind::Qemu };
+    let node = format!("pve{}", 1 + rng.below(u64::from(nodes)));
+    let mut guest = GuestSpec::new(vmid, kind, &node);
+    guest.name = Some(if rng.one_in(25) { format!("prod-{vmid}") } else { format!("web-{vmid}") });
+    if rng.one_in(2) {
+        guest.state = Some("running".to_owned());
+        guest.uptime_s = 1000 + rng.below(10_000);
+    }
+    let text = |text: &str| ScalarSpec::Text(text.to_owned());
+    guest.config.insert("cores".to_owned(), text(rng.pick_word(&["1", "2"])));
+    guest.config.insert("memory".to_owned(), text(rng.pick_word(&["512", "1024"])));
+    if rng.one_in(4) {
+        guest.config.insert("tags".to_owned(), text(rng.pick_word(&["edge", "edge;web", "prod", "converger-hold"])));
+    }
+    if rng.one_in(4) {
+        guest.config.insert("description".to_owned(), text("old"));
+    }
+    if rng.one_in(25) {
+        guest.config.insert("protection".to_owned(), text("1"));
+    }
+    guest.ignores_shutdown = rng.one_in(12);
+    guest.shutdown_ms = Some(100 + rng.below(1_500));
+    if rng.one_in(20) {
+        let service = if kind == LabGuestKind::Qemu { "vm" } else { "ct" };
+        let state = rng.pick_word(&["started", "stopped", "ignored"]).to_owned();
+        setting.ha.insert(format!("{service}:{vmid}"), HaSpec { state: Some(state), believed: None });
+    }
+    guest
+}
+
+/// What is wanted of a guest, twice: raw, and as it is declared.
+fn draw_wish(rng: &mut Rng, guest: &GuestSpec, vmid: u32) -> (WantedGuest, Json) {
+    let mut wanted = WantedGuest { name: guest.name.clone().unwrap_or_default(), ..WantedGuest::default() };
+    let mut json = bare_guest(guest);
+    let runs = guest.state.is_some();
+    // By chance alone hardly any guest is one that runs, is to go on running, and has to be restarted for it.
+    let is_restarted = runs && guest.kind == LabGuestKind::Qemu && rng.one_in(6);
+    let wants_to_run = if rng.with_chance(70) && !is_restarted { !runs } else { runs };
+    if !rng.one_in(5) {
+        wanted.state = Some(if wants_to_run { RunState::Running } else { RunState::Stopped });
+        json["state"] = json!(if wants_to_run { "running" } else { "stopped" });
+    }
+    if rng.one_in(3) {
+        json["stop"] = json!("hard");
+    } else {
+        wanted.is_hopeless = guest.ignores_shutdown && (wanted.state == Some(RunState::Stopped) || wanted.state.is_none());
+    }
+    if !rng.one_in(40) {
+        json["stop_timeout"] = json!(format!("{}s", 2 + rng.below(3)));
+    }
+    if is_restarted || rng.with_chance(if wanted.state.is_some() { 45 } else { 100 }) {
+        json["config"] = draw_config(rng, &mut wanted);
+        if is_restarted {
+            json["config"]["cores"] = json!(3);
+            wanted.config.insert("cores", Some("3".to_owned()));
+        }
+        if is_restarted || rng.one_in(2) {
+            json["restart"] = json!("when-needed");
+            wanted.is_hopeless |= guest.ignores_shutdown;
+            wanted.restarts = true;
+        }
+    }
+    if vmid > 100 && rng.one_in(3) {
+        let before = 100 + u32::try_from(rng.below(u64::from(vmid - 100))).unwrap_or(0);
+        wanted.after.push(before);
+        json["after"] = json!([before]);
+    }
+    (wanted, json)
+}
+
+fn draw_config(rng: &mut Rng, wanted: &mut WantedGuest) -> Json {
+    let mut json = Map::new();
+    let mut set = |key: &'static str, value: Json, raw: &str| {
+        json.insert(key.to_owned(), value);
+        wanted.config.insert(key, Some(raw.to_owned()));
+    };
+    if rng.one_in(2) {
+        let cores = 1 + rng.below(4);
+        set("cores", json!(cores), &cores.to_string());
+    }
+    if rng.one_in(3) {
+        let memory = 512 * (1 + rng.below(4));
+        set("memory", json!(format!("{memory}MiB")), &memory.to_string());
+    }
+    if rng.one_in(3) {
+        set("onboot", json!(true), "1");
+    }
+    if rng.one_in(4) {
+        set("tags", json!(["edge", "web"]), "edge;web");
+    }
+    if rng.one_in(5) {
+        json.insert("description".to_owned(), Json::Null);
+        wanted.config.insert("description", None);
+    } else {
+        let words = rng.pick_word(&["front end", "back end", "of %41 & = ;"]);
+        set("description", json!(words), words);
+    }
+    Json::Object(json)
+}

@@ -1,0 +1,768 @@
+//! One schedule from its seed: lives of the process in a world in which things go wrong, then healing, and then what must be lively:
+//! everything comes to rest as it is wanted, and stays so without another change.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::sync::{Arc, LazyLock};
+
+use converger_adapters::proxmox::client::ProxmoxSession;
+use converger_adapters::proxmox::observe::{self, ObservationRequest, ReadSet};
+use converger_core::action::Change;
+use converger_core::apply::{
+    CheckContext, IdempotencyKey, JournalRecord, Operation, OperationEnd, OperationHistory, OperationId, OperationSource, Resolution,
+    RunId, RunStart,
+};
+use converger_core::approve::{self, Admission, Admitted, ApprovalMode, Confirmation, RefusedGuestPolicy};
+use converger_core::artifact::{Digest, Provenance, write_plan};
+use converger_core::desired::Desired;
+use converger_core::evidence::DecisionInputs;
+use converger_core::guest::{EnvironmentName, Vmid};
+use converger_core::observe::Observation;
+use converger_core::plan::{self, Plan, Step, Verdict};
+use converger_core::policy::Circumstances;
+use converger_core::safety::{self, Judged};
+use converger_core::testing::{Rng, some_binding, some_inputs};
+use converger_core::timestamp;
+use converger_engine::executor::load_unsettled;
+use converger_engine::run_machine::RunMachine;
+use converger_engine::schedule::OnFailure;
+use converger_store::{MemoryStore, OperationFilter, OperationStatus, Store as _, StoreWrite};
+use futures_util::FutureExt as _;
+use serde_json::Value as Json;
+
+use super::LEDGER_REPLAYED;
+use super::faults::{self, FaultFreeRun, FaultKind, FaultTrigger, ScheduledFault};
+use super::interleaving::{run_alone, yield_turn};
+use super::ledger_agreement;
+use super::oracle::{Oracle, RefusalGrounds, RuleViolation, truth, waits_for_reading};
+use super::planted_bugs::{self, PlantedBug};
+use super::process::{ProcessDied, SimulatedProcess};
+use super::setup::{self, SimulationSetup, TOKEN};
+use super::stage::{SimulatedTransport, SimulationStage};
+use super::trace::SimulationTrace;
+
+/// Whoever dies is started again while things go wrong, up to so many lives.
+const LIVES_MAX: u64 = 3;
+
+/// After healing it may take so many runs until nothing is left to do.
+const RUNS_AFTER_HEALING_MAX: usize = 4;
+
+/// What a guest that nothing can bring there does in the second run, it does in every run from then on.
+const RUNS_HOPELESS_MAX: usize = 2;
+
+/// So many schedules take place in one world, each with harms of its own.
+pub(crate) const SCHEDULES_PER_WORLD: u64 = 16;
+
+/// Of so many schedules one is looked at closely: it has a ledger, which is played again, and the form of all that is asked and answered is
+/// held against the table of the API. In one world that is its first schedule, in the next but one its second, and so on.
+pub(crate) const AUDIT_INTERVAL: u64 = 2 * SCHEDULES_PER_WORLD + 1;
+
+/// What every run decides on, as far as its journal is told: nobody looks at it here.
+static INPUTS: LazyLock<DecisionInputs> = LazyLock::new(some_inputs);
+
+/// What came of a schedule.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct SimulationResult {
+    pub(crate) hash: u64,
+    pub(crate) violation: Option<RuleViolation>,
+    pub(crate) struck: Vec<FaultKind>,
+    pub(crate) seen: Vec<&'static str>,
+    pub(crate) lines: Vec<String>,
+    /// Changes that reached Proxmox.
+    pub(crate) sends: u64,
+    /// The kinds of guests and changes among them.
+    pub(crate) sent: BTreeSet<(String, String)>,
+    /// Requests of any kind.
+    pub(crate) requests: u64,
+    /// What our processes did to the world and to their store before everything healed.
+    pub(crate) commands: u64,
+    /// Requests of ours before everything healed.
+    pub(crate) early_requests: u64,
+}
+
+/// The story of a seed. Whoever wants its lines is told all of it; the others are told from where it is another one than its neighbours,
+/// which is the same story.
+pub(crate) async fn simulate(seed: u64, bug: Option<PlantedBug>, keeps_lines: bool) -> SimulationResult {
+    let world = seed / SCHEDULES_PER_WORLD;
+    let mut rng = Rng::new(seed);
+    let (mut story, harms) = with_opening(world, bug, |opening| {
+        // Once in a world nothing may go wrong: a second time would be the same story.
+        let least = usize::from(!seed.is_multiple_of(SCHEDULES_PER_WORLD));
+        let harms = faults::draw_faults(&mut rng, &opening.begun.scene, least, opening.fault_free_run());
+        let story =
+            if keeps_lines { Simulation::start(world, SimulationTrace::new(true), bug) } else { opening.last_before(&harms).fork() };
+        (story, harms)
+    });
+    // What carries a key is asked for again.
+    let lives = (*rng.pick(&[1, 1, 2]).unwrap_or(&1)).max(if story.scene.is_one_shot { 2 } else { 1 });
+    story.stage_mut().set_faults(harms);
+    story.rng = rng;
+    // A ledger costs more than the journal, and to read it strictly more than to write it: of many seeds some are enough.
+    let story = if seed.is_multiple_of(AUDIT_INTERVAL) { story } else { story.without_audit() };
+    yield_turn().await;
+    story.run_to_end(lives).await
+}
+
+/// What the schedules of one world have in common: how it begins, and the first life up to what it means to do, where nothing strikes
+/// before.
+struct SharedOpening {
+    world: u64,
+    bug: Option<PlantedBug>,
+    begun: Simulation,
+    planned: Option<Simulation>,
+}
+
+thread_local! {
+    /// The world that was last told of: the schedules of one are told one after the other.
+    static OPENING: RefCell<Option<SharedOpening>> = const { RefCell::new(None) };
+}
+
+fn with_opening<T>(world: u64, bug: Option<PlantedBug>, of: impl FnOnce(&SharedOpening) -> T) -> T {
+    OPENING.with_borrow_mut(|known| {
+        drop(known.take_if(|known| (known.world, known.bug) != (world, bug)));
+        of(known.get_or_insert_with(|| SharedOpening::new(world, bug)))
+    })
+}
+
+/// A store that knows which cluster the environment of all stories leads to: an apply records it before anything else.
+fn bound(store: MemoryStore) -> MemoryStore {
+    let lab = EnvironmentName::new("lab").unwrap_or_else(|| panic!("a name"));
+    let written = store.commit_now(StoreWrite::Bind(some_binding(&lab)).into());
+    assert!(written.is_ok(), "{written:?}");
+    store
+}
+
+impl SharedOpening {
+    fn new(world: u64, bug: Option<PlantedBug>) -> Self {
+        let begun = Simulation::start(world, SimulationTrace::new(false), bug);
+        let mut intends = begun.fork();
+        let came_to = run_alone(intends.recover_and_plan());
+        intends.intention = came_to.ok();
+        let is_whole = intends.intention.is_some() && !intends.is_broken();
+        Self { world, bug, begun, planned: is_whole.then_some(intends) }
+    }
+
+    /// How the first life goes where nothing strikes.
+    fn fault_free_run(&self) -> FaultFreeRun {
+        let Some(Simulation { stage: Some(stage), intention: Some(None), .. }) = &self.planned else { return FaultFreeRun::Acts };
+        FaultFreeRun::Reads(stage.requests())
+    }
+
+    /// As far as the story has come before any of these harms strikes.
+    fn last_before(&self, harms: &[ScheduledFault]) -> &Simulation {
+        let is_later = |story: &&Simulation| {
+            let asked = story.stage.as_ref().map_or(0, SimulationStage::requests);
+            harms.iter().all(|harm| !matches!(harm.trigger, FaultTrigger::Request(at) if at <= asked))
+        };
+        self.planned.as_ref().filter(is_later).unwrap_or(&self.begun)
+    }
+}
+
+/// The story of a scene in which these harms strike, and nothing else.
+pub(crate) fn simulate_setup(scene: SimulationSetup, harms: Vec<ScheduledFault>, lives: u64) -> SimulationResult {
+    let stage = SimulationStage::new(&scene.setting, harms, SimulationTrace::new(false));
+    run_alone(Simulation::new(scene, stage, Rng::new(0), None).run_to_end(lives))
+}
+
+/// What came of something that was done, undone, and undone again.
+pub(crate) struct UndoResult {
+    pub(crate) violation: Option<RuleViolation>,
+    /// What our processes did while it was undone.
+    pub(crate) commands: u64,
+    /// Changes that were sent to do it, to undo it, and to undo it again.
+    pub(crate) sends: [u64; 3],
+    /// The words of those that undid it.
+    pub(crate) sent: BTreeSet<String>,
+    /// How the guest was before, after it was undone, and after it was undone again: whether it ran, and its config.
+    pub(crate) seen: [String; 3],
+}
+
+/// What plan.json publishes as the way back from each step of a scene's plan, in their order.
+pub(crate) fn published_undo(scene: SimulationSetup) -> Vec<Json> {
+    let stage = SimulationStage::new(&scene.setting, Vec::new(), SimulationTrace::new(false));
+    let mut story = Simulation::new(scene, stage, Rng::new(0), None);
+    let seen = story.take_reading().unwrap_or_else(|| panic!("nothing goes wrong, and there is no reading"));
+    let plan = story.make_plan(seen);
+    let mut text = Vec::new();
+    let judged = safety::judge(plan, story.scene.budget, Circumstances::default());
+    let written = write_plan(&mut text, &judged, Provenance::Live).map_err(|error| error.to_string());
+    let json: Json =
+        written.and_then(|_| serde_json::from_slice(&text).map_err(|error| error.to_string())).unwrap_or_else(|error| panic!("{error}"));
+    let guests = json["body"]["guests"].as_array().into_iter().flatten();
+    guests.flat_map(|guest| guest["steps"].as_array().into_iter().flatten()).map(|step| step["undo"].clone()).collect()
+}
+
+/// One guest is brought there and back again, in one world and with one journal. These harms strike on the way back, each at a
+/// command counted from its beginning.
+pub(crate) fn simulate_undo(there: SimulationSetup, back: SimulationSetup, harms: &[(FaultKind, u64)]) -> UndoResult {
+    let stage = SimulationStage::new(&there.setting, Vec::new(), SimulationTrace::new(false));
+    let mut story = Simulation::new(there, stage, Rng::new(0), None);
+    let before = story.describe_guest();
+    run_alone(story.run_with_faults(1));
+    // The lists of the cluster are some seconds behind: whoever plans by them at once finds nothing to undo.
+    story.stage_mut().advance(30_000);
+    let (done, begun) = (story.oracle.sends, story.stage_mut().commands());
+    story.oracle.sent.clear();
+    story.oracle.set_wanted(back.wanted.clone());
+    story.scene = Arc::new(back);
+    let harms = harms.iter().map(|(kind, at)| ScheduledFault::at(*kind, FaultTrigger::Command(begun + at))).collect();
+    story.stage_mut().set_faults(harms);
+    run_alone(story.run_with_faults(3));
+    let commands = story.stage_mut().commands() - begun;
+    run_alone(story.run_after_healing());
+    let (undone, once) = (story.oracle.sends, story.describe_guest());
+    let sent = std::mem::take(&mut story.oracle.sent).into_iter().map(|(_, verb)| verb).collect();
+    let _ = run_alone(story.run_process());
+    let sends = [done, undone - done, story.oracle.sends - undone];
+    UndoResult { sends, sent, commands, seen: [before, once, story.describe_guest()], violation: story.oracle.violation.take() }
+}
+
+struct Simulation {
+    /// Taken out while the observer has it.
+    stage: Option<SimulationStage>,
+    store: MemoryStore,
+    oracle: Oracle,
+    scene: Arc<SimulationSetup>,
+    rng: Rng,
+    bug: Option<PlantedBug>,
+    runs: u64,
+    is_healed: bool,
+    /// Whether it has a ledger, which is played again in the end.
+    is_audited: bool,
+    /// Guests that a planted bug takes for locked.
+    locked: BTreeSet<Vmid>,
+    /// The reading of which a planted bug makes all plans.
+    first_reading: Option<Observation>,
+    /// What the last plan decided about each guest.
+    verdicts: Vec<(u32, Verdict)>,
+    /// What the process that is at work executes: first what it recovers, then its plan.
+    drive: RunMachine,
+    /// What the process that is at work means to do, where that is known before its life goes on.
+    intention: Option<IntendedOperations>,
+}
+
+/// What a process means to do, if anything.
+type IntendedOperations = Option<Vec<(Operation, CheckContext)>>;
+
+impl Simulation {
+    /// The first moment of a world, in which nothing is about to go wrong yet.
+    fn start(world: u64, trace: SimulationTrace, bug: Option<PlantedBug>) -> Self {
+        // Not the numbers that any schedule draws its harms from.
+        let scene = setup::draw_setup(&mut Rng::new(!world));
+        let stage = SimulationStage::new(&scene.setting, Vec::new(), trace);
+        Self::new(scene, stage, Rng::new(0), bug)
+    }
+
+    /// The same story once more, as far as it has come before anything was written.
+    fn fork(&self) -> Self {
+        Self {
+            stage: self.stage.clone(),
+            store: bound(MemoryStore::new()),
+            oracle: self.oracle.clone(),
+            scene: Arc::clone(&self.scene),
+            rng: self.rng.clone(),
+            locked: self.locked.clone(),
+            first_reading: self.first_reading.clone(),
+            verdicts: self.verdicts.clone(),
+            drive: self.drive.clone(),
+            intention: self.intention.clone(),
+            ..*self
+        }
+    }
+
+    fn new(scene: SimulationSetup, stage: SimulationStage, rng: Rng, bug: Option<PlantedBug>) -> Self {
+        let wanted = planted_bugs::buggy_wanted(bug, scene.wanted.clone());
+        let (store, oracle) = (bound(MemoryStore::new()), Oracle::new(wanted, scene.on_failure).with_limits(scene.limits, scene.budget));
+        Self {
+            stage: Some(stage),
+            store,
+            oracle,
+            drive: RunMachine::new(planted_bugs::buggy_limits(bug, scene.limits)),
+            scene: Arc::new(scene),
+            rng,
+            bug,
+            runs: 0,
+            is_healed: false,
+            is_audited: true,
+            locked: BTreeSet::new(),
+            first_reading: None,
+            verdicts: Vec::new(),
+            intention: None,
+        }
+    }
+
+    /// Nobody will ask for its ledger, nor for the form of what is asked and answered from here on.
+    fn without_audit(self) -> Self {
+        Self {
+            is_audited: false,
+            store: bound(MemoryStore::without_ledger()),
+            stage: self.stage.map(SimulationStage::without_verification),
+            ..self
+        }
+    }
+
+    async fn run_to_end(mut self, lives: u64) -> SimulationResult {
+        self.run_with_faults(lives).await;
+        let (commands, early) = (self.stage_mut().commands(), self.stage_mut().requests());
+        self.run_after_healing().await;
+        self.check_ledger();
+        let stage = self.stage.take().unwrap_or_else(|| panic!("the stage is there"));
+        SimulationResult {
+            hash: stage.trace.hash(),
+            violation: self.oracle.violation.take(),
+            struck: stage.struck.iter().copied().collect(),
+            seen: stage.seen.iter().copied().collect(),
+            sends: self.oracle.sends,
+            sent: std::mem::take(&mut self.oracle.sent),
+            requests: stage.world.requests(),
+            commands,
+            early_requests: early,
+            lines: stage.trace.into_lines(),
+        }
+    }
+
+    /// What the ledger says of all that happened is what the journal says.
+    fn check_ledger(&mut self) {
+        if !self.is_audited || self.is_broken() {
+            return;
+        }
+        self.stage_mut().note_reached(LEDGER_REPLAYED);
+        if let Some(text) = ledger_agreement::find_difference(&self.store, self.scene.desired.environment()) {
+            self.oracle.report("C7", text);
+        }
+    }
+
+    /// The first guest as it really is.
+    fn describe_guest(&mut self) -> String {
+        let truth = self.stage_mut().world.guest_truth(100);
+        truth.map_or_else(String::new, |truth| format!("{:?} {:?} {:?}", truth.process, truth.config, truth.pending))
+    }
+
+    fn stage_mut(&mut self) -> &mut SimulationStage {
+        self.stage.as_mut().unwrap_or_else(|| panic!("the stage is there"))
+    }
+
+    fn is_broken(&self) -> bool {
+        self.oracle.violation.is_some()
+    }
+
+    /// So many lives, and one more for whoever dies in the last one. A life in which nothing struck and nothing was sent is the last one:
+    /// the next one would be the same again.
+    async fn run_with_faults(&mut self, lives: u64) {
+        let mut left = lives;
+        for _ in 0..lives.max(LIVES_MAX) {
+            if self.is_broken() || left == 0 {
+                return;
+            }
+            let before = (self.stage_mut().pending_fault_count(), self.oracle.sends);
+            left -= 1;
+            if self.run_process().await.is_err() {
+                left = left.max(1);
+                self.stage_mut().note_reached("the process died");
+                self.stage_mut().trace_line(format_args!("the process is dead"));
+            } else if self.stage_mut().pending_fault_count() == 0 || (self.stage_mut().pending_fault_count(), self.oracle.sends) == before {
+                return;
+            }
+            let within = *self.rng.pick(&[1_000, 30_000, 600_000]).unwrap_or(&1_000);
+            let ms = self.rng.below(within);
+            self.stage_mut().advance(ms);
+        }
+    }
+
+    /// One process, from its start to its end or death.
+    async fn run_process(&mut self) -> Result<(), ProcessDied> {
+        let intention = match self.intention.take() {
+            Some(intention) => intention,
+            None => self.recover_and_plan().await?,
+        };
+        let ran = intention.map_or(Ok(()), |operations| self.run_operations(operations));
+        yield_turn().await;
+        ran
+    }
+
+    /// A process starts, finds out what is open, and what is to be done.
+    async fn recover_and_plan(&mut self) -> Result<IntendedOperations, ProcessDied> {
+        self.restart();
+        for id in self.oracle.operation_ids() {
+            let history = self.store.operation(id.clone()).now_or_never().and_then(Result::ok).flatten();
+            self.oracle.check_journal(&id, history.as_ref());
+        }
+        self.recover()?;
+        yield_turn().await;
+        let seen = self.observe();
+        yield_turn().await;
+        let plan = seen.and_then(|seen| self.plan_if_needed(seen));
+        yield_turn().await;
+        let intention = plan.and_then(|plan| self.admit_plan(plan));
+        yield_turn().await;
+        Ok(intention)
+    }
+
+    /// How everything is. Whoever was told to stop begins no run.
+    fn observe(&mut self) -> Option<Observation> {
+        if self.oracle.is_stopped() {
+            return None;
+        }
+        self.verdicts.clear();
+        let seen = self.take_reading();
+        if seen.is_none() {
+            assert!(self.bug != Some(PlantedBug::Unwrap), "nobody thought of a reading that there is not");
+            self.require_reading();
+        }
+        seen
+    }
+
+    /// What is to be done, if anything is.
+    fn plan_if_needed(&mut self, seen: Observation) -> Option<Plan> {
+        let plan = self.make_plan(seen);
+        self.verdicts = plan.guests().map(|(guest, verdict)| (guest.vmid.get(), verdict.clone())).collect();
+        self.require_presence();
+        // The plan of a world that has come to rest has nothing to admit.
+        let is_at_rest = plan.guests().all(|(_, verdict)| matches!(verdict, Verdict::Converged { .. }));
+        (!is_at_rest).then_some(plan)
+    }
+
+    /// The store as the next process finds it.
+    fn restart(&mut self) {
+        let was_dark = self.stage_mut().take_power_loss();
+        self.store = if was_dark { self.store.lose_power() } else { self.store.crash() };
+        self.oracle.on_process_start(was_dark);
+        self.drive = RunMachine::new(planted_bugs::buggy_limits(self.bug, self.scene.limits));
+        let now_ms = self.stage_mut().now_ms;
+        self.oracle.on_process_start_at(now_ms / 1000);
+    }
+
+    fn require_reading(&mut self) {
+        if self.is_healed {
+            self.oracle.report("L1", "everything has healed, and there is no reading".into());
+        }
+    }
+
+    /// S5: whoever is there is not called missing, however badly the lists are read.
+    fn require_presence(&mut self) {
+        let is_called_missing = |verdict: &Verdict| matches!(verdict, Verdict::Refused(refusals) if refusals.iter().any(|refusal| refusal.code().word() == "guest-missing"));
+        let Some(stage) = self.stage.as_ref().filter(|stage| !stage.struck.contains(&FaultKind::Vanished)) else { return };
+        let missed = self.verdicts.iter().find(|(vmid, verdict)| is_called_missing(verdict) && stage.world.guest_truth(*vmid).is_some());
+        if let Some((vmid, _)) = missed {
+            self.oracle.report_false_absence(*vmid);
+        }
+    }
+
+    /// What is declared.
+    fn desired_state(&self) -> Arc<Desired> {
+        match self.bug {
+            Some(PlantedBug::TurnRound) if !self.runs.is_multiple_of(2) => Arc::new(setup::inverted_desired(&self.scene)),
+            Some(PlantedBug::WantNothing) => Arc::new(setup::empty_desired(&self.scene)),
+            _ => Arc::clone(&self.scene.desired),
+        }
+    }
+
+    /// What is open, or held until a reading tells, is found out first.
+    fn recover(&mut self) -> Result<(), ProcessDied> {
+        let mut open = self.unsettled_operations();
+        if self.bug == Some(PlantedBug::ForgetHeld) {
+            open.retain(|history| !waits_for_reading(history));
+        }
+        if open.is_empty() || self.bug == Some(PlantedBug::DropRecovery) {
+            return Ok(());
+        }
+        self.stage_mut().trace_line(format_args!("recovery of {}", open.len()));
+        self.stage_mut().note_reached(if open.iter().any(|history| history.task.is_some()) {
+            "recovery with a task"
+        } else {
+            "recovery without a task"
+        });
+        let is_planted = matches!(self.bug, Some(PlantedBug::ResendOnRecovery | PlantedBug::FailOnRecovery));
+        let Self { stage, store, oracle, scene, bug, drive, .. } = self;
+        let stage = stage.as_mut().unwrap_or_else(|| panic!("the stage is there"));
+        let mut life = SimulatedProcess::new(stage, store.clone(), oracle, scene, *bug, drive);
+        if let Some(history) = open.iter().find(|history| is_planted && history.task.is_none()) {
+            return life.planted_recovery(&history.operation);
+        }
+        life.recover_operations(open)?;
+        self.check_recovery_is_final();
+        Ok(())
+    }
+
+    /// S20: what a recovery left is what it would leave again: nothing is open.
+    fn check_recovery_is_final(&mut self) {
+        // What could not be written stays open, for the next start.
+        let is_left = |history: &&OperationHistory| !waits_for_reading(history) && !self.oracle.is_unwritten(history.id());
+        if let Some(id) = self.unsettled_operations().iter().find(is_left).map(|history| history.id().clone()) {
+            self.oracle.report("S20", format!("{id} is open after the recovery"));
+        }
+    }
+
+    fn unsettled_operations(&self) -> Vec<OperationHistory> {
+        let environment = self.scene.desired.environment();
+        load_unsettled(&self.store, environment).now_or_never().and_then(Result::ok).unwrap_or_default()
+    }
+
+    /// A fresh reading, if there is one.
+    fn take_reading(&mut self) -> Option<Observation> {
+        let stage = self.stage.take().unwrap_or_else(|| panic!("the stage is there"));
+        let taken_at = timestamp::format_timestamp(stage.now_ms / 1000);
+        let way = SimulatedTransport::new(stage);
+        let desired = self.desired_state();
+        let (environment, scope, needs) = (desired.environment().clone(), desired.scope(), ReadSet::for_desired(&desired));
+        let question = ObservationRequest { environment: &environment, cluster: None, token: TOKEN, scope: &scope, needs: &needs };
+        let session = ProxmoxSession::new(way.clone());
+        let taken = observe::take_reading(&session, &question).now_or_never().unwrap_or_else(|| panic!("nothing here waits"));
+        drop(session);
+        self.stage = way.into_stage();
+        let mut observation = match taken {
+            Ok(taken) => taken.observation,
+            Err(unread) => {
+                self.stage_mut().trace_line(format_args!("no reading: {unread}"));
+                self.stage_mut().note_reached("no reading");
+                return None;
+            }
+        };
+        if self.bug == Some(PlantedBug::LockForever) {
+            planted_bugs::keep_locks_forever(&mut self.locked, &mut observation);
+        }
+        if self.bug == Some(PlantedBug::AbsentIsMissing) {
+            planted_bugs::claim_complete_list(&mut observation);
+        }
+        observation.taken_at = Some(taken_at.into());
+        if self.bug == Some(PlantedBug::OldPlan) {
+            observation = self.first_reading.get_or_insert(observation).clone();
+        }
+        Some(observation)
+    }
+
+    /// What is to be done, on a reading.
+    fn make_plan(&mut self, seen: Observation) -> Plan {
+        let desired = self.desired_state();
+        let scoped = seen.into_scoped(&desired.scope());
+        let plan = plan::plan(desired, Arc::new(scoped), Arc::clone(&self.scene.rules));
+        self.oracle.on_plan(plan.observation().taken_at.as_deref().and_then(timestamp::parse_timestamp));
+        plan
+    }
+
+    fn admit_plan(&mut self, plan: Plan) -> Option<Vec<(Operation, CheckContext)>> {
+        let has_steps = plan.guests().any(|(_, verdict)| matches!(verdict, Verdict::Steps(_)));
+        let names = plan.guests().filter_map(|(guest, _)| plan.name_of(guest).map(Into::into)).collect();
+        let is_within = self.is_within_limits();
+        let safe = match safety::judge(plan, planted_bugs::buggy_budget(self.bug, self.scene.budget), Circumstances::default()) {
+            Judged::Safe(safe) => safe,
+            Judged::Refused(_) => {
+                self.stage_mut().trace_line(format_args!("the plan is refused"));
+                self.stage_mut().note_reached(if is_within { "the plan is refused" } else { "the plan is over its limits" });
+                if self.is_healed && is_within {
+                    self.oracle.report("L2", "the whole plan is refused although everything has healed".into());
+                }
+                return None;
+            }
+        };
+        if !has_steps {
+            return None;
+        }
+        let admission = Admission {
+            mode: ApprovalMode::Solo,
+            provenance: Provenance::Live,
+            confirmation: Confirmation::Typed { by: "ann".into(), names },
+            refused: RefusedGuestPolicy::LeaveOut,
+            now_ms: self.stage_mut().now_ms,
+            age_secs_max: Admission::AGE_SECS_MAX,
+        };
+        let approved = match approve::admit(safe, &admission) {
+            Ok(Admitted::Approved(approved)) => approved,
+            // It was read for so long that nobody knows any more how it is.
+            Ok(Admitted::Refused(refusals)) => {
+                if self.is_healed {
+                    self.oracle.report("L2", format!("nothing is admitted although everything has healed: {refusals:?}"));
+                }
+                return None;
+            }
+            Err(error) => panic!("everything was typed: {error:?}"),
+        };
+        self.runs += 1;
+        let runs = self.runs;
+        let run = RunId::new(&format!("run-{runs}")).unwrap_or_else(|| panic!("an id"));
+        approved.into_operations(&run, |number| OperationId::new(&format!("op-{runs}-{number}")))
+    }
+
+    fn run_operations(&mut self, mut operations: Vec<(Operation, CheckContext)>) -> Result<(), ProcessDied> {
+        let Some((first, _)) = operations.first() else { return Ok(()) };
+        let (id, environment, plan, at_ms) = (first.run.clone(), first.environment.clone(), first.plan, self.stage_mut().now_ms);
+        if self.scene.is_one_shot && !self.is_healed {
+            operations.iter_mut().for_each(|(operation, _)| operation.source = one_shot_source(operation));
+        }
+        let boot = Some(self.stage_mut().uptime().boot);
+        let Self { stage, store, oracle, scene, bug, drive, .. } = self;
+        let stage = stage.as_mut().unwrap_or_else(|| panic!("the stage is there"));
+        let mut life = SimulatedProcess::new(stage, store.clone(), oracle, scene, *bug, drive);
+        let run = RunStart { id: id.clone(), environment, plan, by: "ann".into(), at_ms, boot };
+        if !life.write_store(StoreWrite::RunStarted { run, inputs: Box::new(INPUTS.clone()) })? {
+            return Ok(());
+        }
+        life.execute_operations(operations)?;
+        life.write_store(StoreWrite::RunEnded { id, end: OperationEnd::Done, at_ms })?;
+        Ok(())
+    }
+
+    /// Everything works again: it must come to rest as it is wanted, and stay so.
+    async fn run_after_healing(&mut self) {
+        if self.is_broken() {
+            return;
+        }
+        self.is_healed = true;
+        self.oracle.on_healed();
+        // Whoever lets go of something does so in a process of their own.
+        self.restart();
+        let vmids: Vec<u32> = self.scene.wanted.keys().copied().collect();
+        self.stage_mut().heal(vmids.into_iter());
+        self.stage_mut().advance(600_000);
+        self.release_holds();
+        let runs_max = if self.is_any_hopeless() { RUNS_HOPELESS_MAX } else { RUNS_AFTER_HEALING_MAX };
+        for _ in 0..runs_max {
+            self.resolve_held();
+            let sends = self.oracle.sends;
+            if self.run_process().await.is_err() || self.is_broken() {
+                break;
+            }
+            // Nothing was sent and nothing is held: this is how it stays.
+            if self.oracle.sends == sends && self.held_operations().is_empty() {
+                self.oracle.check_settled();
+                self.check_late_tasks();
+                return self.check_rest();
+            }
+            self.stage_mut().advance(60_000);
+        }
+        if !self.is_broken() && !self.is_any_hopeless() {
+            self.oracle.report("L1", format!("still at work after {RUNS_AFTER_HEALING_MAX} runs, although everything has healed"));
+        }
+    }
+
+    /// A restart that gave up what came later is wrong. That a living process did is known, and not forbidden: how often is told.
+    fn check_late_tasks(&mut self) {
+        let Some(stage) = self.stage.as_mut() else { return };
+        for vmid in self.scene.wanted.keys() {
+            let tasks: Vec<String> = stage.world.tasks_for_guest(*vmid).map(|(upid, _)| upid.to_owned()).collect();
+            let late = tasks.iter().any(|upid| self.oracle.record_late_task(upid));
+            stage.seen.extend(late.then_some("a change came after it was given up"));
+        }
+    }
+
+    fn is_any_hopeless(&self) -> bool {
+        self.scene.wanted.values().any(|wanted| wanted.is_hopeless)
+    }
+
+    /// A person lets go of what was held and frozen.
+    fn release_holds(&mut self) {
+        let (environment, at_ms) = (self.scene.desired.environment().clone(), self.stage_mut().now_ms);
+        let by: Box<str> = "ann".into();
+        for vmid in self.scene.desired.scope().ids() {
+            let release = StoreWrite::Release { environment: environment.clone(), vmid: *vmid, by: by.clone(), at_ms };
+            let _ = self.store.commit_now(release.into());
+        }
+        let _ = self.store.commit_now(StoreWrite::Thaw { environment, by, at_ms }.into());
+    }
+
+    fn held_operations(&self) -> Vec<OperationHistory> {
+        let filter = OperationFilter { status: Some(OperationStatus::Held), ..OperationFilter::default() };
+        self.store.operations(filter, 1000).now_or_never().and_then(Result::ok).unwrap_or_default()
+    }
+
+    /// A person looks at what is held for a person, or still held after everything healed, and says what became of it.
+    fn resolve_held(&mut self) {
+        for history in self.held_operations() {
+            let at_ms = self.stage_mut().now_ms;
+            let (id, resolution) = (history.id().clone(), Resolution::Failed);
+            let record = JournalRecord::Resolved { id, resolution, by: "ann".into(), reason: "looked".into(), at_ms };
+            // What a reading may release is first read once.
+            let was_read = self.stage_mut().seen.contains("read after healing");
+            if waits_for_reading(&history) && !was_read {
+                continue;
+            }
+            if waits_for_reading(&history) && self.has_come_about(&history.operation) {
+                let id = history.id();
+                self.oracle.report("L3", format!("{id} came about, everything has healed and was read, and it is still held"));
+            }
+            self.stage_mut().trace_line(format_args!("a person resolves {}", history.id()));
+            if self.store.commit_now(record.clone().into()).is_ok() {
+                self.oracle.on_durable(&record);
+            }
+        }
+        self.stage_mut().note_reached("read after healing");
+    }
+
+    /// Whether a power change is as it promised, in truth and on the very guest.
+    fn has_come_about(&mut self, operation: &Operation) -> bool {
+        // Whatever the guest is: a task that hangs for ever keeps it, since it may still do something.
+        if self.stage_mut().tasks_at_work(operation.guest.vmid.get()) > 0 {
+            return false;
+        }
+        let Some(truth) = self.stage_mut().world.guest_truth(operation.guest.vmid.get()) else { return false };
+        let is_same = operation.guest.identity.as_ref().is_none_or(|identity| truth::has_identity(&truth, identity));
+        // That it runs says nothing about whether it was rebooted.
+        let leads_to = operation.step.change.resulting_state().filter(|_| !matches!(operation.step.change, Change::Reboot { .. }));
+        is_same && leads_to.is_some_and(|state| truth::runs_as(&truth, state))
+    }
+
+    /// L1 and L2: what is left to do is nothing, for each guest that nothing stands against, and nothing stands against it but what
+    /// somebody put there.
+    fn check_rest(&mut self) {
+        let is_within_limits = self.is_within_limits();
+        let verdicts = std::mem::take(&mut self.verdicts);
+        let is_refused = |verdict: &Verdict| matches!(verdict, Verdict::Refused(_));
+        let refused = verdicts.iter().filter(|(_, verdict)| is_refused(verdict)).map(|(vmid, _)| *vmid).collect();
+        let world = self.stage.as_ref().map(|stage| &stage.world);
+        let real = self.scene.wanted.keys().filter_map(|vmid| Some((*vmid, world?.guest_truth(*vmid)?))).collect();
+        let grounds = RefusalGrounds { wanted: &self.scene.wanted, real: &real, refused: &refused, is_within_limits };
+        let found = verdicts.iter().find_map(|(vmid, verdict)| self.find_violation(*vmid, verdict, &grounds));
+        if verdicts.iter().any(|(_, verdict)| matches!(verdict, Verdict::Converged { .. })) {
+            self.stage_mut().note_reached("a guest converged after healing");
+        }
+        if !refused.is_empty() {
+            self.stage_mut().note_reached("a guest is refused after healing");
+        }
+        if let Some((rule, text)) = found {
+            self.oracle.report(rule, text);
+        }
+    }
+
+    /// Whether a run may do all that the last plan has.
+    fn is_within_limits(&self) -> bool {
+        let steps = || self.verdicts.iter().filter_map(|(_, verdict)| if let Verdict::Steps(steps) = verdict { Some(steps) } else { None });
+        let takes_down = |step: &Step| matches!(step.change, Change::Shutdown { .. } | Change::Stop | Change::Reboot { .. });
+        self.oracle.is_within_budget(steps().count(), steps().filter(|steps| steps.iter().any(takes_down)).count())
+    }
+
+    /// What is wrong with the last verdict on a guest.
+    fn find_violation(&self, vmid: u32, verdict: &Verdict, grounds: &RefusalGrounds<'_>) -> Option<(&'static str, String)> {
+        let (wanted, real) = (&self.scene.wanted[&vmid], grounds.real.get(&vmid));
+        match verdict {
+            Verdict::Converged { .. } if real.is_some_and(|real| truth::is_as_wanted(real, wanted)) => None,
+            Verdict::Converged { .. } => Some(("L1", format!("{vmid} is called converged and is {real:?}"))),
+            Verdict::Refused(refusals) => {
+                let code = refusals.iter().map(|refusal| refusal.code().word()).find(|code| !grounds.justifies(vmid, code))?;
+                Some(("L2", format!("{vmid} is refused with `{code}`, and nothing gives cause for that any more: {real:?}")))
+            }
+            Verdict::Steps(_) if wanted.is_hopeless || self.waits_for_hopeless(vmid) => None,
+            Verdict::Steps(_) if !grounds.is_within_limits => None,
+            Verdict::Steps(steps) => {
+                let words: Vec<&str> = steps.iter().map(|step| step.change.word()).collect();
+                Some(("L1", format!("{vmid} still has steps although everything has healed: {words:?}")))
+            }
+        }
+    }
+
+    /// Whoever comes after a guest that cannot get there does not get there either.
+    fn waits_for_hopeless(&self, vmid: u32) -> bool {
+        let is_hopeless = |vmid: &u32| self.scene.wanted.get(vmid).is_some_and(|wanted| wanted.is_hopeless);
+        let before = self.scene.wanted[&vmid].after.iter().any(is_hopeless);
+        // A run that stops at the first failure never gets past it.
+        let is_stuck = self.scene.on_failure == OnFailure::Stop && self.scene.wanted.keys().any(is_hopeless);
+        let behind = self.scene.wanted.iter().any(|(other, wanted)| wanted.after.contains(&vmid) && is_hopeless(other));
+        before || behind || is_stuck
+    }
+}
+
+/// The same step of the same guest is the same request.
+fn one_shot_source(operation: &Operation) -> OperationSource {
+    let text = format!("{}-{}", operation.guest.vmid, operation.step.change.word());
+    let key = IdempotencyKey::new(&text).unwrap_or_else(|| panic!("a key"));
+    OperationSource::OneShot { key, request: Digest::of_bytes(text.as_bytes()) }
+}

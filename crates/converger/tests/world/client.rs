@@ -1,0 +1,115 @@
+//! The real spine over a way into the lab: observe, plan, and send what is planned.
+//!
+//! What never enters: expectations, and anything that the program itself would not do.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use converger_adapters::proxmox::actuator::{CallerIdentity, ProxmoxActuator};
+use converger_adapters::proxmox::client::{ProxmoxSession, TokenId};
+use converger_adapters::proxmox::codec::{GuestPath, ProxmoxCommand, ProxmoxEvent, ProxmoxFailure, ProxmoxRead, ProxmoxWrite};
+use converger_adapters::proxmox::observe::{self, ObservationRequest, ProxmoxReading, ReadSet, ReadingError};
+use converger_core::apply::promise::{Promise, PromiseCheck, PromiseReading};
+use converger_core::desired::{self, Desired, Scope};
+use converger_core::document::Notation;
+use converger_core::guest::{EnvironmentName, GuestKind, NodeName, Vmid};
+use converger_core::plan::{self, Plan, Verdict};
+use converger_core::policy::Rules;
+use tokio::runtime::{Builder, Runtime};
+
+use crate::lab_transport::{LabBystander, LabTransport};
+
+thread_local! {
+    static RUNTIME: Runtime = Builder::new_current_thread().build().unwrap_or_else(|error| panic!("{error}"));
+}
+
+/// Carries a future to its end; nothing here waits for anything but the lab.
+pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
+    RUNTIME.with(|runtime| runtime.block_on(future))
+}
+
+pub(crate) fn environment_name() -> EnvironmentName {
+    EnvironmentName::new("lab").unwrap_or_else(|| panic!("a name"))
+}
+
+pub(crate) fn vmid(number: u32) -> Vmid {
+    Vmid::new(u64::from(number)).unwrap_or_else(|| panic!("{number} is no id"))
+}
+
+pub(crate) fn node_name(name: &str) -> NodeName {
+    NodeName::new(name).unwrap_or_else(|| panic!("{name} is no node"))
+}
+
+pub(crate) fn guest_path(on: &str, kind: GuestKind, number: u32) -> GuestPath {
+    GuestPath { node: node_name(on), kind, vmid: vmid(number) }
+}
+
+/// The declared state in this JSON.
+pub(crate) fn parse_desired(text: &str) -> Desired {
+    desired::parse(text.as_bytes(), Notation::Json).unwrap_or_else(|faults| panic!("{text}: {faults:?}"))
+}
+
+/// One reading.
+pub(crate) fn take_reading<B: LabBystander>(
+    way: &LabTransport<B>,
+    scope: &Scope,
+    needs: &ReadSet,
+    cluster: Option<&str>,
+) -> Result<ProxmoxReading, ReadingError> {
+    let environment = environment_name();
+    let question = ObservationRequest { environment: &environment, cluster, token: crate::random_labs::TOKEN, scope, needs };
+    block_on(observe::take_reading(&ProxmoxSession::new(way.clone()), &question))
+}
+
+/// What is planned towards a declared state, on a fresh reading.
+pub(crate) fn make_plan<B: LabBystander>(way: &LabTransport<B>, desired: &Desired) -> Plan {
+    let taken = take_reading(way, &desired.scope(), &ReadSet::for_desired(desired), None).unwrap_or_else(|unread| panic!("{unread}"));
+    let scoped = taken.observation.into_scoped(&desired.scope());
+    plan::plan(Arc::new(desired.clone()), Arc::new(scoped), Arc::new(Rules::default()))
+}
+
+/// What is decided about the only guest that is declared.
+pub(crate) fn plan_verdict<B: LabBystander>(way: &LabTransport<B>, desired: &Desired) -> Verdict {
+    make_plan(way, desired).verdicts()[0].clone()
+}
+
+/// One command and its answer.
+pub(crate) fn call_command<B: LabBystander>(way: &LabTransport<B>, command: ProxmoxCommand) -> Result<ProxmoxEvent, ProxmoxFailure> {
+    block_on(ProxmoxSession::new(way.clone()).call(&command))
+}
+
+pub(crate) fn call_read<B: LabBystander>(way: &LabTransport<B>, read: ProxmoxRead) -> Result<ProxmoxEvent, ProxmoxFailure> {
+    call_command(way, ProxmoxCommand::Read(read))
+}
+
+/// A hand of the client's own token at a lab.
+pub(crate) fn new_actuator<B: LabBystander>(way: &LabTransport<B>) -> ProxmoxActuator<LabTransport<B>> {
+    let token = TokenId::new(crate::random_labs::TOKEN).unwrap_or_else(|| panic!("an id"));
+    ProxmoxActuator::new(ProxmoxSession::new(way.clone()), CallerIdentity { token, cluster: None })
+}
+
+/// A change on its way: what it promises by what was read before it was sent.
+pub(crate) struct SentPromise {
+    promise: Promise,
+    made_ms: u64,
+    pub(crate) before: PromiseReading,
+}
+
+impl SentPromise {
+    pub(crate) fn before_send<B: LabBystander>(way: &LabTransport<B>, write: &ProxmoxWrite) -> Self {
+        let before = block_on(new_actuator(way).read_promise(write));
+        Self { promise: write.promise(&before), made_ms: way.lock_lab().now_ms, before }
+    }
+
+    /// Whether it is kept by what is read now.
+    pub(crate) fn check_kept<B: LabBystander>(&self, way: &LabTransport<B>, write: &ProxmoxWrite) -> PromiseCheck {
+        let after = block_on(new_actuator(way).read_promise(write));
+        let passed_ms = way.lock_lab().now_ms.saturating_sub(self.made_ms);
+        self.promise.check(&after, passed_ms / 1_000)
+    }
+
+    /// Whether it was kept before anything was sent.
+    pub(crate) fn check_kept_before(&self) -> PromiseCheck {
+        self.promise.check(&self.before, 0)
+    }
+}

@@ -1,0 +1,140 @@
+//! A way into the lab: the client's requests are carried to a world in the same process, on a clock that only moves when an answer
+//! takes its time. No sockets, no threads, no real time; one seed is one story.
+//!
+//! Whoever stands by sees every state that the world passes through and may interfere between and during requests. What never
+//! enters: what the client makes of an answer, and what is expected of it.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use converger_adapters::proxmox::client::ProxmoxTransport;
+use converger_adapters::proxmox::codec::{HttpRequest, HttpResponse, ProxmoxFailure};
+use converger_lab::{Flavour, LabRequest, LabResponse, World, WorldEvent, WorldSpec};
+
+use crate::wire;
+
+/// Who else is there while the client talks to the lab.
+pub(crate) trait LabBystander: Send {
+    /// A request is about to arrive, or its answer is about to leave: the moment to interfere. Whether something was done.
+    fn interfere(&mut self, _world: &mut World, _now_ms: u64) -> bool {
+        false
+    }
+
+    /// The world may have changed.
+    fn observe_state(&mut self, _world: &World, _entry: &str) {}
+}
+
+/// Nobody.
+impl LabBystander for () {}
+
+/// A lab under way, and who stands by.
+pub(crate) struct InProcessLab<B> {
+    pub(crate) world: World,
+    pub(crate) now_ms: u64,
+    pub(crate) bystander: B,
+    /// The node that requests come to.
+    pub(crate) entry: String,
+    /// `user@realm!name=secret`.
+    token: String,
+    /// The methods of which a request and its answer were checked.
+    pub(crate) checked: CheckedMethods,
+}
+
+/// Methods of the API: release, verb and template of the path.
+pub(crate) type CheckedMethods = BTreeSet<(Flavour, &'static str, &'static str)>;
+
+impl<B: LabBystander> InProcessLab<B> {
+    /// Let time pass, with an eye on everything that happens meanwhile.
+    pub(crate) fn advance_to(&mut self, now_ms: u64) {
+        while let Some(at_ms) = self.world.next_event_ms().filter(|at_ms| *at_ms <= now_ms) {
+            self.world.advance_to(at_ms);
+            self.notify_bystander();
+        }
+        self.world.advance_to(now_ms);
+        self.now_ms = self.now_ms.max(now_ms);
+    }
+
+    pub(crate) fn advance(&mut self, ms: u64) {
+        self.advance_to(self.now_ms + ms);
+    }
+
+    /// Let something happen now.
+    pub(crate) fn inject_event(&mut self, act: WorldEvent) {
+        self.world.apply_event(self.now_ms, act);
+        self.notify_bystander();
+    }
+
+    /// Have the world seen as it is now.
+    pub(crate) fn notify_bystander(&mut self) {
+        self.bystander.observe_state(&self.world, &self.entry);
+    }
+
+    /// One request and its answer, at the time at which it is whole, or at which the client gives up.
+    fn carry_request(&mut self, request: &LabRequest, deadline_ms: u64) -> LabResponse {
+        self.let_bystander_interfere();
+        let answer = self.world.answer_at(self.now_ms, &self.entry, request);
+        if request.method != "GET" {
+            self.notify_bystander();
+        }
+        self.verify(request, &answer);
+        self.let_bystander_interfere();
+        self.advance(answer.delay_ms.min(deadline_ms));
+        answer
+    }
+
+    fn verify(&mut self, request: &LabRequest, answer: &LabResponse) {
+        let flavour = self.world.flavour();
+        let template = wire::verify_exchange(flavour, request, answer);
+        let verb = ["GET", "POST", "PUT", "DELETE"].into_iter().find(|verb| *verb == request.method);
+        self.checked.extend(template.zip(verb).map(|(template, verb)| (flavour, verb, template)));
+    }
+
+    fn let_bystander_interfere(&mut self) {
+        if self.bystander.interfere(&mut self.world, self.now_ms) {
+            self.notify_bystander();
+        }
+    }
+}
+
+/// The client's way to one node of a lab.
+pub(crate) struct LabTransport<B> {
+    lab: Arc<Mutex<InProcessLab<B>>>,
+    place: String,
+    deadline_ms: u64,
+}
+
+impl<B> Clone for LabTransport<B> {
+    fn clone(&self) -> Self {
+        Self { lab: Arc::clone(&self.lab), place: self.place.clone(), deadline_ms: self.deadline_ms }
+    }
+}
+
+impl<B: LabBystander> LabTransport<B> {
+    /// A way to `entry` for the first token of a setting, at the first moment of its world.
+    pub(crate) fn new(setting: &WorldSpec, entry: &str, bystander: B) -> Self {
+        let world = World::new(setting).unwrap_or_else(|error| panic!("{error}"));
+        let token = setting.tokens.iter().next().map(|(id, token)| format!("{id}={}", token.secret)).unwrap_or_default();
+        let deadline_ms = wire::deadline_ms();
+        let lab =
+            InProcessLab { world, now_ms: setting.start_ms, bystander, entry: entry.to_owned(), token, checked: CheckedMethods::new() };
+        Self { lab: Arc::new(Mutex::new(lab)), place: format!("{entry}:8006"), deadline_ms }
+    }
+
+    /// The lab, between two requests.
+    pub(crate) fn lock_lab(&self) -> MutexGuard<'_, InProcessLab<B>> {
+        self.lab.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<B: LabBystander> ProxmoxTransport for LabTransport<B> {
+    async fn exchange(&self, sent: &HttpRequest) -> Result<HttpResponse, ProxmoxFailure> {
+        let mut lab = self.lock_lab();
+        let request = wire::build_request(wire::request_template(&lab.token), sent);
+        let answer = lab.carry_request(&request, self.deadline_ms);
+        wire::receive_response(&self.place, sent, answer, self.deadline_ms)
+    }
+
+    fn endpoint_name(&self) -> &str {
+        &self.place
+    }
+}

@@ -1,0 +1,194 @@
+//! One process from its start to its end: what it says, when it is ready, and a person's answers where it asks at a terminal.
+//!
+//! What never enters here: which program, and what its words mean for the journal.
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::shell::{self, TaskError};
+
+/// What a process did.
+#[derive(Debug)]
+pub(crate) struct ProcessRun {
+    /// How it ended; none, where a signal ended it.
+    pub(crate) code: Option<i32>,
+    /// Everything that it said, without what acts on a terminal.
+    pub(crate) output: String,
+    /// How long it took to say the word that was waited for, without the time in which it waited for a processor.
+    pub(crate) ready: Option<Duration>,
+    /// It took too long and was killed.
+    pub(crate) is_killed: bool,
+}
+
+/// Runs a program whose two outputs are one, answers what it asks, and kills it with all its children when its time is over. With `aside`
+/// its standard error goes there, so that calls on it can be told apart.
+///
+/// The time until `word` is said is taken; the process of `friend` works for it meanwhile.
+pub(crate) fn run_process(
+    mut command: Command,
+    aside: Option<&Path>,
+    word: &str,
+    friend: u32,
+    patience: Duration,
+) -> Result<ProcessRun, TaskError> {
+    let line = shell::command_line(&command);
+    let failed = |error: std::io::Error| TaskError::new(format!("`{line}`: {error}"));
+    let (mut reader, writer) = std::io::pipe().map_err(failed)?;
+    command.stdin(Stdio::piped()).stdout(writer.try_clone().map_err(failed)?);
+    match aside {
+        None => command.stderr(writer),
+        Some(file) => {
+            drop(writer);
+            command.stderr(fs::File::create(file).map_err(failed)?)
+        }
+    };
+    let (started, friend_waited) = (Instant::now(), run_queue_time(friend));
+    let mut child = command.spawn().map_err(failed)?;
+    // The command holds the other end of the pipe.
+    drop(command);
+    let (sender, chunks) = mpsc::channel();
+    let listener = thread::spawn(move || {
+        let mut chunk = [0; 4096];
+        while let Ok(length @ 1..) = reader.read(&mut chunk) {
+            if sender.send(chunk[..length].to_vec()).is_err() {
+                break;
+            }
+        }
+    });
+    let mut talk = TerminalDialog { input: child.stdin.take(), output: Vec::new(), answered: 0 };
+    let mut ready = None;
+    let taken = |child: &Child| {
+        let family = descendants(child.id()).into_iter().map(run_queue_time).sum::<Duration>();
+        started.elapsed().saturating_sub(family).saturating_sub(run_queue_time(friend).saturating_sub(friend_waited))
+    };
+    let is_killed = loop {
+        match chunks.recv_timeout(patience.saturating_sub(started.elapsed())) {
+            Ok(chunk) => {
+                talk.take_output(&chunk);
+                if ready.is_none() && strip_escapes(&talk.output).contains(word) {
+                    ready = Some(taken(&child));
+                }
+            }
+            Err(RecvTimeoutError::Disconnected) => break false,
+            Err(RecvTimeoutError::Timeout) => {
+                kill_with_descendants(&child);
+                break true;
+            }
+        }
+    };
+    drop(talk.input.take());
+    let code = child.wait().map_err(failed)?.code();
+    let _ = listener.join();
+    chunks.try_iter().for_each(|chunk| talk.take_output(&chunk));
+    talk.output.extend(aside.map(fs::read).transpose().map_err(failed)?.unwrap_or_default());
+    Ok(ProcessRun { code, output: strip_escapes(&talk.output), ready, is_killed })
+}
+
+struct TerminalDialog {
+    input: Option<ChildStdin>,
+    output: Vec<u8>,
+    /// How much of what was heard is answered.
+    answered: usize,
+}
+
+impl TerminalDialog {
+    fn take_output(&mut self, chunk: &[u8]) {
+        self.output.extend_from_slice(chunk);
+        let open = strip_escapes(&self.output[self.answered..]);
+        if let (Some(answer), Some(input)) = (answer_prompt(&open), &mut self.input) {
+            // Whoever asked may be dead by now.
+            let _ = input.write_all(format!("{answer}\n").as_bytes()).and_then(|()| input.flush());
+            self.answered = self.output.len();
+        }
+    }
+}
+
+/// What a person answers to the last words on the screen, if they are a question.
+fn answer_prompt(said: &str) -> Option<&str> {
+    let question = said.rsplit(['\n', '\r']).next()?;
+    if question.ends_with("[yes/no] ") {
+        return Some("yes");
+    }
+    question.strip_suffix(" goes down by this. Type its name: ")
+}
+
+/// Text without what moves a cursor or gives a colour.
+pub(crate) fn strip_escapes(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    let mut plain = String::with_capacity(text.len());
+    let mut letters = text.chars();
+    while let Some(letter) = letters.next() {
+        if letter != '\u{1b}' {
+            plain.push(letter);
+            continue;
+        }
+        if letters.next() == Some('[') {
+            let _ = letters.find(|letter| letter.is_ascii_alphabetic());
+        }
+    }
+    plain
+}
+
+/// How long a process has waited for a processor, as Linux counts it: what neighbours cost it.
+fn run_queue_time(process: u32) -> Duration {
+    let text = fs::read_to_string(format!("/proc/{process}/schedstat")).unwrap_or_default();
+    Duration::from_nanos(text.split(' ').nth(1).and_then(|waited| waited.parse().ok()).unwrap_or(0))
+}
+
+/// A process and all that came of it.
+fn descendants(process: u32) -> Vec<u32> {
+    let mut all = vec![process];
+    let mut at = 0;
+    while let Some(parent) = all.get(at) {
+        let children = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap_or_default();
+        all.extend(children.split_whitespace().filter_map(|child| child.parse::<u32>().ok()));
+        at += 1;
+    }
+    all
+}
+
+/// With all that came of it: strace and script let go of their children when they are killed.
+fn kill_with_descendants(child: &Child) {
+    // From the first to the last: nobody is left to do anything about the death of a child.
+    let doomed: Vec<String> = descendants(child.id()).iter().map(u32::to_string).collect();
+    let arguments: Vec<&str> = std::iter::once("-KILL").chain(doomed.iter().map(String::as_str)).collect();
+    let _ = shell::succeeds(&mut shell::new_command("kill", &arguments));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prompts_are_answered() {
+        assert_eq!(answer_prompt("a plan\r\nCarry this out? [yes/no] "), Some("yes"));
+        assert_eq!(answer_prompt("yes\r\nold-1 goes down by this. Type its name: "), Some("old-1"));
+        assert_eq!(answer_prompt("old-1 goes down by this. Type its name: \n"), None);
+        assert_eq!(answer_prompt("101 qemu web-1 start: done"), None);
+    }
+
+    #[test]
+    fn terminal_escapes_are_stripped() {
+        assert_eq!(strip_escapes(b"\x1b[36mx\x1b[0m y\x1b[2K\x1b[1Az"), "x yz");
+    }
+
+    #[test]
+    fn prompts_are_answered_and_overdue_processes_killed() {
+        let script = "printf 'web goes down by this. Type its name: '; read name; echo \"it is $name\"; exit 7";
+        let played = run_process(shell::new_command("sh", &["-c", script]), None, "it is", 0, Duration::from_secs(60)).unwrap();
+        assert_eq!((played.code, played.is_killed), (Some(7), false));
+        assert!(played.output.ends_with("it is web\n") && played.ready.is_some(), "{played:?}");
+        let aside = std::env::temp_dir().join(format!("player-{}", std::process::id()));
+        let both = shell::new_command("sh", &["-c", "echo one; echo two >&2"]);
+        let played = run_process(both, Some(&aside), "one", 0, Duration::from_secs(60)).unwrap();
+        assert_eq!((played.output.as_str(), fs::read_to_string(&aside).unwrap().as_str()), ("one\ntwo\n", "two\n"));
+        fs::remove_file(aside).unwrap();
+        let played = run_process(shell::new_command("sh", &["-c", "cat"]), None, "never", 0, Duration::ZERO).unwrap();
+        assert_eq!((played.code, played.is_killed, played.ready), (None, true, None));
+    }
+}

@@ -1,0 +1,501 @@
+//! One crash, told to its end: a lab, a victim, its death, what a person does then, and what all witnesses say.
+//!
+//! What never enters here: what is right and wrong about it (`evidence`), and which crashes there are (`points`).
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::evidence::{CrashEvidence, CrashStep, RecoveryCrash, StepEnd};
+use super::points::{CallSite, CrashActor, CrashPoint, CrashRun, PROGRESS_FILE, ReachablePoints, StateBefore};
+use super::process_run::{self, ProcessRun};
+use super::trace::{self, TraceMode};
+use crate::lab::{LabChild, LabTime};
+use crate::shell::{self, TaskError};
+
+const WORLD_FILE: &str = "xtask/crash/world.yaml";
+/// Lists are ten seconds old at most; with this they are half a second old.
+const LAB_SPEED: &str = "20";
+/// What an apply says first once everything that was under way is found out.
+const READY_TEXT: &str = "guests in scope";
+/// What is kept in a state directory.
+const STORE_FILE: &str = "converger.db";
+/// Who waits for longer than this kills what they wait for: an answer that was lost is looked for during a minute.
+const VICTIM_TIMEOUT: Duration = Duration::from_secs(4);
+/// For what must end by itself.
+const RUN_TIMEOUT: Duration = Duration::from_secs(60);
+/// So often is applied after a crash until nothing is to be done.
+const APPLY_ROUNDS_MAX: usize = 4;
+
+/// Where one crash after another is played.
+pub(crate) struct CrashSandbox {
+    converger: PathBuf,
+    directory: PathBuf,
+    /// Of the plan that every victim carries out.
+    digest: String,
+}
+
+/// What came of a point.
+pub(crate) enum PointOutcome {
+    /// The victim never came to that call.
+    NotReached,
+    /// It did.
+    Hit(Box<CrashEvidence>),
+}
+
+impl CrashSandbox {
+    /// A room of its own. Its store is made once and copied for each crash.
+    pub(crate) fn new(converger: &Path, room: &Path) -> Result<Self, TaskError> {
+        recreate_directory(room)?;
+        let room = room.canonicalize().map_err(|error| file_error(room, &error))?;
+        let converger = converger.canonicalize().map_err(|error| file_error(converger, &error))?;
+        let mut stage = Self { converger, directory: room, digest: String::new() };
+        for name in ["script.yaml", "person.yaml"] {
+            let from = Path::new("xtask/crash").join(name);
+            fs::copy(&from, stage.directory.join(name)).map_err(|error| file_error(&from, &error))?;
+        }
+        let lab = stage.start_lab()?;
+        stage.make_store("made")?;
+        stage.digest = stage.current_plan_digest()?;
+        drop(lab);
+        Ok(stage)
+    }
+
+    /// A store without operations, by people who freeze and thaw. Only reading would make none.
+    fn make_store(&self, state: &str) -> Result<(), TaskError> {
+        for said in [&["freeze", "lab", "--reason", "a store is made"][..], &["thaw", "lab"]] {
+            let done =
+                self.in_sandbox(self.converger_command(said), state).output().map_err(|error| file_error(&self.converger, &error))?;
+            if !done.status.success() {
+                return Err(TaskError::new(format!("`{}` failed: {}", said.join(" "), String::from_utf8_lossy(&done.stderr))));
+            }
+        }
+        let made = self.directory.join(state).join(STORE_FILE);
+        if made.exists() { Ok(()) } else { Err(TaskError::new(format!("`{}` was not made", made.display()))) }
+    }
+
+    /// The points of a run in which nothing happens.
+    pub(crate) fn count_points(&self, run: CrashRun) -> Result<ReachablePoints, TaskError> {
+        let lab = self.prepare_lab(run.memory)?;
+        let victim = self.run_victim(run.who, TraceMode::Count, &lab, RUN_TIMEOUT)?;
+        drop(lab);
+        if victim.code != Some(0) {
+            return Err(TaskError::new(format!("an apply to which nothing happened failed:\n{}", victim.output)));
+        }
+        Ok(run.reachable_points(&trace::read_calls(&self.strace_log())?, &self.directory))
+    }
+
+    /// All that can befall whoever comes back after a crash, by one who is left in peace; nothing, where the victim never came to it or
+    /// left nothing to be found out.
+    pub(crate) fn count_recovery_points(&self, point: CrashPoint) -> Result<Vec<CrashPoint>, TaskError> {
+        let CrashPoint { site: CallSite { who, memory, .. }, fault, .. } = point;
+        let lab = self.prepare_lab(memory)?;
+        self.run_victim(who, TraceMode::Fail(point), &lab, VICTIM_TIMEOUT)?;
+        if !trace::was_fault_injected(&self.strace_log(), fault)?
+            || !self.read_journal_copy("state")?.is_ok_and(|journal| journal.iter().any(is_unresolved))
+        {
+            return Ok(Vec::new());
+        }
+        self.run_apply_again(who, 0, Some(TraceMode::Count), &lab)?;
+        Ok(point.with_recovery_faults(&trace::read_calls(&self.strace_log())?, &self.directory))
+    }
+
+    /// One crash and what comes after it.
+    pub(crate) fn play_point(&self, point: CrashPoint) -> Result<PointOutcome, TaskError> {
+        let CrashPoint { site: CallSite { who, memory, .. }, fault, .. } = point;
+        let lab = self.prepare_lab(memory)?;
+        let victim = self.run_victim(who, TraceMode::Fail(point), &lab, VICTIM_TIMEOUT)?;
+        if !trace::was_fault_injected(&self.strace_log(), fault)? {
+            return Ok(PointOutcome::NotReached);
+        }
+        let was_unsynced = point.fails_to_sync() && trace::continued_after_failure(&self.strace_log())?;
+        let first = self.read_recovery_crash(&victim, was_unsynced, &lab)?;
+        let second = match point.recovery_point() {
+            None => None,
+            Some(second) => {
+                let victim = self.run_apply_again(who, 0, Some(TraceMode::Fail(second)), &lab)?;
+                if !trace::was_fault_injected(&self.strace_log(), second.fault)? {
+                    return Ok(PointOutcome::NotReached);
+                }
+                let was_unsynced = second.fails_to_sync() && trace::continued_after_failure(&self.strace_log())?;
+                Some(self.read_recovery_crash(&victim, was_unsynced, &lab)?)
+            }
+        };
+        let mut ready = None;
+        let mut last = (Vec::new(), None);
+        let mut said = Vec::new();
+        for round in 0..APPLY_ROUNDS_MAX {
+            let before = requested_steps(&lab)?.len();
+            let played = self.run_apply_again(who, round, None, &lab)?;
+            if round == 0 {
+                ready = played.ready;
+            }
+            said.push(played.output);
+            last = (requested_steps(&lab)?.split_off(before), played.code);
+            if last == (Vec::new(), Some(0)) {
+                break;
+            }
+            self.resolve_held(&lab)?;
+        }
+        Ok(PointOutcome::Hit(Box::new(CrashEvidence {
+            planned: planned_steps(who),
+            reported: first.reported,
+            has_ended_well: victim.code == Some(0),
+            continued_after_failed_sync: was_unsynced,
+            was_killed: victim.is_killed,
+            journal_then: first.journal,
+            verified_then: first.verified,
+            sent_then: first.sent,
+            second,
+            ready,
+            sent: requested_steps(&lab)?,
+            sent_last: last.0,
+            last_code: last.1,
+            journal_last: self.read_journal_copy("state")?,
+            verified_last: self.verify_ledger()?,
+            output: said,
+        })))
+    }
+
+    /// What somebody who died left behind.
+    fn read_recovery_crash(&self, victim: &ProcessRun, was_unsynced: bool, lab: &LabChild) -> Result<RecoveryCrash, TaskError> {
+        let (journal, verified) = (self.read_journal_copy("state")?, self.verify_ledger()?);
+        // Asked a little later than the journal was copied: what was still on its way to the lab has arrived.
+        Ok(RecoveryCrash {
+            reported: parse_reported_ends(&victim.output),
+            journal,
+            verified,
+            sent: requested_steps(lab)?,
+            continued_after_failed_sync: was_unsynced,
+        })
+    }
+
+    /// Whether the record is whole as it is now, by a copy; words, where it is not.
+    fn verify_ledger(&self) -> Result<Result<(), String>, TaskError> {
+        self.remove_state("then")?;
+        self.copy_state("state", "then")?;
+        let verify = self.converger_command(&["verify", "--db", "then"]);
+        let said = self.in_sandbox(verify, "then").output().map_err(|error| file_error(&self.converger, &error))?;
+        let words = String::from_utf8_lossy(&said.stderr).trim().to_owned();
+        // Whoever died before anything was decided left no ledger.
+        let is_none = said.status.code() == Some(2) && words.contains("there is no ledger in ");
+        Ok(if said.status.success() || is_none { Ok(()) } else { Err(words) })
+    }
+
+    /// The journal in a directory as it is now, by a copy: whoever reads it changes nothing.
+    fn read_journal_copy(&self, state: &str) -> Result<Result<Vec<StepEnd>, String>, TaskError> {
+        self.remove_state("then")?;
+        self.copy_state(state, "then")?;
+        self.read_journal("then")
+    }
+
+    fn remove_state(&self, state: &str) -> Result<(), TaskError> {
+        let old = self.directory.join(state);
+        if old.exists() { fs::remove_dir_all(&old).map_err(|error| file_error(&old, &error)) } else { Ok(()) }
+    }
+
+    /// What it leaves names a state directory; here each command names its own (`in_sandbox`).
+    fn start_lab(&self) -> Result<LabChild, TaskError> {
+        let lab = LabChild::start(shell::new_command(&self.converger, &[]), &[WORLD_FILE], &self.directory, LabTime::Real(LAB_SPEED))?;
+        let config = self.directory.join("converger.toml");
+        let text = fs::read_to_string(&config).map_err(|error| file_error(&config, &error))?;
+        fs::write(&config, remove_store_section(&text)).map_err(|error| file_error(&config, &error))?;
+        Ok(lab)
+    }
+
+    fn prepare_lab(&self, memory: StateBefore) -> Result<LabChild, TaskError> {
+        self.remove_state("state")?;
+        if memory == StateBefore::Kept {
+            self.copy_state("made", "state")?;
+        }
+        self.start_lab()
+    }
+
+    fn strace_log(&self) -> PathBuf {
+        self.directory.join("strace")
+    }
+
+    fn converger_command(&self, arguments: &[&str]) -> Command {
+        shell::new_command(&self.converger, arguments)
+    }
+
+    /// In the room, with the state there.
+    fn in_sandbox(&self, mut command: Command, state: &str) -> Command {
+        command.current_dir(&self.directory).env("STATE_DIRECTORY", self.directory.join(state)).env("TERM", "xterm");
+        command
+    }
+
+    fn run_victim(&self, who: CrashActor, wish: TraceMode, lab: &LabChild, patience: Duration) -> Result<ProcessRun, TaskError> {
+        let apply = match who {
+            CrashActor::Script => self.converger_command(&["apply", "script.yaml", "--confirm", &self.digest]),
+            CrashActor::Person => self.converger_command(&["apply", "person.yaml"]),
+        };
+        let apply = trace::strace_command(wish, &self.directory, &self.strace_log(), &apply);
+        self.run_apply(who, apply, lab, patience)
+    }
+
+    /// What a person does after a crash: the same again. A script reads the plan first and confirms what it read; every second time
+    /// it expects that there is nothing to confirm. Whoever comes back may be traced too.
+    fn run_apply_again(&self, who: CrashActor, round: usize, wish: Option<TraceMode>, lab: &LabChild) -> Result<ProcessRun, TaskError> {
+        let apply = match who {
+            CrashActor::Person => self.converger_command(&["apply", "person.yaml"]),
+            CrashActor::Script if round % 2 == 1 => self.converger_command(&["apply", "script.yaml"]),
+            CrashActor::Script => self.converger_command(&["apply", "script.yaml", "--confirm", &self.current_plan_digest()?]),
+        };
+        let apply = match wish {
+            Some(wish) => trace::strace_command(wish, &self.directory, &self.strace_log(), &apply),
+            None => apply,
+        };
+        // What is sent anew there and meets a bad disk is looked for as long as the victim's.
+        let patience = if matches!(wish, Some(TraceMode::Fail(_))) { VICTIM_TIMEOUT } else { RUN_TIMEOUT };
+        self.run_apply(who, apply, lab, patience)
+    }
+
+    fn run_apply(&self, who: CrashActor, apply: Command, lab: &LabChild, patience: Duration) -> Result<ProcessRun, TaskError> {
+        let apply = match who {
+            CrashActor::Script => apply,
+            CrashActor::Person => wrap_in_terminal(&apply),
+        };
+        // At a terminal there is one place for all that is said.
+        let aside = self.directory.join(PROGRESS_FILE);
+        let aside = (who == CrashActor::Script).then_some(aside.as_path());
+        process_run::run_process(self.in_sandbox(apply, "state"), aside, READY_TEXT, lab.process_id(), patience)
+    }
+
+    /// The digest of what would be done now.
+    fn current_plan_digest(&self) -> Result<String, TaskError> {
+        let plan = self.converger_command(&["plan", "script.yaml", "--json"]);
+        let plan = self.in_sandbox(plan, "state").output().map_err(|error| file_error(&self.converger, &error))?;
+        let digest = serde_json::from_slice::<Value>(&plan.stdout).ok().and_then(|plan| Some(plan["digest"].as_str()?.to_owned()));
+        digest.ok_or_else(|| TaskError::new(format!("no plan: {}", String::from_utf8_lossy(&plan.stderr))))
+    }
+
+    /// What the journal in a directory has; words, where it cannot be read.
+    fn read_journal(&self, state: &str) -> Result<Result<Vec<StepEnd>, String>, TaskError> {
+        let list = self.converger_command(&["ops", "list", "lab", "--json", "--limit", "1000"]);
+        let list = self.in_sandbox(list, state).output().map_err(|error| file_error(&self.converger, &error))?;
+        if !matches!(list.status.code(), Some(0 | 5)) {
+            return Ok(Err(String::from_utf8_lossy(&list.stderr).trim().to_owned()));
+        }
+        let text = String::from_utf8_lossy(&list.stdout).into_owned();
+        Ok(text.lines().map(|line| parse_journal_entry(line).ok_or_else(|| format!("no operation: {line}"))).collect())
+    }
+
+    /// What was about to be sent keeps its guest for two minutes after a crash, because it may still come. A person need not wait for that:
+    /// they look whether it arrived, and say so where it did not.
+    fn resolve_held(&self, lab: &LabChild) -> Result<(), TaskError> {
+        let list = self.converger_command(&["ops", "list", "lab", "--held", "--json"]);
+        let list = self.in_sandbox(list, "state").output().map_err(|error| file_error(&self.converger, &error))?;
+        let arrived = requested_steps(lab)?;
+        for line in String::from_utf8_lossy(&list.stdout).lines() {
+            let Some(id) = parse_held(line).filter(|(_, step)| !arrived.contains(step)).map(|(id, _)| id) else { continue };
+            let said = ["ops", "resolve", "lab", &id, "--as", "not-run", "--reason", "it never arrived"];
+            let done =
+                self.in_sandbox(self.converger_command(&said), "state").output().map_err(|error| file_error(&self.converger, &error))?;
+            if !done.status.success() {
+                return Err(TaskError::new(format!("`{}` failed: {}", said.join(" "), String::from_utf8_lossy(&done.stderr))));
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies the files of a store as they are; how they are shared is not copied, since nobody shares the copy.
+    fn copy_state(&self, from: &str, to: &str) -> Result<(), TaskError> {
+        let (from, to) = (self.directory.join(from), self.directory.join(to));
+        if !from.exists() {
+            return Ok(());
+        }
+        let copied = || {
+            fs::create_dir_all(&to)?;
+            fs::set_permissions(&to, std::os::unix::fs::PermissionsExt::from_mode(0o700))?;
+            for file in fs::read_dir(&from)? {
+                let file = file?;
+                if !file.file_name().to_string_lossy().ends_with("-shm") {
+                    fs::copy(file.path(), to.join(file.file_name()))?;
+                }
+            }
+            Ok(())
+        };
+        copied().map_err(|error| file_error(&to, &error))
+    }
+}
+
+/// A converger.toml without its section about the store.
+fn remove_store_section(text: &str) -> String {
+    let mut is_kept = true;
+    let mut kept = String::new();
+    for line in text.lines() {
+        if line.starts_with('[') {
+            is_kept = line.trim_end() != "[store]";
+        }
+        if is_kept {
+            kept.push_str(line);
+            kept.push('\n');
+        }
+    }
+    kept
+}
+
+fn recreate_directory(room: &Path) -> Result<(), TaskError> {
+    let gone = if room.exists() { fs::remove_dir_all(room) } else { Ok(()) };
+    gone.and_then(|()| fs::create_dir_all(room)).map_err(|error| file_error(room, &error))
+}
+
+fn file_error(path: &Path, error: &std::io::Error) -> TaskError {
+    TaskError::new(format!("`{}`: {error}", path.display()))
+}
+
+/// `script` lends it a terminal.
+fn wrap_in_terminal(command: &Command) -> Command {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    let quoted: Vec<String> = words.map(|word| format!("'{}'", word.to_string_lossy())).collect();
+    let mut script = Command::new("script");
+    script.args(["-q", "-e", "-f", "-c", &quoted.join(" "), "/dev/null"]);
+    script
+}
+
+fn planned_steps(who: CrashActor) -> Vec<CrashStep> {
+    let steps: &[(u64, &str)] = match who {
+        CrashActor::Script => &[(101, "start"), (102, "start"), (103, "start"), (106, "config.set"), (106, "start"), (107, "config.set")],
+        CrashActor::Person => &[
+            (101, "start"),
+            (104, "shutdown"),
+            (105, "shutdown"),
+            (106, "config.set"),
+            (106, "start"),
+            (108, "config.set"),
+            (108, "reboot"),
+            (109, "stop"),
+        ],
+    };
+    steps.iter().map(|(vmid, change)| CrashStep { vmid: *vmid, change: (*change).to_owned() }).collect()
+}
+
+/// A line of `ops list --json`.
+fn parse_journal_entry(line: &str) -> Option<StepEnd> {
+    let history: Value = serde_json::from_str(line).ok()?;
+    let operation = &history["operation"];
+    let step = CrashStep { vmid: operation["guest"]["vmid"].as_u64()?, change: operation["step"]["change"].as_str()?.to_owned() };
+    let end = history["resolved"]["resolution"].as_str().or_else(|| history["ended"]["outcome"]["end"].as_str());
+    Some(StepEnd { step, end: end.map(str::to_owned) })
+}
+
+/// The id and the step of an operation that may still come, from a line of `ops list --json`, or of a reboot that left no task: a second
+/// one could not be told from it, so that only a person can say what became of it.
+fn parse_held(line: &str) -> Option<(String, CrashStep)> {
+    let history: Value = serde_json::from_str(line).ok()?;
+    let (step, outcome) = (parse_journal_entry(line)?.step, &history["ended"]["outcome"]);
+    let is_for_a_person = step.change == "reboot" && outcome["release"] == "person" && history["task"].is_null();
+    (is_for_a_person || outcome["evidence"]["may_come_until"].is_string()).then_some(())?;
+    Some((history["operation"]["id"].as_str()?.to_owned(), step))
+}
+
+/// Whether nobody knows what became of it.
+fn is_unresolved(entry: &StepEnd) -> bool {
+    matches!(entry.end.as_deref(), None | Some("held"))
+}
+
+/// The ends that were told: `101 qemu web-1 start: done`. On a terminal such words are followed by blanks and others.
+fn parse_reported_ends(said: &str) -> Vec<StepEnd> {
+    let pieces = said.split(['\n', '\r']).flat_map(|line| line.split("  "));
+    let mut all: Vec<StepEnd> = Vec::new();
+    for ended in pieces.filter_map(|piece| parse_reported_end(piece.trim())) {
+        // The end of the run tells all of them once more.
+        if !all.contains(&ended) {
+            all.push(ended);
+        }
+    }
+    all
+}
+
+fn parse_reported_end(piece: &str) -> Option<StepEnd> {
+    let (title, end) = piece.split_once(": ")?;
+    let words: Vec<&str> = title.split(' ').collect();
+    let [vmid, "qemu" | "lxc", _, change] = words.as_slice() else { return None };
+    let end = end.split(' ').next().filter(|end| ["done", "failed", "held", "refused", "not-run"].contains(end))?;
+    Some(StepEnd { step: CrashStep { vmid: vmid.parse().ok()?, change: (*change).to_owned() }, end: Some(end.to_owned()) })
+}
+
+/// Everything that the lab got and that changes something.
+fn requested_steps(lab: &LabChild) -> Result<Vec<CrashStep>, TaskError> {
+    let changes = lab.requests()?.into_iter().filter(|request| request["method"] != "GET");
+    changes
+        .map(|request| parse_request_step(&request).ok_or_else(|| TaskError::new(format!("the lab got something strange: {request}"))))
+        .collect()
+}
+
+fn parse_request_step(request: &Value) -> Option<CrashStep> {
+    let mut parts = request["path"].as_str()?.rsplit('/');
+    let (verb, above) = (parts.next()?, parts.next()?);
+    let (vmid, change) = if verb == "config" { (above, "config.set") } else { (parts.next()?, verb) };
+    Some(CrashStep { vmid: vmid.parse().ok()?, change: change.to_owned() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn test_step_end(vmid: u64, change: &str, end: &str) -> StepEnd {
+        StepEnd { step: CrashStep { vmid, change: change.into() }, end: Some(end.into()) }
+    }
+
+    #[test]
+    fn ends_are_parsed_from_output() {
+        let plain = "read from 127.0.0.1:1 in 12 requests\n103 lxc cache-1 start: sent\n103 lxc cache-1 start: done\n101 qemu web-1 start: failed (task-failed)\n";
+        assert_eq!(parse_reported_ends(plain), [test_step_end(103, "start", "done"), test_step_end(101, "start", "failed")]);
+        let terminal = "\r107 lxc box-1 config.set: done              ⠙ 101 qemu web-1 start: under way 0s      \r";
+        assert_eq!(parse_reported_ends(terminal), [test_step_end(107, "config.set", "done")]);
+        assert_eq!(parse_reported_ends("101 qemu web-1 start: do"), []);
+    }
+
+    /// With it every command would use one directory, and there would be neither a store before the run nor a copy of what it left.
+    #[test]
+    fn the_store_section_is_removed_from_the_config() {
+        let text = "# a\n[environments.lab]\nmode = \"solo\"\n\n[store]\ndirectory = \"state\"\n\n[limits]\nguests = 5\n";
+        assert_eq!(remove_store_section(text), "# a\n[environments.lab]\nmode = \"solo\"\n\n[limits]\nguests = 5\n");
+        assert_eq!(remove_store_section("[environments.lab]\n"), "[environments.lab]\n");
+    }
+
+    #[test]
+    fn requests_are_parsed_as_steps() {
+        let step = |path: &str| parse_request_step(&json!({ "path": path })).map(|step| (step.vmid, step.change));
+        assert_eq!(step("/api2/extjs/nodes/pve3/lxc/103/status/start"), Some((103, "start".into())));
+        assert_eq!(step("/api2/extjs/nodes/pve3/qemu/106/config"), Some((106, "config.set".into())));
+        assert_eq!(step("/api2/extjs/access/ticket"), None);
+    }
+
+    /// Only what may still come is a person's to look after: whatever else is held is what the sweep is to find.
+    #[test]
+    fn only_possibly_pending_operations_are_resolved() {
+        let line = |evidence: Value| {
+            let operation = json!({ "id": "a-0", "guest": { "vmid": 7 }, "step": { "change": "start" } });
+            json!({ "operation": operation, "ended": { "outcome": { "end": "held", "evidence": evidence } } }).to_string()
+        };
+        let step = CrashStep { vmid: 7, change: "start".into() };
+        assert_eq!(parse_held(&line(json!({ "may_come_until": "2026-11-16T09:00:00Z" }))), Some(("a-0".into(), step)));
+        assert_eq!(parse_held(&line(json!({ "task": "UPID" }))), None);
+        let reboot = |release: &str, task: Value| {
+            let operation = json!({ "id": "a-0", "guest": { "vmid": 7 }, "step": { "change": "reboot" } });
+            let outcome = json!({ "end": "held", "release": release, "evidence": {} });
+            parse_held(&json!({ "operation": operation, "task": task, "ended": { "outcome": outcome } }).to_string()).is_some()
+        };
+        assert!(reboot("person", Value::Null) && !reboot("reading", Value::Null) && !reboot("person", json!({ "task": "UPID" })));
+    }
+
+    #[test]
+    fn journal_lines_are_parsed_with_resolutions() {
+        let operation = json!({ "guest": { "vmid": 7 }, "step": { "change": "start" } });
+        let read = |rest: Value| {
+            parse_journal_entry(&json!({ "operation": operation, "ended": rest["ended"], "resolved": rest["resolved"] }).to_string())
+        };
+        assert_eq!(read(json!({ "ended": { "outcome": { "end": "done" } } })), Some(test_step_end(7, "start", "done")));
+        let resolved = json!({ "ended": { "outcome": { "end": "held" } }, "resolved": { "resolution": "failed" } });
+        assert_eq!(read(resolved), Some(test_step_end(7, "start", "failed")));
+        assert_eq!(read(json!({})).and_then(|entry| entry.end), None);
+        assert_eq!(parse_journal_entry("{}"), None);
+    }
+}

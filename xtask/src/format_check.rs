@@ -1,0 +1,45 @@
+//! The second opinion on our formats: what the program writes, judged by Python packages that share no code with us.
+//!
+//! What never enters here: the judging. The scripts under `xtask/python` do that.
+
+mod reports;
+
+use std::fs;
+use std::path::PathBuf;
+
+use crate::python;
+use crate::shell::{self, TaskError, TaskResult};
+
+const PLANS: &str = "target/plans.jsonl";
+const SAMPLE: &str = "target/plans-sample.jsonl";
+const LIST: &str = "target/documents.txt";
+const PLANS_MIN: &str = "10000";
+const SAMPLE_LINES: usize = 300;
+const SCHEMAS_DIRECTORY: &str = "docs/reference/schemas";
+
+/// Canonical JSON against `rfc8785`, then artifacts against the published schemas with `jsonschema`.
+pub(crate) fn check_formats() -> TaskResult {
+    write_plans()?;
+    python::run_script("canonical.py", &[PLANS, PLANS_MIN])?;
+    let list = [list_scenario_documents()?, reports::write_reports()?].concat().join("\n");
+    fs::write(LIST, list).map_err(|error| TaskError::new(format!("cannot write `{LIST}`: {error}")))?;
+    python::run_script("schemas.py", &[SCHEMAS_DIRECTORY, SAMPLE, LIST])
+}
+
+/// Random plans, one a line, by the example that `build` has built.
+fn write_plans() -> TaskResult {
+    let plans = shell::capture_stdout(&mut shell::built_command("examples/random_plans", &[PLANS_MIN]))?;
+    let sample: String = plans.lines().take(SAMPLE_LINES).flat_map(|line| [line, "\n"]).collect();
+    let written = fs::create_dir_all("target").and_then(|()| fs::write(PLANS, &plans)).and_then(|()| fs::write(SAMPLE, sample));
+    written.map_err(|error| TaskError::new(format!("cannot write `{PLANS}` or `{SAMPLE}`: {error}")))
+}
+
+/// Every artifact of a scenario that was read without a fault: those have an `expected.json`.
+fn list_scenario_documents() -> Result<Vec<String>, TaskError> {
+    let listed = fs::read_dir("scenarios").map_err(|error| TaskError::new(format!("cannot list `scenarios`: {error}")))?;
+    let mut rooms: Vec<PathBuf> = listed.filter_map(|entry| entry.ok().map(|entry| entry.path())).collect();
+    rooms.sort();
+    let read = rooms.iter().filter(|room| room.join("expected.json").exists());
+    let files = read.flat_map(|room| ["expected.json", "current.json", "desired.json"].map(|file| room.join(file)));
+    Ok(files.filter(|file| file.exists()).map(|file| file.display().to_string()).collect())
+}

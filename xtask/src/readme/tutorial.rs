@@ -1,0 +1,66 @@
+//! The README's walk over a lab, as it stands there: from an empty directory to guests that are declared and converged.
+//!
+//! Only the lab is started for it, on free ports; everything behind `$ cd lab` is typed for the reader.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use crate::lab::{LabChild, LabTime};
+use crate::shell::{self, TaskError, TaskResult};
+
+const LAB_DIRECTORY: &str = "target/readme/lab";
+/// What opens the block of commands that are typed beside a running lab.
+const FIRST_COMMAND: &str = "$ cd lab\n";
+const COMMAND_PREFIX: &str = "$ converger ";
+/// What the walk comes to, whatever else the lab has.
+const LAST_LINE: &str = "Converged: 3 converged, 0 to change in 0 steps, 0 refused, ";
+
+/// Takes the walk. Each command must end well, and the last one find everything as declared.
+pub(super) fn run_tutorial(readme: &str) -> TaskResult {
+    let room = Path::new(LAB_DIRECTORY);
+    if room.exists() {
+        fs::remove_dir_all(room).map_err(|error| TaskError::new(format!("cannot empty `{LAB_DIRECTORY}`: {error}")))?;
+    }
+    let lab = LabChild::start(shell::built_command("converger", &[]), &[], room, LabTime::Real("1"))?;
+    let mut said = String::new();
+    for arguments in parse_commands(readme)? {
+        said = shell::capture_stdout(command_in_lab(&arguments, lab.directory())?.env_remove("NO_COLOR"))?;
+    }
+    if said.lines().any(|line| line.starts_with(LAST_LINE)) {
+        Ok(())
+    } else {
+        Err(TaskError::new(format!("the README's walk over the lab does not come to `{LAST_LINE}`, but to:\n{said}")))
+    }
+}
+
+fn command_in_lab(arguments: &[String], room: &Path) -> Result<Command, TaskError> {
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let near = shell::built_command("converger", &[]);
+    let program = fs::canonicalize(near.get_program()).map_err(|error| TaskError::new(format!("converger is not built: {error}")))?;
+    let mut command = shell::new_command(program, &arguments);
+    command.current_dir(room);
+    Ok(command)
+}
+
+/// The arguments of every command of the block, without the remarks behind them.
+fn parse_commands(readme: &str) -> Result<Vec<Vec<String>>, TaskError> {
+    let block = readme.split_once(FIRST_COMMAND).and_then(|(_, rest)| rest.split("```").next());
+    let block = block.ok_or_else(|| TaskError::new(format!("the README has no block that begins with `{}`", FIRST_COMMAND.trim_end())))?;
+    let lines = block.lines().filter_map(|line| line.strip_prefix(COMMAND_PREFIX)).map(|line| line.split(" #").next().unwrap_or(line));
+    let commands: Vec<Vec<String>> = lines.map(|line| line.split_whitespace().map(str::to_owned).collect()).collect();
+    if commands.is_empty() { Err(TaskError::new("the README's walk over the lab has no command")) } else { Ok(commands) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_are_parsed_without_comments() {
+        let readme = "```console\n$ converger lab\n```\n```console\n$ cd lab\n$ converger doctor   # what is missing\n$ converger audit x.yaml\n```\n";
+        assert_eq!(parse_commands(readme), Ok(vec![vec!["doctor".to_owned()], vec!["audit".to_owned(), "x.yaml".to_owned()]]));
+        assert!(parse_commands("$ converger doctor").is_err());
+        assert!(parse_commands("$ cd lab\n```\n$ converger doctor").is_err(), "behind the block");
+    }
+}

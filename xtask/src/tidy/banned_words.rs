@@ -1,0 +1,99 @@
+//! Words that no Rust file of ours contains, and the opening that every one has.
+//!
+//! What never enters here: words that depend on more than one file, and what only core may not say
+//! (see `purity`).
+
+use super::TidyViolation;
+use super::rust_source::{RustSource, line_at, offsets_of_word};
+
+/// Why a word is not welcome.
+type BanReason = &'static str;
+
+const UNFINISHED_REASON: BanReason = "finish it, or leave it out and say so in the issue";
+const SKIPPED_TEST_REASON: BanReason = "a test that does not run, or passes by failing, proves nothing; assert the outcome";
+
+/// Words that may not stand in code.
+const BANNED_IN_CODE: &[(&str, BanReason)] = &[
+    ("todo!", UNFINISHED_REASON),
+    ("unimplemented!", UNFINISHED_REASON),
+    ("#[ignore", SKIPPED_TEST_REASON),
+    ("should_panic", SKIPPED_TEST_REASON),
+    ("assert!(true)", SKIPPED_TEST_REASON),
+    ("thread::sleep", "nothing here waits by the clock; hand in the time, or wait for the event"),
+    ("unsafe", "unsafe code is forbidden in the whole workspace"),
+];
+
+/// Words that may not stand in comments.
+const BANNED_IN_COMMENTS: &[(&str, BanReason)] = &[
+    ("FIXME", UNFINISHED_REASON),
+    ("XXX", UNFINISHED_REASON),
+    ("TODO:", "a debt carries its kind and its issue, as in TODO-limit(#42)"),
+    ("TODO(", "a debt carries its kind and its issue, as in TODO-limit(#42)"),
+    ("```ignore", SKIPPED_TEST_REASON),
+];
+
+/// Rust that is data for a test may look as it likes.
+const TEST_DATA_FOLDERS: &[&str] = &["/tests/data/", "/tests/fixtures/", "/testdata/"];
+
+pub(super) fn violations(source: &RustSource) -> Vec<TidyViolation> {
+    let code = BANNED_IN_CODE.iter().flat_map(|entry| word_violations(source, &source.code, entry));
+    let comments = BANNED_IN_COMMENTS.iter().flat_map(|entry| word_violations(source, &source.comments, entry));
+    code.chain(comments).chain(missing_opening(source)).collect()
+}
+
+fn word_violations(source: &RustSource, layer: &str, (word, reason): &(&str, BanReason)) -> Vec<TidyViolation> {
+    offsets_of_word(layer, word)
+        .map(|offset| TidyViolation::new(&source.path, line_at(layer, offset), format!("`{word}`: {reason}")))
+        .collect()
+}
+
+fn missing_opening(source: &RustSource) -> Option<TidyViolation> {
+    let ours = source.is_under("crates/") || source.is_under("xtask/");
+    let data = TEST_DATA_FOLDERS.iter().any(|folder| source.path.contains(folder));
+    let wrong = ours && !data && !source.text.starts_with("//! ");
+    wrong.then(|| {
+        let sentence = "a file opens with `//!`: what this room is for and what never enters it";
+        TidyViolation::new(&source.path, 1, sentence)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sample::{lines, source};
+    use super::*;
+
+    fn violation_lines(text: &str) -> Vec<usize> {
+        lines(&violations(&source("crates/a/src/lib.rs", &format!("//! A room.\n{text}\n"))))
+    }
+
+    #[test]
+    fn every_forbidden_word_is_found_in_code() {
+        for (word, _) in BANNED_IN_CODE {
+            assert_eq!(violation_lines(&format!("fn f() {{}}\n{word} ")), [3], "{word}");
+        }
+    }
+
+    #[test]
+    fn every_forbidden_word_is_found_in_comments() {
+        for (word, _) in BANNED_IN_COMMENTS {
+            assert_eq!(violation_lines(&format!("// {word} later")), [2], "{word}");
+            assert_eq!(violation_lines(&format!("/* a\n{word} */")), [3], "{word}");
+        }
+    }
+
+    #[test]
+    fn words_in_literals_and_longer_names_pass() {
+        assert!(violation_lines("const A: &str = \"todo!() FIXME\"; // unsafe; todo!").is_empty());
+        assert!(violation_lines("#![forbid(unsafe_code)] // TODO-limit(#42): one lane only").is_empty());
+    }
+
+    #[test]
+    fn files_without_an_opening_comment_are_found() {
+        let at = |path, text| lines(&violations(&source(path, text)));
+        assert_eq!(at("crates/a/src/lib.rs", "fn f() {}\n"), [1]);
+        assert_eq!(at("xtask/src/main.rs", "\n//! Too late.\n"), [1]);
+        assert!(at("crates/a/src/lib.rs", "//! A room.\n").is_empty());
+        assert!(at("crates/a/tests/data/b.rs", "fn f() {}\n").is_empty());
+        assert!(at("fuzz/a.rs", "fn f() {}\n").is_empty());
+    }
+}

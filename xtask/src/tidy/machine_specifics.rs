@@ -1,0 +1,102 @@
+//! What means nothing on another machine: its paths, and the registries that it happens to download
+//! from.
+//!
+//! What never enters here: what a file says about guests and their nodes. Those paths are somebody
+//! else's machine, and test data avoids the few folders below.
+
+use super::{TidyViolation, TrackedFile};
+
+/// Folders of machines that this repository was worked on.
+const MACHINE_FOLDERS: &[&str] = &["work", "root", "farm"];
+
+/// Split, so that this table does not find itself.
+const REGISTRY_HOSTS: &[&str] = &[
+    concat!("crates", ".io"),
+    concat!("pypi", ".org"),
+    concat!("files.python", "hosted.org"),
+    concat!("deb.", "debian.org"),
+    concat!("security.", "debian.org"),
+    concat!("registry.", "npmjs.org"),
+];
+
+pub(super) fn violations(file: &TrackedFile) -> Vec<TidyViolation> {
+    let lines = file.text.lines().enumerate();
+    lines.filter_map(|(index, line)| line_violation(file, line).map(|found| TidyViolation::new(&file.path, index + 1, found))).collect()
+}
+
+fn line_violation(file: &TrackedFile, line: &str) -> Option<String> {
+    let path =
+        machine_path(line).map(|path| format!("`{path}` is a path of one machine; make it relative to the repository, or an argument"));
+    path.or_else(|| registry_host(file, line))
+}
+
+fn machine_path(line: &str) -> Option<String> {
+    let mut folders = MACHINE_FOLDERS.iter().map(|folder| format!("/{folder}/"));
+    folders.find(|folder| is_absolute(line, folder)).or_else(|| home_path(line))
+}
+
+/// A path is absolute where nothing that could belong to it stands before: not in `a/b`, `./b`,
+/// `~/b` or `{a}/b`.
+fn is_absolute(line: &str, folder: &str) -> bool {
+    line.match_indices(folder).any(|(offset, _)| is_path_start(line, offset))
+}
+
+fn is_path_start(line: &str, offset: usize) -> bool {
+    let before = line[..offset].chars().next_back();
+    !before.is_some_and(|character| character.is_alphanumeric() || "_-.~})>*".contains(character))
+}
+
+/// `/home/` and a name; `/home/<user>` and `/home/$USER` name nobody.
+fn home_path(line: &str) -> Option<String> {
+    let offsets = line.match_indices("/home/").map(|(offset, _)| offset);
+    let names = offsets.filter(|offset| is_path_start(line, *offset)).map(|offset| &line[offset + "/home/".len()..]);
+    let name = |rest: &str| rest.split(|character: char| !character.is_alphanumeric()).next().unwrap_or("").to_owned();
+    names.map(name).find(|name| !name.is_empty()).map(|name| format!("/home/{name}"))
+}
+
+fn registry_host(file: &TrackedFile, line: &str) -> Option<String> {
+    let locked = file.path.ends_with("Cargo.lock") && line.starts_with("source = ");
+    let host = REGISTRY_HOSTS.iter().find(|host| !locked && line.contains(*host))?;
+    Some(format!("`{host}` is a registry's host; cargo, pip and apt know theirs, which may be a mirror"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sample::{file, lines};
+    use super::*;
+
+    fn violation_lines(path: &str, text: &str) -> Vec<usize> {
+        lines(&violations(&file(path, text)))
+    }
+
+    /// A path put together at run time, so that this file does not find itself.
+    fn joined_path(parts: &[&str]) -> String {
+        format!("/{}", parts.join("/"))
+    }
+
+    #[test]
+    fn every_folder_of_a_machine_is_found() {
+        for folder in MACHINE_FOLDERS {
+            assert_eq!(violation_lines("a.md", &format!("first\ncd {}\n", joined_path(&[folder, "main"]))), [2], "{folder}");
+        }
+        assert_eq!(violation_lines("a.rs", &format!("(\"{}\")", joined_path(&["home", "ada", "x"]))), [1]);
+        assert_eq!(violation_lines("a.rs", &format!("file://{}", joined_path(&["home", "ada"]))), [1]);
+    }
+
+    #[test]
+    fn relative_paths_and_home_placeholders_pass() {
+        for text in ["docs/work/a", "./root/b", "~/work/c", "{dir}/work/d", "/home/<user>/e", "/home/$USER", "x/home/ada"] {
+            assert!(violation_lines("a.md", text).is_empty(), "{text}");
+        }
+    }
+
+    #[test]
+    fn every_registry_host_is_found_but_not_in_a_lock_files_sources() {
+        for host in REGISTRY_HOSTS {
+            assert_eq!(violation_lines("README.md", &format!("a\nhttps://index.{host}/b\n")), [2], "{host}");
+            assert_eq!(violation_lines("Cargo.lock", &format!("# {host}")), [1], "{host}");
+            assert!(violation_lines("Cargo.lock", &format!("source = \"registry+https://{host}-index\"")).is_empty());
+        }
+        assert!(violation_lines("Cargo.toml", "[patch.crates-io]").is_empty());
+    }
+}
