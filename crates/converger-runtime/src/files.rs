@@ -426,7 +426,7 @@ mod tests {
         let room = tempfile::tempdir().expect("a directory");
         let pipe = room.path().join("pipe");
         rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).expect("a pipe");
-        assert!(read(&pipe).err().expect("refused").to_string().contains("not a regular file"));
+        assert!(read(&pipe).expect_err("refused").to_string().contains("not a regular file"));
         assert!(read(Path::new("/dev/zero")).is_err());
         assert!(read(Path::new("/dev/null")).is_ok());
         let (reader, mut writer) = io::pipe().expect("a pipe");

@@ -19,7 +19,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let directory = tempfile::tempdir()?;
     let store = SqliteStore::open(&directory.path().join("state"), StoreSettings::new(|cause| panic!("{cause}")))?;
     let mut sample = OperationSample::new(1);
-    let _ = block_on(store.commit(sample.start_write().into()))?;
+    let _ = block_on(store.commit(sample.start_write()))?;
     let lives: Vec<[JournalRecord; 4]> = (0..operations).map(|number| operation_records(&mut sample, number)).collect();
     let before = store.transactions();
     let ours = measure_time(|| block_on(write_journal(&store, &lives, at_once)))?;
@@ -34,7 +34,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         Ok(())
     })?;
     let twin = MemoryStore::new();
-    let _ = twin.commit_now(sample.start_write().into())?;
+    let _ = twin.commit_now(sample.start_write())?;
     let memory = measure_time(|| block_on(write_journal(&twin, &lives, at_once)))?;
     let rate = |time: Duration| (batches as f64 / time.as_secs_f64()).round();
     println!(

@@ -2,7 +2,7 @@
 
 use converger_core::apply::OperationEnd;
 use converger_store::conformance::{OperationSample, StoreFinding, StoreFixture, block_on, check_store};
-use converger_store::{Batch, CommitAck, MemoryStore, SqliteStore, Store, StoreError, StoreRefusal, StoreSettings};
+use converger_store::{CommitAck, MemoryStore, SqliteStore, Store, StoreError, StoreRefusal, StoreSettings};
 use tempfile::TempDir;
 
 struct MemoryFixture;
@@ -61,7 +61,7 @@ fn check_request_runs_once(stage: &mut impl StoreFixture) {
     let (store, mut sample) = (stage.new_store(), OperationSample::new(13));
     let first = sample.one_shot(1, 1, "key-1", "start it");
     let done = sample.end_record(&first, OperationEnd::Done);
-    for batch in [Batch::from(sample.start_write()), sample.intent_record(&first).into(), done.into()] {
+    for batch in [sample.start_write(), sample.intent_record(&first).into(), done.into()] {
         assert!(matches!(block_on(store.commit(batch)), Ok(CommitAck::Written { .. })));
     }
     let store = stage.reopen_store(store);

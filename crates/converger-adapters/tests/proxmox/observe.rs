@@ -604,7 +604,7 @@ fn g1_an_answer_with_a_key_twice_or_a_list_for_an_object_leaves_the_guest_unknow
         ("100/pending", format!(r#"[{name},{{"key":"cores","value":2,"value":4}},{digest}]"#)),
         ("100/pending", format!(r#"[{name},{{"key":"cores","key":"protection","value":0}},{digest}]"#)),
         ("100/pending", format!(r#"[{name},["protection",0],{digest}]"#)),
-        ("100/pending", format!(r#"{{"name":"g100","digest":"0fe8"}}"#)),
+        ("100/pending", r#"{"name":"g100","digest":"0fe8"}"#.to_owned()),
         ("100/status/current", r#"{"status":"stopped","name":"g100","ha":{"managed":1,"managed":0}}"#.to_owned()),
         ("100/status/current", r#"{"status":"stopped","status":"running","name":"g100","ha":{"managed":0}}"#.to_owned()),
         ("100/status/current", r#"["stopped",100,"stopped","g100",null,5,1,512,{"managed":0}]"#.to_owned()),

@@ -48,11 +48,7 @@ fn one_entry_per_decision<S: StoreFixture>(stage: &mut S) -> StoryResult {
     let plan = LedgerEntry::PlanMade { run: run.id.clone(), plan: run.plan, judgement: Digest::of_bytes(b"x"), at_ms: 2 };
     let records = [sample.intent_record(&operation), sample.sending_record(&operation), sample.task_record(&operation), ended];
     let (release, thaw) = ((environment.clone(), "bob", 7), (environment, "bob", 8));
-    expect_written(
-        &store,
-        "a run",
-        Batch::from(sample.start_write()).with(StoreWrite::blob(b"{}".to_vec())).with(StoreWrite::decision(plan.clone())),
-    )?;
+    expect_written(&store, "a run", sample.start_write().with(StoreWrite::blob(b"{}".to_vec())).with(StoreWrite::decision(plan.clone())))?;
     for record in &records {
         expect_written(&store, "a record", record.clone())?;
     }
@@ -79,7 +75,7 @@ fn no_entry_without_write<S: StoreFixture>(stage: &mut S) -> StoryResult {
     let (store, mut sample) = (stage.new_store(), OperationSample::new(41));
     let operation = sample.one_shot(1, 1, "key-1", "it");
     let ended = sample.end_record(&operation, OperationEnd::Done);
-    expect_written(&store, "a life", Batch::from(sample.start_write()).with(sample.intent_record(&operation)).with(ended))?;
+    expect_written(&store, "a life", sample.start_write().with(sample.intent_record(&operation)).with(ended))?;
     let before = (read_all_entries(&store)?, expect_readable("heads", block_on(store.heads()))?);
     let twice = StoreWrite::RunEnded { id: sample.run().id, end: OperationEnd::Done, at_ms: 9 };
     let id = sample.run().id;
@@ -179,7 +175,7 @@ fn prune_is_recorded<S: StoreFixture>(stage: &mut S) -> StoryResult {
     expect_written(
         &store,
         "what is kept",
-        Batch::from(sample.start_write()).with(StoreWrite::blob(b"one".to_vec())).with(StoreWrite::blob(b"two".to_vec())),
+        sample.start_write().with(StoreWrite::blob(b"one".to_vec())).with(StoreWrite::blob(b"two".to_vec())),
     )?;
     expect_refused(&store, "nothing", prune(&[], 2, "ann"), StoreRefusal::Empty)?;
     expect_refused(&store, "nobody", prune(&[one], 2, " "), StoreRefusal::NotStorable)?;

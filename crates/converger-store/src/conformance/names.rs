@@ -1,6 +1,8 @@
 //! Stories of environment names: each stands for one cluster, a cluster has one name, and a rename carries everything along.
 
-use converger_core::apply::{EnvironmentBinding, EnvironmentNames, EnvironmentRename, Freeze, Hold, NameConflict, RunId, RunStart};
+use converger_core::apply::{
+    EnvironmentBinding, EnvironmentNames, EnvironmentRename, Freeze, Hold, NameConflict, Operation, RunId, RunStart,
+};
 use converger_core::evidence::{LedgerEntry, parse_entry};
 use converger_core::guest::EnvironmentName;
 
@@ -85,6 +87,35 @@ fn unbound<S: StoreFixture>(stage: &mut S) -> StoryResult {
     expect_written(&store, "an intent with its binding", bound)
 }
 
+/// Everything that a renamed environment keeps is found under this name of it.
+fn find_under_name(
+    store: &impl Store,
+    asked: &EnvironmentName,
+    new: &EnvironmentName,
+    carried: &Hold,
+    [open, keyed]: [&Operation; 2],
+) -> StoryResult {
+    expect_equal("the holds", expect_readable("holds", block_on(store.holds(asked.clone())))?, vec![carried.clone()])?;
+    expect_equal(
+        "the freeze",
+        expect_readable("a freeze", block_on(store.freeze(asked.clone())))?.map(|freeze| freeze.environment),
+        Some(new.clone()),
+    )?;
+    let ids = |list: Vec<converger_core::apply::OperationHistory>| list.iter().map(|history| history.id().clone()).collect::<Vec<_>>();
+    let wanted = vec![open.id.clone(), keyed.id.clone()];
+    expect_equal("what is open", ids(expect_readable("open", block_on(store.open_operations(asked.clone())))?), wanted.clone())?;
+    let filter = OperationFilter { environment: Some(asked.clone()), ..OperationFilter::default() };
+    expect_equal("the list", ids(expect_readable("a list", block_on(store.operations(filter, 9)))?), wanted.into_iter().rev().collect())?;
+    expect_equal("the runs", expect_readable("runs", block_on(store.runs(asked.clone(), 9)))?.len(), 1)?;
+    let task = expect_readable("an operation", block_on(store.operation(open.id.clone())))?
+        .and_then(|history| history.task)
+        .ok_or("it has a task")?
+        .0;
+    let owned = expect_readable("tasks", block_on(store.operations_of_tasks(asked.clone(), vec![task.clone()])))?;
+    expect_equal("whose a task is", owned, vec![(task, open.id.clone())])?;
+    Ok(())
+}
+
 fn renamed<S: StoreFixture>(stage: &mut S) -> StoryResult {
     let (store, mut sample) = (stage.new_store(), OperationSample::new(61));
     let (old, new) = (sample.environment(), name("site-b")?);
@@ -98,28 +129,7 @@ fn renamed<S: StoreFixture>(stage: &mut S) -> StoryResult {
     // Everything is found under the new name, and what is in force says so; operations keep the name that they began under.
     let carried = Hold { environment: new.clone(), ..hold.clone() };
     for asked in [&old, &new] {
-        expect_equal("the holds", expect_readable("holds", block_on(store.holds(asked.clone())))?, vec![carried.clone()])?;
-        expect_equal(
-            "the freeze",
-            expect_readable("a freeze", block_on(store.freeze(asked.clone())))?.map(|freeze| freeze.environment),
-            Some(new.clone()),
-        )?;
-        let ids = |list: Vec<converger_core::apply::OperationHistory>| list.iter().map(|history| history.id().clone()).collect::<Vec<_>>();
-        let wanted = vec![open.id.clone(), keyed.id.clone()];
-        expect_equal("what is open", ids(expect_readable("open", block_on(store.open_operations(asked.clone())))?), wanted.clone())?;
-        let filter = OperationFilter { environment: Some(asked.clone()), ..OperationFilter::default() };
-        expect_equal(
-            "the list",
-            ids(expect_readable("a list", block_on(store.operations(filter, 9)))?),
-            wanted.into_iter().rev().collect(),
-        )?;
-        expect_equal("the runs", expect_readable("runs", block_on(store.runs(asked.clone(), 9)))?.len(), 1)?;
-        let task = expect_readable("an operation", block_on(store.operation(open.id.clone())))?
-            .and_then(|history| history.task)
-            .ok_or("it has a task")?
-            .0;
-        let owned = expect_readable("tasks", block_on(store.operations_of_tasks(asked.clone(), vec![task.clone()])))?;
-        expect_equal("whose a task is", owned, vec![(task, open.id.clone())])?;
+        find_under_name(&store, asked, &new, &carried, [&open, &keyed])?;
     }
     let former = || StoreRefusal::Name(NameConflict::Renamed { environment: old.clone(), now: new.clone() });
     expect_refused(&store, "a hold under the former name", StoreWrite::Hold(Hold { vmid: sample.vmid(8), ..hold }), former())?;

@@ -90,7 +90,7 @@ fn damaged_row_is_named_and_never_skipped() {
     for (sql, part) in rots {
         let (_above, directory) = state_directory_path();
         let (store, sample) = (open_store(&directory), OperationSample::new(1));
-        commit_written(&store, Batch::from(sample.start_write()).with(sample.intent_record(&sample.operation(1, 1))));
+        commit_written(&store, sample.start_write().with(sample.intent_record(&sample.operation(1, 1))));
         open_unchecked_connection(store.path()).execute_batch(sql).expect("SQL");
         let listed = block_on(store.operations(OperationFilter::default(), 9)).map(|_| ());
         let open = block_on(store.open_operations(sample.environment())).map(|_| ());
@@ -125,10 +125,7 @@ fn finds_externally_changed_rows_at_next_start() {
         let [first, second] = [1, 2].map(|number| sample.operation(number, number));
         commit_written(
             &store,
-            Batch::from(sample.start_write())
-                .with(sample.intent_record(&first))
-                .with(sample.intent_record(&second))
-                .with(sample.sending_record(&first)),
+            sample.start_write().with(sample.intent_record(&first)).with(sample.intent_record(&second)).with(sample.sending_record(&first)),
         );
         commit_written(
             &store,

@@ -121,7 +121,7 @@ fn mark_is_in_the_ledger_but_not_durable() {
         commit_written(&file, batch.clone());
         commit_written(&twin, batch);
     };
-    both(Batch::from(sample.start_write()).with(sample.intent_record(&first)));
+    both(sample.start_write().with(sample.intent_record(&first)));
     assert_eq!(sizes(), (3, 3));
     both(sample.sending_record(&first).into());
     assert_eq!(sizes(), (4, 3));
@@ -160,10 +160,7 @@ fn store_view_reads_everything_and_changes_nothing() {
     let body = b"{\"planner\":1}".to_vec();
     let digest = converger_core::artifact::Digest::of_bytes(&body);
     commit_written(&store, resync_batch(0..300));
-    commit_written(
-        &store,
-        Batch::from(sample.start_write()).with(StoreWrite::blob(body.clone())).with(sample.intent_record(&sample.operation(1, 1))),
-    );
+    commit_written(&store, sample.start_write().with(StoreWrite::blob(body.clone())).with(sample.intent_record(&sample.operation(1, 1))));
     let tile = Tile { level: 0, index: 0, width: 256 };
     let wanted = (
         block_on(store.heads()).expect("read"),

@@ -49,7 +49,7 @@ impl TestDisk {
     }
 
     /// The directory as the program sees it.
-    pub(crate) fn directory(&self) -> &Path {
+    pub(crate) fn mounted(&self) -> &Path {
         &self.mounted
     }
 
@@ -121,18 +121,18 @@ impl Drop for TestDisk {
 fn disk_fills_becomes_read_only_and_is_unmounted() {
     let room = tempfile::tempdir().expect("a directory");
     let disk = TestDisk::mount(room.path(), "state", 64).expect("mounted");
-    let own = disk.directory().join("own");
+    let own = disk.mounted().join("own");
     fs::write(&own, "x").expect("there is room");
     assert!(!room.path().join("state/own").exists(), "nobody else sees it");
     disk.fill(0).expect("filled");
-    let error = fs::write(disk.directory().join("other"), [1; 4096]).expect_err("it is full");
+    let error = fs::write(disk.mounted().join("other"), [1; 4096]).expect_err("it is full");
     assert_eq!(error.kind(), std::io::ErrorKind::StorageFull);
     disk.empty().expect("emptied");
     disk.remount("ro").expect("read-only");
     assert_eq!(fs::write(&own, "y").expect_err("it is read-only").kind(), std::io::ErrorKind::ReadOnlyFilesystem);
     disk.remount("rw").expect("writable");
     fs::write(&own, "y").expect("there is room");
-    let mounted = disk.directory().to_owned();
+    let mounted = disk.mounted().to_owned();
     drop(disk);
     assert!(!mounted.exists());
 }

@@ -251,7 +251,7 @@ impl<'s> ScenarioStage<'s> {
     /// All files, those of the state too.
     fn all_files(&self) -> BTreeMap<String, Vec<u8>> {
         let mut all = read_directory(self.directory.path());
-        let state = self.resources.disk.as_ref().map_or_else(|| self.directory.path().join(STATE), |disk| disk.directory().to_owned());
+        let state = self.resources.disk.as_ref().map_or_else(|| self.directory.path().join(STATE), |disk| disk.mounted().to_owned());
         if state.is_dir() {
             all.extend(read_directory(&state).into_iter().map(|(name, bytes)| (format!("{STATE}/{name}"), bytes)));
         }
