@@ -54,6 +54,7 @@ pub(crate) struct ValueSchema {
     #[serde(rename = "pat")]
     pattern: Option<String>,
     /// The keys of a property string; empty for plain values.
+    #[serde(rename = "sub")]
     pub(crate) properties: BTreeMap<String, ValueSchema>,
     #[serde(rename = "req")]
     requires: Option<String>,

@@ -37,5 +37,5 @@ pub(crate) fn unused_variants<'c>(commands: impl IntoIterator<Item = &'c Proxmox
             ProxmoxCommand::Write(write) => other(write),
         })
         .collect();
-    command_variants("Read").into_iter().chain(command_variants("Write")).filter(|name| !used.contains(*name)).collect()
+    command_variants("ProxmoxRead").into_iter().chain(command_variants("ProxmoxWrite")).filter(|name| !used.contains(*name)).collect()
 }

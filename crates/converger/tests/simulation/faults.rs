@@ -589,12 +589,12 @@ pub(crate) fn drawn_fault_names() -> std::collections::BTreeSet<String> {
     for (kind, number) in FaultKind::ALL.into_iter().flat_map(|kind| (0..12).map(move |number| (kind, number))) {
         let harm = ScheduledFault { number, ..ScheduledFault::at(kind, FaultTrigger::BeforeSend) };
         match harm.effect() {
-            Some(FaultEffect::Wire(twist)) => add("Twist", format!("{twist:?}")),
-            Some(FaultEffect::Task(twist)) => add("TaskTwist", format!("{twist:?}")),
-            Some(FaultEffect::Act(act, good)) => [Some(act), good].into_iter().flatten().for_each(|act| add("Act", format!("{act:?}"))),
+            Some(FaultEffect::Wire(twist)) => add("ResponseFault", format!("{twist:?}")),
+            Some(FaultEffect::Task(twist)) => add("TaskFaultEffect", format!("{twist:?}")),
+            Some(FaultEffect::Act(act, good)) => [Some(act), good].into_iter().flatten().for_each(|act| add("WorldEvent", format!("{act:?}"))),
             Some(FaultEffect::Other(_)) | None => {}
         }
-        harm.store_fault().into_iter().for_each(|fault| add("Fault", format!("{fault:?}")));
+        harm.store_fault().into_iter().for_each(|fault| add("CommitFault", format!("{fault:?}")));
     }
     drawn
 }

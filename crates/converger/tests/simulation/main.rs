@@ -81,7 +81,7 @@ fn every_codec_write_has_a_saga_or_a_stated_reason() {
     let named = UNPLAYED_WRITES.map(|(name, _)| name);
     let played = ["Start", "Shutdown", "Stop", "RebootQemu", "ConfigSet"];
     let all: BTreeSet<&str> = named.into_iter().chain(played).collect();
-    assert_eq!(commands::command_variants("Write"), all);
+    assert_eq!(commands::command_variants("ProxmoxWrite"), all);
     assert!(UNPLAYED_WRITES.iter().all(|(_, reason)| !reason.is_empty()));
 }
 
@@ -93,12 +93,12 @@ fn every_fault_of_lab_and_store_is_drawn() {
     let (wire, store) = (include_str!("../../../converger-lab/src/wire.rs"), include_str!("../../../converger-store/src/memory.rs"));
     let of = |source: &'static str, name: &str| commands::enum_variants(source, name);
     let named = |source, name: &'static str| of(source, name).into_iter().map(move |variant| format!("{name} {variant}"));
-    let mut all: BTreeSet<String> = named(act, "Act").chain(named(fault, "Twist")).chain(named(fault, "TaskTwist")).collect();
-    all.extend(named(store, "Fault"));
+    let mut all: BTreeSet<String> = named(act, "WorldEvent").chain(named(fault, "ResponseFault")).chain(named(fault, "TaskFaultEffect")).collect();
+    all.extend(named(store, "CommitFault"));
     for service in ["ServiceDown", "ServiceHung", "ServiceUp"] {
-        all.extend(of(act, "Part").into_iter().map(|part| format!("{service} {part}")));
+        all.extend(of(act, "NodeService").into_iter().map(|part| format!("{service} {part}")));
     }
-    all.extend(of(wire, "Face").into_iter().map(|face| format!("Show {face}")));
+    all.extend(of(wire, "TlsIdentity").into_iter().map(|face| format!("Show {face}")));
     assert_eq!(drawn_fault_names(), all);
 }
 
