@@ -6,16 +6,16 @@
 //! files, sockets; whoever runs it brings them.
 //!
 //! ```
-//! use converger_lab::{Request, Setting, World};
+//! use converger_lab::{LabRequest, World, WorldSpec};
 //!
-//! let setting = Setting::from_yaml(
+//! let spec = WorldSpec::from_yaml(
 //!     "nodes: { pve1: {} }
 //! tokens: { 'root@pam!me': { secret: s3cret, full: true } }
 //! guests: [{ vmid: 100, kind: qemu, node: pve1, name: web, state: running }]",
 //! )?;
-//! let mut world = World::new(&setting)?;
-//! let request = Request::new("GET", "/api2/json/nodes/pve1/qemu/100/status/current").token("root@pam!me=s3cret");
-//! let answer = world.answer(setting.start_ms, &request);
+//! let mut world = World::new(&spec)?;
+//! let request = LabRequest::new("GET", "/api2/json/nodes/pve1/qemu/100/status/current").with_token("root@pam!me=s3cret");
+//! let answer = world.answer(spec.start_ms, &request);
 //! assert_eq!(answer.status, 200);
 //! assert!(String::from_utf8_lossy(&answer.body).contains("\"qmpstatus\":\"running\""));
 //! # Ok::<(), String>(())

@@ -81,16 +81,17 @@ pub struct ServedNode {
 /// A world that listens, and does not answer yet.
 ///
 /// ```
-/// use converger_lab::Setting;
-/// use converger_lab::server::{Clock, Identity, Options, Server};
+/// use converger_lab::WorldSpec;
+/// use converger_lab::server::{ClockMode, LabCertificates, LabServer, ServerOptions};
 ///
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
-/// let setting = Setting::from_yaml("nodes: { pve1: {} }")?;
-/// let identity = Identity::new(["pve1"].into_iter(), "127.0.0.1".parse()?)?;
-/// let authority = identity.authority_pem().to_owned(); // for the client
-/// let options = Options { listen: "127.0.0.1:0".parse()?, clock: Clock::Virtual { step_ms: 1000 }, identity, watcher: None };
-/// let server = Server::bind(&setting, options).await?;
-/// let (address, world) = (server.places().next().map(|place| place.address), server.world());
+/// let spec = WorldSpec::from_yaml("nodes: { pve1: {} }")?;
+/// let certificates = LabCertificates::new(["pve1"].into_iter(), "127.0.0.1".parse()?)?;
+/// let authority = certificates.authority_pem().to_owned(); // for the client
+/// let clock = ClockMode::Virtual { step_ms: 1000 };
+/// let options = ServerOptions { listen: "127.0.0.1:0".parse()?, clock, identity: certificates, watcher: None };
+/// let server = LabServer::bind(&spec, options).await?;
+/// let (address, world) = (server.served_nodes().next().map(|node| node.address), server.world());
 /// server.run(async { /* ask at `address`, look into `world` */ }).await;
 /// assert_eq!(world.lock().requests(), 0);
 /// # Ok::<(), Box<dyn std::error::Error>>(())

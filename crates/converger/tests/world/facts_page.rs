@@ -73,7 +73,7 @@ fn function_text(text: &str) -> String {
 /// Whether a test runs in 7, 8 and 9: it goes through all of them, or names each.
 fn covers_every_release(body: &str) -> bool {
     let names = |release: u8| {
-        let forms = ["V#", "(#, ", "lab(#)", "[#, ", ", #, ", ", #]"].map(|form| form.replace('#', &release.to_string()));
+        let forms = ["V#", "(#, ", "lab(#)", "users(#)", "[#, ", ", #, ", ", #]"].map(|form| form.replace('#', &release.to_string()));
         forms.iter().any(|form| body.contains(form.as_str()))
     };
     body.contains("in_every_release(") || body.contains("FLAVOURS") || (7..=9).all(names)
