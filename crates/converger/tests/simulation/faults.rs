@@ -591,7 +591,9 @@ pub(crate) fn drawn_fault_names() -> std::collections::BTreeSet<String> {
         match harm.effect() {
             Some(FaultEffect::Wire(twist)) => add("ResponseFault", format!("{twist:?}")),
             Some(FaultEffect::Task(twist)) => add("TaskFaultEffect", format!("{twist:?}")),
-            Some(FaultEffect::Act(act, good)) => [Some(act), good].into_iter().flatten().for_each(|act| add("WorldEvent", format!("{act:?}"))),
+            Some(FaultEffect::Act(act, good)) => {
+                [Some(act), good].into_iter().flatten().for_each(|act| add("WorldEvent", format!("{act:?}")))
+            }
             Some(FaultEffect::Other(_)) | None => {}
         }
         harm.store_fault().into_iter().for_each(|fault| add("CommitFault", format!("{fault:?}")));

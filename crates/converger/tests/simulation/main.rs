@@ -93,7 +93,8 @@ fn every_fault_of_lab_and_store_is_drawn() {
     let (wire, store) = (include_str!("../../../converger-lab/src/wire.rs"), include_str!("../../../converger-store/src/memory.rs"));
     let of = |source: &'static str, name: &str| commands::enum_variants(source, name);
     let named = |source, name: &'static str| of(source, name).into_iter().map(move |variant| format!("{name} {variant}"));
-    let mut all: BTreeSet<String> = named(act, "WorldEvent").chain(named(fault, "ResponseFault")).chain(named(fault, "TaskFaultEffect")).collect();
+    let mut all: BTreeSet<String> =
+        named(act, "WorldEvent").chain(named(fault, "ResponseFault")).chain(named(fault, "TaskFaultEffect")).collect();
     all.extend(named(store, "CommitFault"));
     for service in ["ServiceDown", "ServiceHung", "ServiceUp"] {
         all.extend(of(act, "NodeService").into_iter().map(|part| format!("{service} {part}")));
