@@ -268,11 +268,11 @@ impl GuestTextBuilder {
 
     /// Whether these lines of config can be declared, and the last of them says what was seen.
     fn check_config(&self, rule: &FieldRule, value: &FieldValue, lines: &str) -> Result<(), String> {
-        if self.tag_case.is_none() && matches!(value, FieldValue::Tags(tags) if tags.has_upper_case()) {
-            return Err("the datacenter's rule for the case of letters in tags was not read".into());
-        }
         if matches!(value, FieldValue::Tags(tags) if tags.contains_ignore_case(HOLD_TAG)) {
             return Err(format!("`{HOLD_TAG}` is among them, and would be put back once somebody takes it away"));
+        }
+        if self.tag_case.is_none() && matches!(value, FieldValue::Tags(tags) if tags.has_upper_case()) {
+            return Err("the datacenter's rule for the case of letters in tags was not read".into());
         }
         // The name and the marks are not looked at here: either may be what cannot be declared.
         let text =

@@ -210,7 +210,7 @@ mod tests {
         assert_eq!(rejection_text("GET / HTTP/1.99999999999\r\n"), "HTTP/1.0 400 bad request");
         assert_eq!(rejection_text("GET / HTTP/1.1\r\nno header\r\n"), "HTTP/1.1 506 unable to parse request header");
         assert_eq!(rejection_text("GET / HTTP/1.1\r\n folded: first\r\n"), "HTTP/1.1 506 unable to parse request header");
-        assert_eq!(rejection_text("hello"), "Part", "the line is not whole");
+        assert_eq!(rejection_text("hello"), "Incomplete", "the line is not whole");
     }
 
     #[test]

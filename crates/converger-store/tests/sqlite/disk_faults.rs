@@ -161,7 +161,7 @@ fn failed_write_stops_all_acknowledgements() {
     }
     let (_above, directory) = state_directory_path();
     let this = env::current_exe().expect("this test");
-    let name = "trouble::failed_write_stops_all_acknowledgements";
+    let name = "disk_faults::failed_write_stops_all_acknowledgements";
     // The shell counts in blocks of 512 bytes; the signal that would end the process is ignored, so that the call fails.
     let output = Command::new("sh")
         .args(["-c", "trap '' XFSZ; ulimit -f 1024; exec \"$0\" --exact \"$1\" --nocapture"])

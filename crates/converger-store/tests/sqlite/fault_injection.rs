@@ -17,7 +17,7 @@ use super::state_directory_path;
 
 pub(super) const DIRECTORY: &str = "CONVERGER_TEST_INJECTED_IN";
 const EVERY_POINT: &str = "CONVERGER_TEST_EVERY_POINT";
-const NAME: &str = "inject::no_failing_call_loses_an_acknowledged_batch";
+const NAME: &str = "fault_injection::no_failing_call_loses_an_acknowledged_batch";
 
 /// More calls than the victim makes: the loop ends before, with a victim that nothing happened to.
 const CALLS_MAX: u64 = 400;
@@ -129,7 +129,7 @@ fn retry_while_full(mut commit: impl FnMut() -> Result<CommitAck, StoreError>) {
     }
 }
 
-const FULL_NAME: &str = "inject::full_disk_allows_reads_and_refuses_writes";
+const FULL_NAME: &str = "fault_injection::full_disk_allows_reads_and_refuses_writes";
 
 /// A start on a disk that has no room for what a dead process left in the log: reading goes on.
 #[test]
@@ -180,7 +180,7 @@ fn run_reader(directory: &Path) {
     println!("\nend: read, and took nothing");
 }
 
-const LOG_NAME: &str = "inject::failed_sync_during_checkpoint_ends_the_program";
+const LOG_NAME: &str = "fault_injection::failed_sync_during_checkpoint_ends_the_program";
 
 /// SQLite would keep it to itself and go on.
 #[test]

@@ -474,6 +474,9 @@ impl ScheduledFault {
             FaultKind::Reborn if self.number % 2 == 1 => act(WorldEvent::Replace(vmid)),
             FaultKind::Reborn if self.is_qemu => set("smbios1", "uuid=00000000-1111-2222-3333-444455556666"),
             FaultKind::Reborn => set("rootfs", "local:999/vm-999-disk-0.raw,size=8G"),
+            FaultKind::Locked if self.number % 4 == 3 => {
+                FaultEffect::Act(WorldEvent::HoldLockFile(vmid), Some(WorldEvent::FreeLockFile(vmid)))
+            }
             FaultKind::Locked => FaultEffect::Act(WorldEvent::Lock(vmid, "backup".to_owned()), Some(WorldEvent::Unlock(vmid))),
             FaultKind::ChangedByHand => match self.number % 3 {
                 0 => set("description", "by hand"),

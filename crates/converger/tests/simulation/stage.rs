@@ -483,7 +483,7 @@ impl SimulationStage {
         }
         for vmid in vmids {
             let is_odd = self.world.guest_truth(vmid).and_then(|truth| truth.process).is_some_and(|word| word != "running");
-            acts.extend([WorldEvent::Reappear(vmid), WorldEvent::Relist(vmid), WorldEvent::Unlock(vmid)]);
+            acts.extend([WorldEvent::Reappear(vmid), WorldEvent::Relist(vmid), WorldEvent::Unlock(vmid), WorldEvent::FreeLockFile(vmid)]);
             acts.extend(is_odd.then(|| WorldEvent::Say(vmid, "running".to_owned())));
             if has_hung {
                 acts.push(WorldEvent::KillTask(vmid));

@@ -55,6 +55,8 @@ pub(crate) fn meaning(kind: GuestKind, field: Field, written: &str) -> ConfigMea
         (Field::Memory | Field::Balloon | Field::Swap, Some(number)) => mib(number),
         (Field::Description, _) => text(written.trim_end()),
         (Field::Tags, _) => tags(&written.split(';').collect::<Vec<_>>()),
+        // What a guest without disk and network card has.
+        (Field::Boot, _) if written == " " => Odd,
         (Field::Boot, _) => devices(&written.trim_start_matches("order=").split_terminator(';').collect::<Vec<_>>()),
         _ => Odd,
     }

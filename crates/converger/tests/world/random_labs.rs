@@ -88,6 +88,9 @@ fn vary_guest(rng: &mut Rng, setting: &mut WorldSpec, index: usize) {
         let id = format!("{service}:{}", guest.vmid);
         setting.ha.insert(id, draw_ha(rng));
     }
+    let Some(guest) = setting.guests.get_mut(index).filter(|_| kind == GuestKind::Qemu && rng.one_in(40)) else { return };
+    // A birth mark that is none: the guest cannot be told from others.
+    guest.config.insert("meta".to_owned(), text_scalar("creation-qemu=10.0.2,ctime=soon"));
 }
 
 /// A few keys of a kind, each in one of its forms.
