@@ -1,7 +1,7 @@
-//! What any observer must pass, whoever wrote it: it is put before worlds whose truth is known, and held to the truth.
+//! The checks that every observer must pass. Each check sets up a world whose truth is known and compares the observation with it.
 //!
-//! An observer may know less than the truth and must then say so. It may never know more, know otherwise, look outside
-//! of its scope, or leave a trace. `docs/adapters.md` shows how to use this.
+//! An observer may know less than the truth if it says so. It must not claim more or something else, look outside of its scope, or change
+//! anything. `docs/adapters.md` shows how to use this module.
 
 mod worlds;
 
@@ -15,26 +15,26 @@ use crate::Observer;
 
 pub use worlds::{KnownWorld, known_worlds};
 
-/// A place where worlds can be set up for an observer.
+/// Sets up worlds for an observer.
 pub trait ObserverFixture {
-    /// The observer that is checked.
+    /// The observer under test.
     type Observer: Observer;
 
-    /// Makes the world as `truth` says and gives an observer of it.
+    /// Sets up the world that `truth` describes and returns an observer of it.
     ///
-    /// What is [`Reading::Unread`] in the truth cannot be read in that world (no permission, a node that is silent).
+    /// Fields that are [`Reading::Unread`] in the truth must be unreadable in that world (no permission, or a node that does not respond).
     fn set_up_world(&mut self, truth: &Observation) -> Self::Observer;
 
-    /// How often the world was changed since it was set up. An observer leaves it at 0.
+    /// Number of changes to the world since it was set up. An observer must leave it at 0.
     fn change_count(&self) -> u64;
 }
 
 /// A rule that an observer broke.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObserverFinding {
-    /// The world in which it did.
+    /// The world in which it was broken.
     pub world: &'static str,
-    /// The rule, and what was seen.
+    /// The rule and the observed violation.
     pub what: String,
 }
 
@@ -44,7 +44,7 @@ impl fmt::Display for ObserverFinding {
     }
 }
 
-/// Puts the observer before every world. No finding means that it conforms.
+/// Runs the observer in every world. It conforms if there are no findings.
 #[must_use]
 pub async fn check_observer(stage: &mut impl ObserverFixture) -> Vec<ObserverFinding> {
     let mut findings = Vec::new();
@@ -58,7 +58,7 @@ async fn check_world(stage: &mut impl ObserverFixture, world: &KnownWorld) -> Ve
     let observer = stage.set_up_world(&world.truth);
     let mut broken = Vec::new();
     match observer.observe(&world.truth.environment, &world.scope).await {
-        Err(error) => broken.push(format!("there is no reading: {error}")),
+        Err(error) => broken.push(format!("the observation failed: {error}")),
         Ok(reading) => {
             broken.extend(find_false_claims(world, &reading));
             broken.extend(find_unstable_reading(&observer, world, &reading).await);
@@ -66,43 +66,43 @@ async fn check_world(stage: &mut impl ObserverFixture, world: &KnownWorld) -> Ve
     }
     broken.extend(find_wrong_environment_accepted(&observer, &world.scope).await);
     if stage.change_count() > 0 {
-        broken.push(format!("it changed what it looked at {} times", stage.change_count()));
+        broken.push(format!("it changed the world {} times", stage.change_count()));
     }
     broken.into_iter().map(|what| ObserverFinding { world: world.name, what }).collect()
 }
 
-/// The same world gives the same reading; only the time may differ.
+/// An unchanged world must give the same observation twice; only the time may differ.
 async fn find_unstable_reading(observer: &impl Observer, world: &KnownWorld, first: &Scoped) -> Option<String> {
     let timeless = |reading: &Scoped| Observation { taken_at: None, ..Observation::clone(reading) };
     match observer.observe(&world.truth.environment, &world.scope).await {
         Ok(second) if timeless(&second) == timeless(first) => None,
-        Ok(_) => Some("two readings of a world that did not change differ".into()),
-        Err(error) => Some(format!("the second reading failed: {error}")),
+        Ok(_) => Some("two observations of an unchanged world differ".into()),
+        Err(error) => Some(format!("the second observation failed: {error}")),
     }
 }
 
 async fn find_wrong_environment_accepted(observer: &impl Observer, scope: &Scope) -> Option<String> {
     let other = EnvironmentName::new("another-environment")?;
-    observer.observe(&other, scope).await.is_ok().then(|| "it gave a reading for an environment that it is not connected to".into())
+    observer.observe(&other, scope).await.is_ok().then(|| "it returned an observation of an environment that it is not connected to".into())
 }
 
-/// Everything that a reading may not claim.
+/// Lists every false claim of an observation.
 fn find_false_claims(world: &KnownWorld, reading: &Scoped) -> Vec<String> {
     let truth = &world.truth;
     let mut broken = Vec::new();
     if reading.environment != truth.environment {
-        broken.push(format!("it calls the environment `{}`", reading.environment));
+        broken.push(format!("it reports the wrong environment `{}`", reading.environment));
     }
     broken.extend(find_blindness(world, reading));
     if reading.complete && !truth.complete {
-        broken.push("it calls an incomplete list complete".into());
+        broken.push("it reports an incomplete list as complete".into());
     }
     if reading.quorate && !truth.quorate {
-        broken.push("it claims a quorum that is not there".into());
+        broken.push("it reports a quorum that does not exist".into());
     }
     let expected = truth.guests.iter().filter(|row| !world.scope.contains(row.vmid)).count() as u64;
     if reading.complete && reading.unmanaged != expected {
-        broken.push(format!("it counts {} guests outside of the scope, where there are {expected}", reading.unmanaged));
+        broken.push(format!("it counts {} guests outside of the scope instead of {expected}", reading.unmanaged));
     }
     for row in &reading.guests {
         broken.extend(find_false_row_claims(world, reading, row));
@@ -111,22 +111,23 @@ fn find_false_claims(world: &KnownWorld, reading: &Scoped) -> Vec<String> {
     broken
 }
 
-/// Where nothing stands in the way, whoever sees nothing is no observer.
+/// In a world where everything is readable, an observer must not report anything as unknown.
 fn find_blindness(world: &KnownWorld, reading: &Scoped) -> Vec<String> {
     if !world.is_readable {
         return Vec::new();
     }
     let unknown = reading.guests.iter().filter(|row| matches!(row.status, ObservedStatus::Unknown(_)));
-    let unseen = unknown.map(|row| format!("guest {} could be seen, and is called unknown", row.vmid));
-    let incomplete = (!reading.complete || !reading.quorate).then(|| "the whole list could be read, and is not".to_owned());
+    let unseen = unknown.map(|row| format!("guest {} is readable but reported as unknown", row.vmid));
+    let incomplete = (!reading.complete || !reading.quorate)
+        .then(|| "the whole list is readable but reported as incomplete or without quorum".to_owned());
     unseen.chain(incomplete).collect()
 }
 
-/// A guest that is there must be listed, or the list must not be called complete.
+/// An existing guest must be listed, or the list must be reported as incomplete.
 fn find_unlisted_guests(world: &KnownWorld, reading: &Scoped) -> Vec<String> {
     let in_scope = world.truth.guests.iter().filter(|row| world.scope.contains(row.vmid));
     let lost: Vec<Vmid> = in_scope.map(|row| row.vmid).filter(|vmid| reading.complete && reading.find(*vmid).is_none()).collect();
-    lost.iter().map(|vmid| format!("guest {vmid} is there, and a list that is called complete lacks it")).collect()
+    lost.iter().map(|vmid| format!("guest {vmid} exists but is missing from a list reported as complete")).collect()
 }
 
 fn find_false_row_claims(world: &KnownWorld, reading: &Scoped, row: &ObservedGuest) -> Vec<String> {
@@ -152,10 +153,10 @@ fn find_false_row_claims(world: &KnownWorld, reading: &Scoped, row: &ObservedGue
         ("config", is_unread_or_true(&row.config, &truth.config)),
         ("pending", is_unread_or_true(&row.pending, &truth.pending)),
     ];
-    claims.into_iter().filter(|(_, holds)| !holds).map(|(field, _)| format!("guest {vmid}: it claims a {field} that is not so")).collect()
+    claims.into_iter().filter(|(_, holds)| !holds).map(|(field, _)| format!("guest {vmid}: the reported {field} is wrong")).collect()
 }
 
-/// Not having read is always honest; having read must be the truth.
+/// An unread field is always acceptable; a field that was read must equal the truth.
 fn is_unread_or_true<T: PartialEq>(claim: &Reading<T>, truth: &Reading<T>) -> bool {
     !claim.is_read() || claim == truth
 }
@@ -168,7 +169,7 @@ mod tests {
     use super::*;
     use crate::ObserveError;
 
-    /// An observer that knows the truth, spoilt by `spoil`.
+    /// An observer that knows the truth and changes it with `corrupt` before it reports.
     struct FaultyObserver {
         truth: Observation,
         corrupt: fn(&mut Observation),
@@ -201,7 +202,7 @@ mod tests {
     }
 
     fn find(spoil: fn(&mut Observation)) -> Vec<ObserverFinding> {
-        check_observer(&mut FaultyObserverFixture(spoil)).now_or_never().expect("nothing is waited for")
+        check_observer(&mut FaultyObserverFixture(spoil)).now_or_never().expect("no await suspends")
     }
 
     fn assert_finding(spoil: fn(&mut Observation), part: &str) {
@@ -223,34 +224,49 @@ mod tests {
 
     #[test]
     fn finds_every_false_claim() {
-        assert_finding(|reading| reading.guests.iter_mut().for_each(|row| row.status = ObservedStatus::Unknown(None)), "called unknown");
-        assert_finding(|reading| reading.complete = false, "could be read, and is not");
-        assert_finding(|reading| reading.environment = EnvironmentName::new("x").expect("a name"), "calls the environment");
-        assert_finding(|reading| reading.guests.iter_mut().for_each(|row| row.name = Some("forged".into())), "claims a name");
+        assert_finding(
+            |reading| reading.guests.iter_mut().for_each(|row| row.status = ObservedStatus::Unknown(None)),
+            "reported as unknown",
+        );
+        assert_finding(|reading| reading.complete = false, "reported as incomplete");
+        assert_finding(|reading| reading.environment = EnvironmentName::new("x").expect("a name"), "wrong environment");
+        assert_finding(|reading| reading.guests.iter_mut().for_each(|row| row.name = Some("forged".into())), "reported name is wrong");
         let identity = |reading: &mut Observation| {
             let forged = || GuestIdentity::Qemu { uuid: Some("forged".into()), ctime: None };
             reading.guests.iter_mut().for_each(|row| row.identity = Reading::Read(Box::new(forged())));
         };
-        assert_finding(identity, "claims a identity");
-        assert_finding(|reading| reading.complete = true, "calls an incomplete list complete");
-        assert_finding(|reading| reading.quorate = true, "claims a quorum");
-        assert_finding(|reading| reading.guests = Box::new([]), "a list that is called complete lacks it");
-        assert_finding(|reading| reading.unmanaged = 7, "outside of the scope, where there are");
-        assert_finding(|reading| reading.nodes.iter_mut().for_each(|node| node.online = true), "claims a node");
-        assert_finding(|reading| reading.guests.iter_mut().for_each(|row| row.lock = Reading::Read(None)), "claims a lock");
-        assert_finding(|reading| reading.guests.iter_mut().for_each(|row| row.ha = Reading::Read(None)), "claims a ha");
-        assert_finding(|reading| reading.guests.iter_mut().for_each(|row| row.template = Reading::Read(false)), "claims a template");
-        assert_finding(|reading| reading.guests.iter_mut().for_each(|row| row.protection = Reading::Read(false)), "claims a protection");
-        assert_finding(|reading| reading.guests.iter_mut().for_each(|row| row.pending = Reading::Read(Box::new([]))), "claims a pending");
+        assert_finding(identity, "reported identity is wrong");
+        assert_finding(|reading| reading.complete = true, "incomplete list as complete");
+        assert_finding(|reading| reading.quorate = true, "reports a quorum");
+        assert_finding(|reading| reading.guests = Box::new([]), "missing from a list reported as complete");
+        assert_finding(|reading| reading.unmanaged = 7, "outside of the scope instead of");
+        assert_finding(|reading| reading.nodes.iter_mut().for_each(|node| node.online = true), "reported node is wrong");
+        assert_finding(|reading| reading.guests.iter_mut().for_each(|row| row.lock = Reading::Read(None)), "reported lock is wrong");
+        assert_finding(|reading| reading.guests.iter_mut().for_each(|row| row.ha = Reading::Read(None)), "reported ha is wrong");
+        assert_finding(
+            |reading| reading.guests.iter_mut().for_each(|row| row.template = Reading::Read(false)),
+            "reported template is wrong",
+        );
+        assert_finding(
+            |reading| reading.guests.iter_mut().for_each(|row| row.protection = Reading::Read(false)),
+            "reported protection is wrong",
+        );
+        assert_finding(
+            |reading| reading.guests.iter_mut().for_each(|row| row.pending = Reading::Read(Box::new([]))),
+            "reported pending is wrong",
+        );
         assert_finding(
             |reading| reading.guests.iter_mut().for_each(|row| row.config = Reading::Read(Default::default())),
-            "claims a config",
+            "reported config is wrong",
         );
-        assert_finding(|reading| reading.guests.iter_mut().for_each(|row| row.tags = Reading::Read(Default::default())), "claims a tags");
+        assert_finding(
+            |reading| reading.guests.iter_mut().for_each(|row| row.tags = Reading::Read(Default::default())),
+            "reported tags is wrong",
+        );
         let guessed = |reading: &mut Observation| {
             let stopped = ObservedStatus::Known(converger_core::guest::RunState::Stopped);
             reading.guests.iter_mut().for_each(|row| row.status = stopped.clone());
         };
-        assert_finding(guessed, "claims a status");
+        assert_finding(guessed, "reported status is wrong");
     }
 }

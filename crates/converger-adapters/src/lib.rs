@@ -1,11 +1,11 @@
-//! How a reading is taken: observers, each of which turns something outside into an [`Observation`] in scope.
+//! Observers. Each one reads a source outside of the program and returns an [`Observation`] within a scope.
 //!
-//! An observer reads once and changes nothing. It gives what it saw in the words of the core; none of its own types
-//! crosses the seam. What it could not read is unread or unknown, with a cause, and never guessed.
+//! An observer reads once and changes nothing. It returns core types; none of its own types leaves this crate. A value that it could not
+//! read is unread or unknown, with a cause. It never guesses.
 //!
 //! [`Observation`]: converger_core::observe::Observation
 
-// The wire between client and lab is one for the tests inside and outside of this crate, and names it.
+// The tests inside and outside of this crate share one lab transport, which refers to the crate by its name.
 #[cfg(test)]
 extern crate self as converger_adapters;
 
@@ -24,53 +24,53 @@ use converger_core::guest::EnvironmentName;
 use converger_core::observe::Scoped;
 use thiserror::Error;
 
-/// Takes one reading. The seam between the spine and the world that it looks at.
+/// Takes one observation of an environment.
 pub trait Observer {
     /// Reads the guests of a scope in an environment: one attempt, no retry, no change, nothing outside of the scope.
     ///
     /// # Errors
-    /// There is no reading at all. A guest that cannot be read is not an error: it is unknown, with its cause.
+    /// No observation exists. A guest that cannot be read is not an error: its status is unknown, with a cause.
     fn observe(&self, environment: &EnvironmentName, scope: &Scope) -> impl Future<Output = Result<Scoped, ObserveError>> + Send;
 }
 
-/// Why there is no reading.
+/// Why there is no observation.
 #[derive(Debug, Error)]
 pub enum ObserveError {
     /// The source cannot be read.
     #[error("cannot read {place}")]
     Unreadable {
-        /// Where it was looked for.
+        /// The path or name of the source.
         place: String,
-        /// What the system said.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// The source is larger than anything that is read.
+    /// The source exceeds the size limit.
     #[error("{place} is larger than 1 GiB")]
     TooLarge {
-        /// Where it is.
+        /// The path or name of the source.
         place: String,
     },
-    /// The source is there and is not a reading.
+    /// The source is readable but is not an observation.
     #[error("{place} is not an observation")]
     Malformed {
-        /// Where it is.
+        /// The path or name of the source.
         place: String,
-        /// Its content, so that faults can be shown in it.
+        /// Its content, for pointing at the faults.
         bytes: Vec<u8>,
-        /// What is wrong with it.
+        /// The faults.
         diagnostics: Diagnostics,
     },
-    /// A Proxmox environment gave no reading.
+    /// A Proxmox environment could not be observed.
     #[error(transparent)]
     Proxmox(Box<proxmox::ProxmoxError>),
-    /// The reading is of another environment.
-    #[error("{place} is a reading of the environment `{found}`, not of `{wanted}`")]
+    /// The observation is of another environment.
+    #[error("{place} is an observation of environment `{found}`, not of `{wanted}`")]
     OtherEnvironment {
-        /// Where it is.
+        /// The path or name of the source.
         place: String,
-        /// The environment that was read.
+        /// The environment of the observation.
         found: String,
-        /// The environment that was asked for.
+        /// The requested environment.
         wanted: String,
     },
 }

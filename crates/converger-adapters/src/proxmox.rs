@@ -1,8 +1,8 @@
-//! Proxmox VE 7, 8 and 9: how it is read, and what can be asked of it.
+//! Proxmox VE 7, 8 and 9: observing it and changing it.
 //!
-//! `codec` is pure and knows the API; `client` carries its requests over HTTPS; `observe` takes one reading; `hand` carries out
-//! what an operation asks; `doctor` says what is missing. None of the types in here crosses the seam: a reading and an answer are
-//! made of the words of the core (G9).
+//! `codec` is pure and knows the API. `client` sends its requests over HTTPS. `observe` takes one observation. `actuator` carries out the
+//! requests of an operation. `doctor` reports what is missing. None of the types in here leaves the crate: observations and responses
+//! consist of core types (G9).
 
 pub mod codec;
 

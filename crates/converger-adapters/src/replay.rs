@@ -1,4 +1,4 @@
-//! The observer of recordings: reads current.json from a file or from standard input.
+//! The observer of recordings. It reads `current.json` from a file or from standard input.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -11,12 +11,12 @@ use converger_core::observe::{self, Scoped};
 
 use crate::{ObserveError, Observer};
 
-/// Where a recording is.
+/// A source of a recording.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RecordingObserver {
-    /// In a file.
+    /// A file.
     File(PathBuf),
-    /// On standard input, which can be read once.
+    /// Standard input, which can be read once.
     Stdin,
 }
 
@@ -41,7 +41,7 @@ impl RecordingObserver {
     }
 }
 
-/// At most one byte more than is accepted: enough to know that it is too much.
+/// Reads at most one byte more than the limit, which is enough to detect an oversized source.
 fn read_bounded(source: impl Read) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     source.take(TEXT_BYTES_MAX as u64 + 1).read_to_end(&mut bytes)?;

@@ -1,27 +1,28 @@
-//! The worlds: small, each with one thing in it that observers get wrong.
+//! The worlds of the conformance checks. Each one is small and contains one situation that observers tend to get wrong.
 
 use converger_core::desired::Scope;
 use converger_core::guest::Vmid;
 use converger_core::observe::{self, Observation};
 
-/// A world whose truth is known.
+/// A world with its known truth.
 #[derive(Clone, Debug)]
 pub struct KnownWorld {
-    /// What it is about.
+    /// A short description of the situation.
     pub name: &'static str,
-    /// How it is.
+    /// What a perfect observer would report.
     pub truth: Observation,
-    /// What is asked for.
+    /// The scope of the observation.
     pub scope: Scope,
-    /// Nothing in it stands in the way of seeing it whole.
+    /// Whether an observer can read all of it.
     pub is_readable: bool,
 }
 
 const UNSET_GUARDS: &str = r#""lock": null, "ha": null, "template": false, "protection": false, "tags": [], "pending": []"#;
 
-/// Name, `complete`, `quorate`, rows, and the ids that are asked for. `UNSET_GUARDS` stands for guards that were read and are quiet.
+/// Name, `complete`, `quorate`, rows, and the ids in scope. `QUIET` in a row is replaced with `UNSET_GUARDS`: guards that were read and
+/// forbid nothing.
 const WORLDS: [(&str, bool, bool, &str, &[u64]); 11] = [
-    ("nothing there", true, true, "", &[100]),
+    ("no guests", true, true, "", &[100]),
     ("one guest", true, true, r#"{"vmid": 100, "kind": "qemu", "name": "a", "node": "n1", "status": "running", QUIET}"#, &[100]),
     (
         "both kinds, with config",
@@ -44,7 +45,7 @@ const WORLDS: [(&str, bool, bool, &str, &[u64]); 11] = [
         &[100, 101],
     ),
     (
-        "a silent node",
+        "an offline node",
         true,
         true,
         r#"{"vmid": 100, "kind": "qemu", "node": "n2", "status": "unknown", "cause": "node-offline"},
@@ -61,7 +62,7 @@ const WORLDS: [(&str, bool, bool, &str, &[u64]); 11] = [
     ),
     ("no quorum", true, false, r#"{"vmid": 100, "kind": "qemu", "name": "a", "node": "n1", "status": "running", QUIET}"#, &[100]),
     (
-        "guards that say no",
+        "guards that forbid changes",
         true,
         true,
         r#"{"vmid": 100, "kind": "qemu", "name": "a", "node": "n1", "status": "running", "lock": "backup", "ha": {"state": "migrate"},
@@ -71,7 +72,7 @@ const WORLDS: [(&str, bool, bool, &str, &[u64]); 11] = [
         &[100, 101],
     ),
     (
-        "what may not be read",
+        "fields that cannot be read",
         true,
         true,
         r#"{"vmid": 100, "kind": "qemu", "name": "a", "node": "n1", "status": "running"},
@@ -79,7 +80,7 @@ const WORLDS: [(&str, bool, bool, &str, &[u64]); 11] = [
         &[100, 101],
     ),
     (
-        "words that look like something else",
+        "a name with control characters and an unknown run state",
         true,
         true,
         r#"{"vmid": 100, "kind": "qemu", "name": "VM 100\u001b[31m", "node": "n1", "status": "unknown", "cause": "paused", "run_state": "paused", QUIET}"#,
@@ -90,7 +91,7 @@ const WORLDS: [(&str, bool, bool, &str, &[u64]); 11] = [
 /// All worlds.
 ///
 /// # Panics
-/// If one of the texts above is not a reading, which is a mistake in this file.
+/// If one of the texts above is not an observation, which is a mistake in this file.
 #[must_use]
 pub fn known_worlds() -> Vec<KnownWorld> {
     WORLDS.iter().map(|(name, complete, quorate, rows, ids)| parse_world(name, *complete, *quorate, rows, ids)).collect()
@@ -103,9 +104,9 @@ fn parse_world(name: &'static str, complete: bool, quorate: bool, rows: &str, id
         rows.replace("QUIET", UNSET_GUARDS)
     );
     let truth = observe::parse(text.as_bytes()).unwrap_or_else(|faults| panic!("the world `{name}` is malformed: {faults:?}"));
-    // Guards that were read and are quiet, on every row: then nothing stands in the way.
+    // Guards were read and forbid nothing on every row, so that all of it is readable.
     let is_quiet = rows.matches("QUIET").count() == rows.matches("vmid").count();
-    // Who is not there must be proven absent, which an offline node may forbid.
+    // The absence of a guest needs a proof, which an offline node may prevent.
     let are_there = ids.iter().all(|id| rows.contains(&format!("\"vmid\": {id},")));
     let is_readable = complete && quorate && is_quiet && are_there && !rows.contains("unknown") && !rows.contains("n2");
     KnownWorld { name, truth, scope: Scope::new(ids.iter().filter_map(|id| Vmid::new(*id)).collect()), is_readable }

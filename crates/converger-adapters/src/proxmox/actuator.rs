@@ -1,10 +1,11 @@
-//! The hand: what an operation asks becomes one request, and what comes back becomes words of the core.
+//! The actuator: turns each request of an operation into one API request and converts the response to core types.
 //!
-//! [`command`] and [`answer`] are pure, so that the program, the simulation and the tests use the very same code; [`ProxmoxActuator`] carries
-//! them over a session. Each ask is sent at most once: an ask that cannot be put into a request is answered here, and nothing is
-//! tried again. Where the age of a task decides, the [`clock`] of its node is read too: a task is dated by it, and by no other.
+//! [`command_for`] and [`interpret_response`] are pure, so that the program, the simulation and the tests use the same code;
+//! [`ProxmoxActuator`] runs them over a session. Each request is sent at most once. A request that cannot be encoded is answered here,
+//! without sending anything, and nothing is retried. If the age of a task matters, [`clock_command`] also reads the clock of the task's
+//! node, because only that clock dates the task.
 //!
-//! What never enters: which ask comes next, whether a change may be sent at all, and what follows from an answer (the engine).
+//! Must not decide which request comes next, whether a change may be sent, or what follows from a response; the engine does.
 
 mod promise_reading;
 mod request;
@@ -23,16 +24,16 @@ use super::codec::ProxmoxWrite;
 pub use request::command_for;
 pub use response::{clock_command, interpret_response};
 
-/// Who asks, and whom: what an answer is held against beyond what was asked.
+/// The caller and the target: what a response must match besides the request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallerIdentity {
-    /// The token whose tasks are ours.
+    /// Tasks of this token are ours.
     pub token: TokenId,
-    /// The name that the cluster must have; of a node that is in no cluster, its own name.
+    /// The required name of the cluster; for a node without a cluster, the name of the node.
     pub cluster: Option<Box<str>>,
 }
 
-/// Carries asks over one session.
+/// Carries requests over one session.
 #[derive(Debug)]
 pub struct ProxmoxActuator<E> {
     session: ProxmoxSession<E>,
@@ -40,17 +41,17 @@ pub struct ProxmoxActuator<E> {
 }
 
 impl<E: ProxmoxTransport> ProxmoxActuator<E> {
-    /// A hand over this session, which must use the caller's token.
+    /// An actuator over this session, which must use the caller's token.
     pub fn new(session: ProxmoxSession<E>, caller: CallerIdentity) -> Self {
         Self { session, caller }
     }
 
-    /// How many requests were sent.
+    /// Number of requests that were sent.
     pub fn request_count(&self) -> u64 {
         self.session.request_count()
     }
 
-    /// Asks once.
+    /// Sends one request.
     pub async fn request(&self, ask: &EnvRequest) -> EnvResponse {
         match command_for(ask) {
             Ok(command) => {
@@ -65,15 +66,15 @@ impl<E: ProxmoxTransport> ProxmoxActuator<E> {
         }
     }
 
-    /// Waits for the turn of a change at the guest's node.
+    /// Waits for the permit of a change at the guest's node.
     ///
     /// # Errors
-    /// There was no room in time, and nothing was sent.
+    /// No permit became free in time, and nothing was sent.
     pub async fn acquire_permit(&self, place: &GuestAddress) -> Result<NodePermit, EnvFault> {
         self.session.acquire_permit(Some(place.node.clone())).await.map_err(|failure| response::env_fault(&failure))
     }
 
-    /// Asks once, in a turn that was taken before.
+    /// Sends one request with a permit that was acquired before.
     pub async fn send_with_permit(&self, turn: NodePermit, ask: &EnvRequest) -> EnvResponse {
         match command_for(ask) {
             Ok(command) => interpret_response(&self.caller, ask, self.session.call_with_permit(turn, &command).await, None),
@@ -81,7 +82,7 @@ impl<E: ProxmoxTransport> ProxmoxActuator<E> {
         }
     }
 
-    /// Reads what tells whether a change kept its [promise](Write::promise): the same before and after it.
+    /// Reads what shows whether a change kept its [promise](ProxmoxWrite::promise). The same read is done before and after the change.
     pub async fn read_promise(&self, write: &ProxmoxWrite) -> PromiseReading {
         promise_reading::read_for_promise(self, write).await
     }

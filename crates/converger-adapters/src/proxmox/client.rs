@@ -1,8 +1,7 @@
-//! The client: carries requests of the codec to one API endpoint over HTTPS and brings the answers back, bounded in size and
-//! time.
+//! The client: sends requests of the codec to one API endpoint over HTTPS and returns the responses, bounded in size and time.
 //!
-//! It follows no redirect, retries nothing, accepts no compressed body, keeps no idle connection for longer than Proxmox does, and
-//! has no way to switch verification off. What never enters: what an answer means (`codec`), and what to read (`observe`).
+//! It follows no redirect, retries nothing, accepts no compressed body, closes idle connections before Proxmox does, and cannot switch
+//! verification off. Must not depend on the meaning of a response (`codec`) or on what to read (`observe`).
 
 mod certificate;
 mod connect_deadline;
@@ -36,41 +35,40 @@ pub use trust::{Fingerprint, Trust, TrustError, TrustFailure};
 /// The port of Proxmox's API.
 const PORT: u16 = 8006;
 
-/// Proxmox closes an idle connection after 5 s; a request on a connection that is being closed would be lost.
+/// Proxmox closes an idle connection after 5 s. A request sent on a connection that is being closed would be lost.
 const IDLE_CONNECTION_MAX: Duration = Duration::from_secs(3);
 const _: () = assert!(IDLE_CONNECTION_MAX.as_secs() < 5);
 
-/// This machine. No resolver is asked where it is, so that none can lead elsewhere.
+/// This machine. Its addresses are fixed, so that no resolver can redirect it.
 const LOCALHOST: &str = "localhost";
 const LOCALHOST_ADDRESSES: [SocketAddr; 2] =
     [SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0), SocketAddr::new(IpAddr::V6(Ipv6Addr::LOCALHOST), 0)];
 
-/// Something that takes a request to a Proxmox server and brings back its answer.
+/// Sends a request to a Proxmox server and returns its response.
 ///
-/// The seam for simulation: the lab answers in process, the client over HTTPS.
+/// Simulations implement it in process; the client implements it over HTTPS.
 pub trait ProxmoxTransport {
-    /// Sends once and waits for the whole answer.
+    /// Sends the request once and waits for the whole response.
     fn exchange(&self, request: &HttpRequest) -> impl Future<Output = Result<HttpResponse, ProxmoxFailure>> + Send;
 
-    /// What an answer means to whoever sent this command: what the codec makes of it. A simulation, which is given the same answers
-    /// again and again, may remember what it made of them.
+    /// Decodes the response to a command. A simulation that sees the same responses again and again may cache the results.
     ///
     /// # Errors
-    /// Why the command was not carried out, or why that cannot be told.
+    /// The command failed, or its result cannot be determined.
     fn decode(&self, command: &ProxmoxCommand, answer: &HttpResponse) -> Result<ProxmoxEvent, ProxmoxFailure> {
         codec::decode(command, answer)
     }
 
-    /// Who is asked, for messages.
+    /// The name of the endpoint, for messages.
     fn endpoint_name(&self) -> &str;
 
-    /// A view of what the other side shows of itself; nothing, where there is no wire to see it on.
+    /// A view of what the endpoint presents of itself; empty if there is no network connection.
     fn monitor(&self) -> EndpointMonitor {
         EndpointMonitor::default()
     }
 }
 
-/// One address of an environment's API.
+/// One API address of an environment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
     url: Url,
@@ -78,16 +76,16 @@ pub struct Endpoint {
     trust: Trust,
 }
 
-/// An address that is not one.
+/// A text that is not an API address.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
-#[error("`{}` is not the address of an API; write it as https://name:8006", .0.escape_debug())]
+#[error("`{}` is not an API address; write it as https://name:8006", .0.escape_debug())]
 pub struct InvalidAddress(String);
 
 impl Endpoint {
-    /// The endpoint at `https://name[:port]`; the port is 8006 unless it is given.
+    /// Parses `https://name[:port]`; the port defaults to 8006.
     ///
     /// # Errors
-    /// Another scheme, or anything besides a name and a port: a path or a user have no meaning here.
+    /// Another scheme, or more than a name and a port: a path or a user has no meaning here.
     pub fn new(address: &str, trust: Trust) -> Result<Self, InvalidAddress> {
         let wrong = || InvalidAddress(address.to_owned());
         let mut url = Url::parse(address).map_err(|_| wrong())?;
@@ -97,14 +95,14 @@ impl Endpoint {
         if url.scheme() != "https" || host.is_empty() || !is_bare || !is_nobody {
             return Err(wrong());
         }
-        // `url` takes 443 for no port at all, so that it must be looked for in the text.
+        // `url` drops an explicit 443, the default port of https, so the text itself must be searched for it.
         let has_port = address.trim_end_matches('/').ends_with(":443");
         let port = url.port().unwrap_or(if has_port { 443 } else { PORT });
         url.set_port(Some(port)).map_err(|()| wrong())?;
         Ok(Self { url, name: format!("{host}:{port}"), trust })
     }
 
-    /// Whom to trust there.
+    /// What the client trusts at this endpoint.
     #[must_use]
     pub fn trust(&self) -> &Trust {
         &self.trust
@@ -116,7 +114,7 @@ impl Endpoint {
         &self.name
     }
 
-    /// Whether it is an address of the loopback, which nobody but this machine answers at.
+    /// Whether the address is a loopback address, at which only this machine can answer.
     #[must_use]
     pub fn is_loopback(&self) -> bool {
         let host = self.url.host_str().unwrap_or("");
@@ -125,25 +123,25 @@ impl Endpoint {
     }
 }
 
-/// How much an exchange may take, and a reading of many of them.
+/// Bounds of a single exchange and of a whole observation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestLimits {
-    /// Bytes of a body.
+    /// Size of a response body.
     pub body_bytes_max: usize,
-    /// Time until a connection stands.
+    /// Time for establishing a connection.
     pub connect: Duration,
-    /// Time until one stands for a change, of which everything was asked before.
+    /// Time for establishing a connection for a change, whose checks have already passed and grow stale.
     pub connect_to_change: Duration,
-    /// Time until the answer is whole, however slowly it drips.
+    /// Time until the response is complete, however slowly it arrives.
     pub deadline: Duration,
-    /// Bytes of all bodies of one reading.
+    /// Total size of the response bodies of one observation.
     pub reading_bytes_max: u64,
-    /// Time after which a reading asks for nothing more.
+    /// Time after which an observation sends no further requests.
     pub reading: Duration,
 }
 
 impl Default for RequestLimits {
-    /// A list of 10,000 guests is 4 MiB, and all of them in full are 50 MiB; Proxmox itself gives up on a node after 30 s.
+    /// A list of 10,000 guests is 4 MiB, and all of them in full are 50 MiB. Proxmox itself gives up on a node after 30 s.
     fn default() -> Self {
         Self {
             body_bytes_max: 64 << 20,
@@ -157,7 +155,7 @@ impl Default for RequestLimits {
 }
 
 impl RequestLimits {
-    /// The same for a person who waits and whose word counts also where nobody answers: a few seconds for each endpoint.
+    /// Limits for a person who is waiting and whose command takes effect even if no endpoint responds: a few seconds per endpoint.
     #[must_use]
     pub fn brief(self) -> Self {
         Self {
@@ -169,10 +167,10 @@ impl RequestLimits {
     }
 }
 
-/// Why there is no client.
+/// Why no client could be set up.
 #[derive(Debug, Error)]
 pub enum ClientError {
-    /// Nobody can be trusted.
+    /// The trust settings cannot be used.
     #[error("{place}: {source}")]
     Trust {
         /// The endpoint.
@@ -180,11 +178,11 @@ pub enum ClientError {
         /// Why.
         source: TrustError,
     },
-    /// The token cannot be sent.
-    #[error("the id of the API token cannot be sent; write it as user@realm!name, in plain letters")]
+    /// The token id cannot be sent in a header.
+    #[error("the API token id cannot be sent in a header; write it as user@realm!name in plain letters")]
     Token,
-    /// The HTTP side cannot be set up.
-    #[error("{place}: HTTPS cannot be set up on this machine ({source}); try another build of this program, and report it")]
+    /// The HTTP client cannot be set up.
+    #[error("{place}: HTTPS cannot be set up on this machine ({source}); try another build of this program and report a bug")]
     Setup {
         /// The endpoint.
         place: String,
@@ -194,7 +192,7 @@ pub enum ClientError {
 }
 
 impl ClientError {
-    /// Whether it is what was configured that cannot be used, and not this machine.
+    /// Whether the configuration is at fault, and not this machine.
     #[must_use]
     pub fn is_configuration_fault(&self) -> bool {
         match self {
@@ -212,15 +210,15 @@ pub struct ProxmoxClient {
     endpoint: Endpoint,
     bounds: RequestLimits,
     monitor: EndpointMonitor,
-    /// To be struck out of whatever comes back.
+    /// Redacted from everything that the server sends.
     secret: TokenSecret,
 }
 
 impl ProxmoxClient {
-    /// A client with this token. Nothing is sent yet.
+    /// Creates a client with this token. It sends nothing yet.
     ///
     /// # Errors
-    /// TLS or HTTPS cannot be set up as asked.
+    /// TLS or HTTPS cannot be set up with these settings.
     pub fn new(endpoint: Endpoint, token: &ApiToken, bounds: RequestLimits) -> Result<Self, ClientError> {
         let place = || endpoint.name.clone();
         let watch = EndpointMonitor::default();
@@ -238,7 +236,7 @@ impl ProxmoxClient {
             .no_proxy()
             .resolve_to_addrs(LOCALHOST, &LOCALHOST_ADDRESSES)
             .pool_idle_timeout(IDLE_CONNECTION_MAX)
-            // Before the deadline strikes, so that a handshake that hangs is told from an answer that does.
+            // Shorter than the deadline, so that a hanging handshake is distinguished from a hanging response.
             .connect_timeout(bounds.connect.min(bounds.deadline * 9 / 10))
             .connector_layer(connect_deadline::deadline_layer())
             .timeout(bounds.deadline)
@@ -274,7 +272,7 @@ impl ProxmoxClient {
         url.set_query(query);
         let mut builder = self.http.request(method, url);
         if let Some(form) = request.form() {
-            // Proxmox knows a body by its length only, also where there is nothing in it.
+            // Proxmox detects a body only by its length, even if the body is empty.
             builder = builder.header(CONTENT_TYPE, "application/x-www-form-urlencoded");
             builder = builder.header(CONTENT_LENGTH, form.len()).body(form.to_owned());
         }
@@ -286,15 +284,15 @@ impl ProxmoxClient {
         }
     }
 
-    /// The whole body, or a failure as soon as it is known to be too much.
+    /// Reads the whole body; fails as soon as it is known to be too large.
     async fn read_body(&self, mut response: Response, request: &HttpRequest) -> Result<Vec<u8>, ProxmoxFailure> {
         let bytes_max = self.bounds.body_bytes_max;
         let announced = response.content_length();
         if usize::try_from(announced.unwrap_or(0)).map_or(true, |bytes| bytes > bytes_max) {
             return Err(transport_failure::too_large_failure(&self.exchange_context(request), bytes_max));
         }
-        // Proxmox's raw errors have no length, and it may end TCP without a word of TLS. The head came whole, and all that
-        // could have been cut off is text behind a no.
+        // Proxmox's raw errors have no length, and it may close TCP without a TLS close. The head of the response is complete, and only the
+        // text of an error could be cut off.
         let ends_with_tcp = announced.is_none() && response.status().as_u16() >= 400;
         let mut body = Vec::new();
         loop {

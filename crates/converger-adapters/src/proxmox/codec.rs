@@ -1,7 +1,7 @@
-//! The codec: a command becomes a request, and the answer to it an event. Pure, without sockets and without a clock, so that
-//! the client, the simulator and the tests drive the very same code.
+//! The codec: encodes a command as a request and decodes the response to an event. It is pure, without sockets and without a clock, so that
+//! the client, the simulator and the tests run the same code.
 //!
-//! What never enters: who is asked, with which credentials, when and how often.
+//! Must not depend on the endpoint, on credentials, or on when and how often a request is sent.
 
 mod access;
 mod command;

@@ -1,6 +1,6 @@
-//! The identity of a cluster: the fingerprint of its root CA, read from one of its nodes in one request.
+//! The identity of a cluster: the fingerprint of its root CA, read from one of its nodes with one request.
 //!
-//! What never enters: what a name was used for before. The store keeps that and decides.
+//! Must not depend on the earlier use of an environment name. The store records that and decides.
 
 use converger_core::guest::{ClusterIdentity, NodeName};
 use thiserror::Error;
@@ -8,26 +8,26 @@ use thiserror::Error;
 use super::client::{ClientError, ProxmoxSession, ProxmoxTransport};
 use super::codec::{ProxmoxCommand, ProxmoxEvent, ProxmoxFailure, ProxmoxRead};
 
-/// Why the identity of a cluster is not known. Nothing is sent to a cluster that is not known.
+/// Why the identity of a cluster is unknown. Nothing is sent to a cluster whose identity is unknown.
 #[derive(Debug, Error)]
 pub enum IdentityError {
-    /// The reading names no node that could be asked.
+    /// The observation names no node that could be asked.
     #[error("{place}: no node of the cluster can be asked for its certificates")]
     NoNode {
         /// The endpoint.
         place: String,
     },
-    /// The node did not tell.
+    /// The node did not report the root CA.
     #[error("{place}: the certificates of node `{}` do not show the root CA of the cluster: {}", node.as_str(), failure.without_endpoint_name(place))]
     Failed {
         /// The endpoint.
         place: String,
         /// The node.
         node: NodeName,
-        /// What came instead.
+        /// What it responded instead.
         failure: ProxmoxFailure,
     },
-    /// No client can be set up.
+    /// No client could be set up.
     #[error(transparent)]
     Client(#[from] ClientError),
 }
@@ -35,7 +35,7 @@ pub enum IdentityError {
 /// Reads the identity of the cluster that a node belongs to.
 ///
 /// # Errors
-/// The node may not be asked, does not list the root CA, or lists something else in its place.
+/// The request failed, or the node does not list the root CA, or its entry is not a certificate authority.
 pub async fn read_identity<E: ProxmoxTransport>(session: &ProxmoxSession<E>, node: &NodeName) -> Result<ClusterIdentity, IdentityError> {
     let failed = |failure| IdentityError::Failed { place: session.endpoint_name().to_owned(), node: node.clone(), failure };
     match session.call(&ProxmoxCommand::Read(ProxmoxRead::Certificates(node.clone()))).await.map_err(failed)? {

@@ -1,7 +1,8 @@
-//! One reading of a cluster: the list of all guests first, then the lists of the nodes that have guests in scope, then those guests one by one of
-//! which more is needed, and proof for those that are not listed. Each request is made once (G4); what fails is unknown, with its cause.
+//! Takes one observation of a cluster: first the list of all guests, then the lists of the nodes with guests in scope, then single guests
+//! of which more is needed, and proof for guests that are not listed. Each request is sent once (G4); whatever fails is unknown, with its
+//! cause.
 //!
-//! What never enters: which endpoint is asked (`client`), and what follows from a reading (the core).
+//! Must not depend on the choice of the endpoint (`client`) or on what follows from an observation (the core).
 
 pub(super) mod absence;
 mod guest_details;
@@ -32,55 +33,55 @@ use rows::NextRead;
 pub(super) use rows::fallback_name;
 pub use unknown_reason::{ReadingNote, UnknownReason};
 
-/// What is to be read.
+/// What to observe.
 #[derive(Clone, Debug)]
 pub struct ObservationRequest<'q> {
-    /// The environment, whose name the reading carries.
+    /// The environment that the observation is named after.
     pub environment: &'q EnvironmentName,
-    /// The name of the cluster that must answer; of a node that is in no cluster, its own name.
+    /// The required name of the cluster; for a node without a cluster, the name of the node.
     pub cluster: Option<&'q str>,
-    /// The id of the token that asks, for what is said to people.
+    /// The id of the token, for messages.
     pub token: &'q str,
     /// The guests.
     pub scope: &'q Scope,
-    /// What of them.
+    /// What to read of the guests.
     pub needs: &'q ReadSet,
 }
 
-/// A reading, with what people should know about it.
+/// An observation with its notes for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProxmoxReading {
-    /// The reading. What is outside of the scope is still in it.
+    /// The observation. It still contains guests outside of the scope.
     pub observation: Observation,
-    /// What was not as it should be, in order.
+    /// Irregularities, in order.
     pub notes: Vec<ReadingNote>,
-    /// The node that answered, or another one that is online.
+    /// The node of the endpoint, or another node that is online.
     pub node: Option<NodeName>,
 }
 
-/// Why there is no reading at all.
+/// Why there is no observation at all.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum ReadingError {
-    /// A reading that everything rests on failed.
+    /// A read that everything else depends on failed.
     #[error("{place}: {what} cannot be read: {}", failure.without_endpoint_name(place))]
     Failed {
-        /// Who was asked.
+        /// The endpoint.
         place: String,
-        /// For what.
+        /// What was to be read.
         what: &'static str,
-        /// What came of it.
+        /// The failure.
         failure: ProxmoxFailure,
-        /// What to do about it.
+        /// The remedy.
         remedy: String,
     },
-    /// Another cluster answered.
+    /// The endpoint belongs to another cluster.
     #[error("{place} is in the cluster `{}`, not in `{}`", EscapedText(found), EscapedText(wanted))]
     OtherCluster {
-        /// Who was asked.
+        /// The endpoint.
         place: String,
-        /// The name of the cluster that answered.
+        /// The name of its cluster.
         found: String,
-        /// The name that is pinned.
+        /// The pinned name.
         wanted: String,
     },
 }
@@ -95,7 +96,7 @@ impl ReadingError {
         }
     }
 
-    /// What to do about it.
+    /// The remedy.
     #[must_use]
     pub fn remedy(&self) -> &str {
         match self {
@@ -105,7 +106,7 @@ impl ReadingError {
     }
 }
 
-/// What to do about a failure that leaves no reading: what the table of codes says, with the names where the token is what is wrong.
+/// The remedy for a failure that prevents the observation: the one of the failure code, with concrete names if the token is at fault.
 pub(super) fn failure_remedy(failure: &ProxmoxFailure, token: &str) -> String {
     let user = token.split_once('!').map_or(token, |(user, _)| user);
     match failure.cause {
@@ -114,7 +115,7 @@ pub(super) fn failure_remedy(failure: &ProxmoxFailure, token: &str) -> String {
             format!("let the token read the cluster, on a node: pveum acl modify / --users {user} --tokens {token} --roles PVEAuditor")
         }
         FailureCause::Unauthenticated => format!(
-            "check that the secret is that of the token {token}, and that neither token nor user is gone, disabled or expired; Proxmox \
+            "check that the secret belongs to the token {token}, and that neither token nor user is deleted, disabled or expired; Proxmox \
              does not say which"
         ),
         cause => cause.code().entry().remedy.trim_end_matches('.').to_owned(),
@@ -131,25 +132,25 @@ fn reading_error<E: ProxmoxTransport>(
     ReadingError::Failed { place: session.endpoint_name().to_owned(), what, failure, remedy }
 }
 
-/// Takes one reading over a session.
+/// Takes one observation over a session.
 ///
 /// # Errors
-/// Nothing can be said about anything.
+/// The cluster or the list of guests cannot be read, or the budget is exhausted.
 pub async fn take_reading<E: ProxmoxTransport>(
     session: &ProxmoxSession<E>,
     question: &ObservationRequest<'_>,
 ) -> Result<ProxmoxReading, ReadingError> {
     let cluster = read_cluster(session).await;
-    // Whoever may not see the cluster is not asked for more, nor is another cluster.
+    // Stop here if the token may not read the cluster, or if it is another cluster.
     let before = check_cluster(session, question, cluster)?;
     let list = read_list(session).await;
     finish_reading(session, question, before, list).await
 }
 
-/// The same where both of what a reading begins with were asked for just now: nothing is asked twice.
+/// Like [`take_reading`], with initial responses that were read a moment ago, so that nothing is read twice.
 ///
 /// # Errors
-/// Nothing can be said about anything.
+/// As for [`take_reading`].
 pub(super) async fn continue_reading<E: ProxmoxTransport>(
     session: &ProxmoxSession<E>,
     question: &ObservationRequest<'_>,
@@ -159,7 +160,7 @@ pub(super) async fn continue_reading<E: ProxmoxTransport>(
     finish_reading(session, question, before, begun_with.list).await
 }
 
-/// What a reading begins with.
+/// The responses that an observation begins with.
 pub(super) struct InitialAnswers {
     pub(super) cluster: Result<ClusterStatus, ProxmoxFailure>,
     pub(super) list: Result<ResourceList, ProxmoxFailure>,
@@ -195,7 +196,7 @@ async fn finish_reading<E: ProxmoxTransport>(
     Ok(reading.into_reading())
 }
 
-/// The state of the cluster as it was answered.
+/// Reads the state of the cluster.
 pub(super) async fn read_cluster<E: ProxmoxTransport>(session: &ProxmoxSession<E>) -> Result<ClusterStatus, ProxmoxFailure> {
     match session.call(&ProxmoxCommand::Read(ProxmoxRead::ClusterStatus)).await? {
         ProxmoxEvent::Cluster(cluster) => Ok(cluster),
@@ -203,7 +204,7 @@ pub(super) async fn read_cluster<E: ProxmoxTransport>(session: &ProxmoxSession<E
     }
 }
 
-/// The cluster, if it could be read and is the one that is meant.
+/// The cluster, if it could be read and is the expected one.
 fn check_cluster<E: ProxmoxTransport>(
     session: &ProxmoxSession<E>,
     question: &ObservationRequest<'_>,
@@ -221,7 +222,7 @@ fn other_cluster_error<E: ProxmoxTransport>(session: &ProxmoxSession<E>, found: 
     ReadingError::OtherCluster { place: session.endpoint_name().to_owned(), found: shorten(found).into(), wanted: shorten(wanted).into() }
 }
 
-/// The list of all guests.
+/// Reads the list of all guests.
 pub(super) async fn read_list<E: ProxmoxTransport>(session: &ProxmoxSession<E>) -> Result<ResourceList, ProxmoxFailure> {
     match session.call(&ProxmoxCommand::Read(ProxmoxRead::Resources)).await? {
         ProxmoxEvent::Resources(resources) => Ok(resources),
@@ -229,8 +230,8 @@ pub(super) async fn read_list<E: ProxmoxTransport>(session: &ProxmoxSession<E>) 
     }
 }
 
-/// The guests whose run-state their own nodes are asked for by lists: those in scope on nodes that are online. Where everything is read, each guest
-/// is read by itself.
+/// The guests whose run state is read from the lists of their nodes: those in scope on nodes that are online. If everything is needed, each
+/// guest is read by itself instead.
 fn guests_to_confirm<'r>(
     question: &ObservationRequest<'_>,
     cluster: &ClusterStatus,
@@ -244,25 +245,25 @@ fn guests_to_confirm<'r>(
     }
 }
 
-/// A reading in the making.
+/// An observation under construction.
 struct ReadingBuilder<'q> {
     question: &'q ObservationRequest<'q>,
     quorate: bool,
     complete: bool,
     tag_case: Option<TagCase>,
-    /// The guests of the scope that the list lacks, with why that does not mean that they are absent.
+    /// Guests in scope that the list lacks, each with the reason why it may exist nevertheless.
     unlisted: BTreeMap<Vmid, Option<UnknownReason>>,
     /// Sorted by name.
     nodes: Vec<ObservedNode>,
-    /// The node that answers here.
+    /// The node of the endpoint.
     local: Option<NodeName>,
-    /// The nodes that answered so far.
+    /// The nodes that have responded so far.
     answering: BTreeSet<NodeName>,
-    /// What came instead of an answer, by node and reason.
+    /// Failures instead of responses, by node and reason.
     came: BTreeMap<(usize, UnknownReason), String>,
-    /// What follows from the lists of the nodes for reading a guest by itself, where that is not what is needed of it.
+    /// Deviations from what is needed of a guest, resulting from the lists of the nodes.
     next_reads: BTreeMap<Vmid, NextRead>,
-    /// Guests whose rows in the list say too little to place them, each with the field that is missing or makes no sense.
+    /// Guests whose list rows are too incomplete to place them, each with the missing or invalid field.
     unusable: BTreeMap<Vmid, &'static str>,
     guests: Vec<ObservedGuest>,
     notes: Vec<ReadingNote>,
@@ -272,12 +273,12 @@ impl<'q> ReadingBuilder<'q> {
     fn new(question: &'q ObservationRequest<'q>, cluster: &ClusterStatus, list: ResourceList, lists: &NodeLists) -> Self {
         let ResourceList { rows: mut resources, unusable } = list;
         for resource in &mut resources {
-            // A second row of the guest says too little, so that the first one may be out of date.
+            // A second row of the guest is unusable, so the first one may be out of date.
             resource.invalid_field = resource.invalid_field.or(unusable.get(&resource.vmid).copied());
         }
         let mut nodes: BTreeMap<NodeName, bool> = cluster.nodes.clone();
         for resource in &resources {
-            // The config of a node that left the cluster may still be there; nobody answers for it.
+            // The config of a node that left the cluster may still exist; the node counts as offline.
             if !nodes.contains_key(&resource.node) {
                 nodes.insert(resource.node.clone(), false);
             }
@@ -331,7 +332,7 @@ impl<'q> ReadingBuilder<'q> {
         reading
     }
 
-    /// The datacenter's rule for tags, where it is needed. Where it cannot be read, it is not known.
+    /// Reads the datacenter's rule for tags if it is needed. If that fails, the rule is unknown.
     async fn read_tag_case<E: ProxmoxTransport>(&mut self, session: &ProxmoxSession<E>) {
         let scope = self.question.scope;
         if self.question.needs.tag_case(self.guests.iter().filter(|row| scope.contains(row.vmid)))
@@ -359,7 +360,7 @@ impl<'q> ReadingBuilder<'q> {
         self.mark_silent_nodes();
     }
 
-    /// A node that does not answer is not online, whatever the cluster thinks of it.
+    /// A node that does not respond is not online, whatever the cluster reports.
     fn mark_silent_nodes(&mut self) {
         for (index, _) in self.came.keys().filter(|(_, reason)| *reason == UnknownReason::NodeSilent) {
             if let Some(node) = self.nodes.get_mut(*index) {
@@ -368,9 +369,9 @@ impl<'q> ReadingBuilder<'q> {
         }
     }
 
-    /// What is to be read of a guest beyond the list, if it is in scope and its node is online.
+    /// What to read of a guest beyond the list, if it is in scope and its node is online.
     fn wanted_detail(&self, row: &ObservedGuest) -> Option<(GuestPath, ReadDetail)> {
-        // What the list said of it makes no sense, and no more is built on that.
+        // The list row is invalid; nothing is built on it.
         if row.status == rows::unknown_status(UnknownReason::Malformed) {
             return None;
         }
@@ -399,7 +400,7 @@ impl<'q> ReadingBuilder<'q> {
             return;
         }
         let nodes = &self.nodes;
-        // In small groups: the session holds back what a node has no room for, and nothing waits for long.
+        // In small groups: the session queues excess requests per node, and nothing waits for long.
         for group in unlisted.chunks(REQUESTS_PER_NODE_MAX) {
             let doubts =
                 join_all(group.iter().map(async |vmid| absence::search_nodes(session, nodes, *vmid).await.absence_doubt(*vmid))).await;
@@ -411,7 +412,7 @@ impl<'q> ReadingBuilder<'q> {
         }
     }
 
-    /// Guests whose rows in the list are unusable are neither read nor absent. Gives back the others.
+    /// Guests with unusable list rows are neither read nor absent. Returns the others.
     fn doubt_unusable(&mut self, unlisted: Vec<Vmid>) -> Vec<Vmid> {
         for vmid in &unlisted {
             let Some(field) = self.unusable.get(vmid) else { continue };
@@ -423,7 +424,7 @@ impl<'q> ReadingBuilder<'q> {
         unlisted.into_iter().filter(|vmid| !self.unusable.contains_key(vmid)).collect()
     }
 
-    /// The reading is not whole, and of none of the guests that the list lacks it is known that they are absent.
+    /// Marks the observation as incomplete: none of the unlisted guests is proven absent.
     fn mark_incomplete(&mut self, reason: UnknownReason) {
         self.complete = false;
         for known in self.unlisted.values_mut() {
@@ -431,21 +432,23 @@ impl<'q> ReadingBuilder<'q> {
         }
     }
 
-    /// What holds at the end must have held at the beginning.
+    /// A claim must hold both at the beginning and at the end.
     fn finish_with_cluster(&mut self, before: &ClusterStatus, after: &ClusterStatus) {
         self.quorate &= after.quorate;
         if before.local != after.local {
-            // Two nodes may see two sides of a split. Both said what they said of quorum: what is not known is whether it is one view.
+            // Two nodes may see two sides of a split. Each reported its quorum, but nobody knows whether both share one view.
             self.mark_incomplete(UnknownReason::ClusterUnread);
             self.notes.push(ReadingNote::for_reading(
                 UnknownReason::ClusterUnread,
-                "another node answered at the end than at the beginning, as behind a load balancer; name a single node",
+                "another node responded at the end than at the beginning, as behind a load balancer; configure a single node",
             ));
         }
         if !self.unlisted.is_empty() && !before.nodes.keys().eq(after.nodes.keys()) {
             self.mark_incomplete(UnknownReason::NotProven);
-            self.notes
-                .push(ReadingNote::for_reading(UnknownReason::NotProven, "the cluster named other nodes at the end than at the beginning"));
+            self.notes.push(ReadingNote::for_reading(
+                UnknownReason::NotProven,
+                "the cluster listed other nodes at the end than at the beginning",
+            ));
         }
         for node in &mut self.nodes {
             node.online &= after.nodes.get(&node.name) == Some(&true);
@@ -453,14 +456,14 @@ impl<'q> ReadingBuilder<'q> {
         self.mark_silent_guests();
     }
 
-    /// What was said of quorum at the beginning stays said; that it held until the end is not known, and so the reading is not whole.
+    /// Keeps the quorum of the beginning. Whether it held until the end is unknown, so the observation is incomplete.
     fn finish_without_cluster(&mut self, unread: &ReadingError) {
         self.mark_incomplete(UnknownReason::ClusterUnread);
         self.notes.push(ReadingNote::for_reading(UnknownReason::ClusterUnread, unread.to_string()));
         self.mark_silent_guests();
     }
 
-    /// Guests of a node that is not online are unknown, unless a better reason is known already.
+    /// Marks guests of nodes that are not online as unknown, unless a better reason is known already.
     fn mark_silent_guests(&mut self) {
         for row in &mut self.guests {
             let is_online = self.nodes.get(row.node).is_some_and(|node| node.online);
@@ -482,7 +485,7 @@ impl<'q> ReadingBuilder<'q> {
         self.notes.extend(notes::notes_of_rows(in_scope, &self.nodes, &self.came));
         self.notes.sort();
         self.guests.sort_by_key(|row| row.vmid);
-        // Without quorum the list is what this side of a split last knew: nothing that it lacks is proven absent.
+        // Without quorum, the list is what this side of a split knew last, so no unlisted guest is proven absent.
         let complete = self.complete && (self.quorate || self.unlisted.is_empty());
         let unlisted = self.unlisted.into_iter().filter_map(|(vmid, reason)| Some(UnlistedGuest { cause: reason?.word().into(), vmid }));
         let observation = Observation {
@@ -502,7 +505,7 @@ impl<'q> ReadingBuilder<'q> {
     }
 }
 
-/// Takes what was read of a guest into its row. What is wrong with it, if something is.
+/// Merges what was read of a guest into its row. Returns a note if something is wrong.
 fn apply_detail(row: &mut ObservedGuest, outcome: guest_details::DetailResult) -> Option<ReadingNote> {
     let detailed = match outcome {
         Ok(detailed) => detailed,
@@ -522,12 +525,16 @@ fn apply_detail(row: &mut ObservedGuest, outcome: guest_details::DetailResult) -
             format!("guest {}: its config came without a `digest`, which every release of Proxmox sends", row.vmid)
         }
         (UnknownReason::Replaced, _) => {
-            format!("guest {}: its node told of one guest before its run-state and of another one after it", row.vmid)
+            format!("guest {}: its node reported one guest before its run state and another one after it", row.vmid)
         }
         _ => match listed.filter(|listed| **listed != *name) {
-            Some(listed) => format!("guest {}: the list calls it {listed:?}, and its node {name:?}", row.vmid),
+            Some(listed) => format!("guest {}: its name is {listed:?} in the list and {name:?} on its node", row.vmid),
             None => {
-                format!("guest {}: its config calls it {name:?}, and its run-state {:?}", row.vmid, told.as_deref().unwrap_or_default())
+                format!(
+                    "guest {}: its name is {name:?} in its config and {:?} in its run state",
+                    row.vmid,
+                    told.as_deref().unwrap_or_default()
+                )
             }
         },
     };

@@ -1,7 +1,7 @@
-//! The observer of a Proxmox environment: picks one of its endpoints, and takes one reading there.
+//! The observer of a Proxmox environment. It picks one of the endpoints and takes one observation there.
 //!
-//! The first endpoint with which a connection stands is the one for the whole reading; if none answers, all are named with
-//! their reasons. It starts no runtime of its own: the caller awaits it on the one that the process has.
+//! The first endpoint that accepts a connection serves the whole observation. If none does, the error lists all of them with their reasons.
+//! The observer starts no runtime of its own; the caller awaits it on the runtime of the process.
 
 use std::sync::OnceLock;
 use std::time::SystemTime;
@@ -22,18 +22,18 @@ use super::observe::{self, ObservationRequest, ReadSet, ReadingError};
 use super::time;
 use crate::{ObserveError, Observer};
 
-/// What an environment is and how it is reached.
+/// The name of an environment and how to connect to it.
 #[derive(Clone, Debug)]
 pub struct ConnectionSettings {
     /// Its name in this program.
     pub name: EnvironmentName,
-    /// The name of its cluster, if it is pinned.
+    /// The name of its cluster, if pinned.
     pub cluster: Option<Box<str>>,
     /// Its API endpoints, in the order in which they are tried.
     pub endpoints: Vec<Endpoint>,
-    /// The token that is used at all of them.
+    /// The token for all endpoints.
     pub token: ApiToken,
-    /// How much an exchange may take.
+    /// The limits of requests.
     pub bounds: RequestLimits,
 }
 
@@ -45,11 +45,11 @@ pub struct ProxmoxObserver {
     endpoints: Vec<EndpointAccess>,
     needs: ReadSet,
     clock: fn() -> SystemTime,
-    /// The release that answered, once it was read: it is asked for once in a run, however often the guests are read.
+    /// The Proxmox release, once read. It is read once per run, however often the guests are observed.
     release: OnceLock<ProxmoxVersion>,
 }
 
-/// How one endpoint is reached.
+/// An endpoint and how to connect to it.
 #[derive(Debug)]
 struct EndpointAccess {
     endpoint: Endpoint,
@@ -62,25 +62,25 @@ impl EndpointAccess {
         ProxmoxClient::new(self.endpoint.clone(), &self.token, self.bounds)
     }
 
-    /// For one reading.
+    /// A session for one observation.
     fn session(&self) -> Result<ProxmoxSession<ProxmoxClient>, ClientError> {
         self.client().map(|client| ProxmoxSession::for_reading(client, self.bounds))
     }
 }
 
-/// Why an environment cannot be read.
+/// Why an environment cannot be observed.
 #[derive(Debug, Error)]
 pub enum ProxmoxError {
-    /// It has no endpoint.
+    /// The environment has no endpoint.
     #[error("the environment has no address; give it one, such as https://pve1.example:8006")]
     NoEndpoint,
     /// A client cannot be set up.
     #[error(transparent)]
     Client(#[from] ClientError),
-    /// With no endpoint there was a connection.
+    /// No endpoint accepted a connection.
     #[error("{}", describe_unanswered(.0))]
     NoAnswer(Vec<ProxmoxFailure>),
-    /// The endpoint that answered gave no reading.
+    /// The endpoint that accepted a connection gave no observation.
     #[error(transparent)]
     Unread(#[from] ReadingError),
 }
@@ -88,11 +88,11 @@ pub enum ProxmoxError {
 fn describe_unanswered(failures: &[ProxmoxFailure]) -> String {
     match failures {
         [failure] => failure.text.to_string(),
-        several => format!("none of {} endpoints can be asked\n  {}", several.len(), failure_texts(several).join("\n  ")),
+        several => format!("none of {} endpoints accepted a connection\n  {}", several.len(), failure_texts(several).join("\n  ")),
     }
 }
 
-/// What happened at each, with the code under which more is said about it.
+/// The failure at each endpoint, with its code.
 fn failure_texts(failures: &[ProxmoxFailure]) -> Vec<String> {
     failures.iter().map(|failure| format!("{} ({})", failure.text, failure.cause.code().word())).collect()
 }
@@ -110,7 +110,7 @@ impl ProxmoxError {
         }
     }
 
-    /// What to do about it, where it has a code.
+    /// The remedy, if there is a code.
     #[must_use]
     pub fn remedy(&self) -> Option<&str> {
         match self {
@@ -120,7 +120,8 @@ impl ProxmoxError {
     }
 }
 
-/// The one code of several endpoints. A certificate that is not the pinned one is an alarm, and counts before mere silence.
+/// The common code of several failed endpoints. A mismatch with a pinned certificate is an alarm and takes precedence over an unreachable
+/// endpoint.
 fn gravest_code(failures: &[ProxmoxFailure]) -> Option<FailureCode> {
     let is_alarm = |failure: &&ProxmoxFailure| failure.cause == FailureCause::PinMismatch;
     let first = failures.iter().find(is_alarm).or(failures.first())?;
@@ -128,32 +129,32 @@ fn gravest_code(failures: &[ProxmoxFailure]) -> Option<FailureCode> {
     Some(if is_one { first.cause.code() } else { FailureCode::EndpointUnreachable })
 }
 
-/// An endpoint that was passed over, as the reading keeps it.
+/// The note about an endpoint that was skipped.
 fn passed_over_note(failure: &ProxmoxFailure, token: &str) -> Note {
     let (code, remedy) = (failure.cause.code().word().into(), observe::failure_remedy(failure, token).into());
     Note { code, guest: None, remedy, text: failure.text.clone() }
 }
 
-/// A reading, and what it took. What people should know about it stands in it.
+/// An observation and how it was taken. The observation itself carries the notes for people.
 #[derive(Clone, Debug)]
 pub struct ObservationReport {
-    /// The reading in scope.
+    /// The observation in scope.
     pub reading: Scoped,
-    /// The endpoint that was asked.
+    /// The endpoint that served it.
     pub endpoint: String,
-    /// How many requests were made.
+    /// Number of requests that were sent.
     pub requests: u64,
-    /// How many of the first notes are about endpoints that were tried before, with which no connection came about.
+    /// How many of the first notes are about skipped endpoints, which did not accept a connection.
     pub passed_over: usize,
-    /// The node that answered, or another one that is online.
+    /// The node of the endpoint, or another node that is online.
     pub node: Option<NodeName>,
 }
 
 impl ProxmoxObserver {
-    /// An observer of this environment that reads everything of the guests in scope.
+    /// An observer of this environment that reads everything about the guests in scope.
     ///
     /// # Errors
-    /// It has no endpoint.
+    /// The environment has no endpoint.
     pub fn new(environment: ConnectionSettings) -> Result<Self, ProxmoxError> {
         let ConnectionSettings { name, cluster, endpoints, token, bounds } = environment;
         if endpoints.is_empty() {
@@ -163,33 +164,33 @@ impl ProxmoxObserver {
         Ok(Self { name, cluster, endpoints: ways, needs: ReadSet::Everything, clock: SystemTime::now, release: OnceLock::new() })
     }
 
-    /// The same, reading only what is needed.
+    /// Limits the observer to what is needed.
     #[must_use]
     pub fn with_needs(self, needs: ReadSet) -> Self {
         Self { needs, ..self }
     }
 
-    /// The same, with another clock.
+    /// Replaces the clock.
     #[must_use]
     pub fn with_clock(self, clock: fn() -> SystemTime) -> Self {
         Self { clock, ..self }
     }
 
-    /// Where it is asked, in the order in which they are tried.
+    /// The names of the endpoints, in the order in which they are tried.
     #[must_use]
     pub fn endpoint_names(&self) -> Vec<&str> {
         self.endpoints.iter().map(|way| way.endpoint.name()).collect()
     }
 
-    /// Takes one reading, and says what it took.
+    /// Takes one observation and reports how it was taken.
     ///
     /// # Errors
-    /// There is no reading at all.
+    /// No observation could be taken.
     pub async fn take_report(&self, scope: &Scope) -> Result<ObservationReport, ProxmoxError> {
         let mut passed_over = Vec::new();
         for way in &self.endpoints {
             let session = way.session()?;
-            // What is known of a guest may be from the first answer: a reading is as old as its beginning.
+            // The first response may be the only one about a guest, so the observation is as old as its first request.
             let began = (self.clock)();
             let token = way.token.id.as_str();
             let question =
@@ -212,7 +213,8 @@ impl ProxmoxObserver {
                         node: taken.node,
                     });
                 }
-                // Only an endpoint with which there never was a connection is passed over: a view is not exchanged for another.
+                // Only an endpoint that never accepted a connection is skipped: the view of one endpoint must not be replaced with that of
+                // another.
                 Err(ReadingError::Failed { failure, .. }) if session.request_count() == 1 && failure.cause.is_connect_failure() => {
                     passed_over.push(failure);
                 }
@@ -232,21 +234,21 @@ impl ProxmoxObserver {
         }
     }
 
-    /// A hand at the endpoint that a [reading](Report::place) came from: what was seen there is changed there.
+    /// An actuator at the [endpoint](ObservationReport::endpoint) of an observation: changes are sent where the guests were observed.
     ///
     /// # Errors
-    /// It is no endpoint of this environment, or no client can be set up.
+    /// The environment has no such endpoint, or no client can be set up.
     pub fn actuator(&self, place: &str) -> Result<ProxmoxActuator<ProxmoxClient>, ProxmoxError> {
         let way = self.endpoints.iter().find(|way| way.endpoint.name() == place).ok_or(ProxmoxError::NoEndpoint)?;
         let caller = CallerIdentity { token: way.token.id.clone(), cluster: self.cluster.clone() };
         Ok(ProxmoxActuator::new(ProxmoxSession::new(way.client()?), caller))
     }
 
-    /// Reads the identity of the cluster, in one request to the endpoint that a reading came from: what was seen there is compared and changed
-    /// there.
+    /// Reads the identity of the cluster with one request to the endpoint of an observation, so that the identity belongs to the observed
+    /// cluster.
     ///
     /// # Errors
-    /// It cannot be read, or is none.
+    /// The identity cannot be read, or is not one.
     pub async fn identity(&self, report: &ObservationReport) -> Result<ClusterIdentity, IdentityError> {
         let none = || IdentityError::NoNode { place: report.endpoint.clone() };
         let way = self.endpoints.iter().find(|way| way.endpoint.name() == report.endpoint).ok_or_else(none)?;
@@ -255,8 +257,8 @@ impl ProxmoxObserver {
         read_identity(&session, node).await
     }
 
-    /// Says what the environment lacks, and what to type about it. `say` is told what is being asked now.
-    /// Where there is a declared state, it is about the guests and the fields of that alone.
+    /// Reports what the environment lacks and the commands that fix it. `say` receives the current step. With a declared state, only its
+    /// guests and fields matter.
     pub async fn examine(&self, desired: Option<&Desired>, say: &dyn Fn(&str)) -> DoctorReport {
         let Some(token) = self.endpoints.first().map(|way| &way.token.id) else { return DoctorReport::default() };
         let ways = self.endpoints.iter().map(|way| {

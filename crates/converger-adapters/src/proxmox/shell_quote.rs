@@ -1,8 +1,6 @@
-//! Lines that people are to type into a shell: what others wrote stays one word of them (G16).
-//!
-//! What never enters: which lines, and what they are for.
+//! Quoting for shell commands that people are to type. A foreign text stays one word of the command (G16).
 
-/// A text as one word of a shell.
+/// Quotes a text as one shell word.
 pub(super) fn quote(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }

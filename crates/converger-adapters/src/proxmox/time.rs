@@ -1,4 +1,4 @@
-//! Times as people, servers and certificates write them. The clock itself is read outside and handed in.
+//! Time formats of people, servers and certificates. The caller reads the clock and passes the time in.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -9,14 +9,14 @@ pub(super) fn timestamp(time: SystemTime) -> String {
     timestamp::format_timestamp(epoch_secs(time))
 }
 
-/// Seconds since 1970 on a clock that people set.
+/// Seconds since 1970; 0 for a clock that is set to an earlier time.
 pub(super) fn epoch_secs(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 
-/// The seconds since 1970 of a `Date` header, such as `Sun, 15 Nov 2026 19:27:48 GMT`.
+/// Seconds since 1970 of a `Date` header such as `Sun, 15 Nov 2026 19:27:48 GMT`.
 pub(super) fn parse_date_header(text: &str) -> Option<u64> {
     let words: Vec<&str> = text.split(' ').collect();
     let &[_, day, month, year, time, "GMT"] = words.as_slice() else { return None };
@@ -27,12 +27,12 @@ pub(super) fn parse_date_header(text: &str) -> Option<u64> {
     seconds_from_civil([year, month, day], [hour, minute, second])
 }
 
-/// By how many seconds a server's clock is ahead of ours, as far as its header tells.
+/// How many seconds the server's clock is ahead of ours according to its `Date` header.
 pub(super) fn ahead_secs(header: &str, now: SystemTime) -> Option<i64> {
     Some(signed_difference_secs(parse_date_header(header)?, now.duration_since(UNIX_EPOCH).ok()?.as_secs()))
 }
 
-/// By how many seconds one time is after another, however far apart they are.
+/// How many seconds `theirs` is after `ours`, without overflow.
 pub(super) fn signed_difference_secs(theirs: u64, ours: u64) -> i64 {
     let signed = |secs: u64| i64::try_from(secs).unwrap_or(i64::MAX);
     signed(theirs.saturating_sub(ours)) - signed(ours.saturating_sub(theirs))
@@ -61,7 +61,7 @@ mod tests {
         assert_eq!(
             (signed_difference_secs(u64::MAX, 7), signed_difference_secs(7, u64::MAX)),
             (i64::MAX, -i64::MAX),
-            "a lie is still ahead or behind"
+            "an absurd clock is still ahead or behind"
         );
     }
 }

@@ -163,7 +163,7 @@ pub(crate) fn receive_response(
 ) -> Result<HttpResponse, ProxmoxFailure> {
     let lost = |cause, text: &str| Err(lost_failure(sent, cause, format!("{place}: {text}")));
     match answer.delivery {
-        _ if answer.delay_ms > deadline_ms => lost(FailureCause::TooSlow, "no whole answer came in time"),
+        _ if answer.delay_ms > deadline_ms => lost(FailureCause::TooSlow, "no complete response in time"),
         WireDelivery::Deliver => Ok(HttpResponse { status: answer.status, reason: answer.reason, body: answer.body }),
         // Blanks behind it do not change it, up to what is read at all; in pieces it is whole in the end.
         WireDelivery::Flood { bytes, .. } if is_too_large(bytes) => lost(FailureCause::TooLarge, "the answer is too large"),
@@ -172,7 +172,7 @@ pub(crate) fn receive_response(
         }
         WireDelivery::GzipBomb(_) => lost(FailureCause::Compressed, "the answer is compressed"),
         WireDelivery::Truncated(_) | WireDelivery::LostBefore | WireDelivery::LostAfter | WireDelivery::CloseWithoutAnswer => {
-            lost(FailureCause::Interrupted, "the connection broke before the answer was whole")
+            lost(FailureCause::Interrupted, "the connection broke before the response was complete")
         }
     }
 }

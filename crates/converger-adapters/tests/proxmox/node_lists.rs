@@ -68,7 +68,7 @@ fn g4_a_late_report_costs_one_request_more_per_node_however_many_guests_it_has()
     assert!(ids.iter().all(|vmid| status_or_cause(&taken, *vmid) == "running"));
     assert_eq!(paths(&desk), ["cluster/status", "cluster/resources?type=vm", "nodes/n1/qemu", "nodes/n1/qemu?full=1", "cluster/status"]);
     let said: Vec<(UnknownReason, &str)> = taken.notes.iter().map(|note| (note.reason, note.text.as_str())).collect();
-    let text = "pvestatd on node n1 has not reported to the cluster for 990 s; run-states were read from the node itself";
+    let text = "pvestatd on node n1 has not reported to the cluster for 990 s; run states were read from the node itself";
     assert_eq!(said, [(UnknownReason::ReportLate, text)]);
 }
 
@@ -133,11 +133,11 @@ fn a_container_has_no_pause_that_would_be_asked_for() {
 fn g17_a_run_state_is_unknown_where_the_list_of_its_node_cannot_be_read() {
     let malformed = HttpResponse { body: b"{\"data\":".to_vec(), ..success_response("") };
     let cases = [
-        (raw_response(595, "No route to host"), "node-silent", "node n2 does not answer (595 No route to host); unknown on it: guest 101"),
+        (raw_response(595, "No route to host"), "node-silent", "node n2 does not respond (595 No route to host); unknown on it: guest 101"),
         (
             raw_response(596, "Connection timed out"),
             "node-silent",
-            "node n2 does not answer (596 Connection timed out); unknown on it: guest 101",
+            "node n2 does not respond (596 Connection timed out); unknown on it: guest 101",
         ),
         (
             failure_response("\"403\"", "Permission check failed"),

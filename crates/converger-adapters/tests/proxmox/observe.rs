@@ -206,13 +206,13 @@ fn guest_changed_during_the_reading_is_unknown() {
     let renamed = three_guests().with_override("100/pending", vec![success_response(r#"[{"key":"name","value":"other"}]"#)]);
     let taken = take_reading(&renamed, &[100], &declared_needs(None, true, &[100]), None).expect("a reading");
     assert_eq!(status_or_cause(&taken, 100), "renamed-while-read");
-    assert_eq!(taken.notes[0].text, r#"guest 100: the list calls it "g100", and its node "other""#);
+    assert_eq!(taken.notes[0].text, r#"guest 100: its name is "g100" in the list and "other" on its node"#);
     let other = stopped_guest(100, "n1").current.replace("g100", "other");
     let between = three_guests().with_override("100/status/current", vec![success_response(&other)]);
     let taken = take_reading(&between, &[100], &ReadSet::Everything, None).expect("a reading");
     assert_eq!(status_or_cause(&taken, 100), "renamed-while-read");
     assert_eq!(
-        taken.notes[0].text, r#"guest 100: its config calls it "g100", and its run-state "other""#,
+        taken.notes[0].text, r#"guest 100: its name is "g100" in its config and "other" in its run state"#,
         "names that are equal are no cause"
     );
 }
@@ -407,7 +407,7 @@ fn g1_one_hanging_guest_does_not_silence_its_node() {
         }
         assert!(taken.observation.nodes.iter().all(|node| node.online), "a node that answers is online");
         let said: Vec<&str> = taken.notes.iter().map(|note| note.text.as_str()).collect();
-        assert_eq!(said, [format!("node n2 answers, but not about guest {hung} (596 Connection timed out)")]);
+        assert_eq!(said, [format!("node n2 responds, but not for guest {hung} (596 Connection timed out)")]);
     }
 }
 

@@ -70,7 +70,7 @@ fn check_refused(
 fn gives_up_a_reading_that_takes_too_long() {
     let slow = SlowScriptedProxmox { delay: Duration::from_secs(59), ..large_proxmox() };
     // A quarter of an hour and one answer more, where all would have taken two days and a half.
-    let said = "desk: the whole environment cannot be read: one reading took longer than 900 s";
+    let said = "desk: the whole environment cannot be read: the observation took longer than 900 s";
     check_refused(&slow, RequestLimits::default(), FailureCode::ReadingTooSlow, said, 16..=17);
 }
 
@@ -78,13 +78,13 @@ fn gives_up_a_reading_that_takes_too_long() {
 fn gives_up_a_reading_that_grows_too_large() {
     let large = SlowScriptedProxmox { bytes: 1 << 20, ..large_proxmox() };
     let bounds = RequestLimits { reading_bytes_max: 8 << 20, ..RequestLimits::default() };
-    let said = "desk: the whole environment cannot be read: the answers of one reading are together larger than 8 MiB";
+    let said = "desk: the whole environment cannot be read: the responses of one observation exceed 8 MiB in total";
     check_refused(&large, bounds, FailureCode::ReadingTooLarge, said, 9..=10);
 }
 
 #[test]
 fn oversized_responses_count_against_the_budget() {
-    let said = "desk: the whole environment cannot be read: the answers of one reading are together larger than 512 MiB";
+    let said = "desk: the whole environment cannot be read: the responses of one observation exceed 512 MiB in total";
     check_refused(
         &SlowScriptedProxmox { too_large: true, ..large_proxmox() },
         RequestLimits::default(),

@@ -55,7 +55,7 @@ fn does_not_trust_an_unpinned_certificate() {
     let server = start_server(|_| ServerReply::Answer(success_response("null")));
     let shown = server.fingerprint.to_string();
     let pins = Trust::Fingerprints(Box::new([Fingerprint::of_certificate(b"another")]));
-    check_untrusted(&server, pins, &TrustFailure::NotPinned, &["not the one that is pinned", &shown]);
+    check_untrusted(&server, pins, &TrustFailure::NotPinned, &["does not match the pinned fingerprint", &shown]);
 }
 
 /// Shows a certificate without having its key.
@@ -75,7 +75,7 @@ fn pinned_certificate_without_its_key_is_not_trusted() {
     let resolver = KeylessCertResolver(Arc::new(CertifiedKey::new(real.chain.clone(), key)));
     let config = server_config().with_cert_resolver(Arc::new(resolver));
     let server = start_server_with(&real.chain[0], config, |_| ServerReply::Answer(success_response("null")));
-    check_untrusted(&server, server.pinned_trust(), &TrustFailure::WithoutKey, &["does not have its key"]);
+    check_untrusted(&server, server.pinned_trust(), &TrustFailure::WithoutKey, &["does not have its private key"]);
 }
 
 #[test]

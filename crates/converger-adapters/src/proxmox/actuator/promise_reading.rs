@@ -1,9 +1,9 @@
-//! What is read to tell whether a change kept its promise. Whether it did is judged in the core, over these readings.
+//! The reads that show whether a change kept its promise. The core judges them.
 //!
-//! That a guest is gone is read as everywhere else (G2): its old node's word and a free id are not enough, because a guest may have moved and
-//! the list behind the ids can be empty in silence. Every node is asked, under quorum before and after.
+//! The absence of a guest is read as everywhere else (G2). Its old node's response and a free id are not enough, because the guest may have
+//! moved and the list behind the ids can be empty without an error. Every node is asked, with quorum before and after.
 //!
-//! What never enters: sending a change, and how often to read.
+//! Must not send a change or decide how often to read.
 
 use converger_core::action::Change;
 use converger_core::apply::promise::{ObservedSnapshot, Promise, PromiseReading, SnapshotList};
@@ -18,7 +18,7 @@ use crate::proxmox::observe::UnknownReason;
 use crate::proxmox::observe::absence::{self, GuestSearch};
 
 impl ProxmoxWrite {
-    /// What this change promises where this was [read](Hand::read) before it was sent.
+    /// The promise of this change, given what was [read](ProxmoxActuator::read_promise) before it was sent.
     #[must_use]
     pub fn promise(&self, before: &PromiseReading) -> Promise {
         match self {
@@ -67,7 +67,7 @@ fn clone_path(guest: GuestPath, to: Vmid, target: Option<&NodeName>) -> GuestPat
     GuestPath { node: target.cloned().unwrap_or(guest.node), kind: guest.kind, vmid: to }
 }
 
-/// The run-state, asked for as the engine asks for it.
+/// Reads the run state with the request that the engine uses.
 async fn read_status<E: ProxmoxTransport>(hand: &ProxmoxActuator<E>, guest: GuestPath) -> PromiseReading {
     match hand.request(&EnvRequest::Status(guest_address(guest))).await {
         EnvResponse::Status(live) => PromiseReading::Live(live),
@@ -83,7 +83,7 @@ async fn read_presence<E: ProxmoxTransport>(hand: &ProxmoxActuator<E>, guest: Gu
     }
 }
 
-/// The config, asked for as the engine asks for it.
+/// Reads the config with the request that the engine uses.
 async fn read_config<E: ProxmoxTransport>(hand: &ProxmoxActuator<E>, guest: GuestPath) -> PromiseReading {
     match hand.request(&EnvRequest::Config(guest_address(guest))).await {
         EnvResponse::Config(config) => PromiseReading::Config(config),
@@ -116,7 +116,7 @@ async fn read_snapshots<E: ProxmoxTransport>(hand: &ProxmoxActuator<E>, guest: G
     }
 }
 
-/// Where a guest is that is not where it was, or that it is nowhere.
+/// Searches all nodes for a guest that left its node.
 async fn find_anywhere<E: ProxmoxTransport>(hand: &ProxmoxActuator<E>, vmid: Vmid) -> PromiseReading {
     let before = match require_quorum(hand).await {
         Ok(membership) => membership,
@@ -135,7 +135,7 @@ async fn find_anywhere<E: ProxmoxTransport>(hand: &ProxmoxActuator<E>, vmid: Vmi
         Ok(_) => PromiseReading::Unreadable(EnvFault::new(
             EnvFaultKind::Other,
             UnknownReason::NotProven.word(),
-            "nodes joined or left while they were asked",
+            "nodes joined or left during the search",
         )),
         Err(cause) => PromiseReading::Unreadable(cause),
     }
@@ -145,7 +145,7 @@ async fn require_quorum<E: ProxmoxTransport>(hand: &ProxmoxActuator<E>) -> Resul
     match hand.request(&EnvRequest::Cluster).await {
         EnvResponse::Cluster(membership) if membership.quorate => Ok(membership),
         EnvResponse::Cluster(_) => {
-            let text = "the cluster has no quorum, so that nothing that it lacks is shown to be gone";
+            let text = "the cluster has no quorum, so a missing guest does not prove that it is gone";
             Err(EnvFault::new(EnvFaultKind::NotQuorate, UnknownReason::NotProven.word(), text))
         }
         other => Err(unread_fault(other)),
@@ -156,7 +156,7 @@ async fn call_read<E: ProxmoxTransport>(hand: &ProxmoxActuator<E>, read: Proxmox
     hand.session.call(&ProxmoxCommand::Read(read)).await
 }
 
-/// What is known where a reading gave nothing.
+/// The result of a read that failed or returned another event.
 fn failed_reading(came: Result<ProxmoxEvent, ProxmoxFailure>) -> PromiseReading {
     match came {
         Err(failure) if failure.cause == codec::FailureCause::NoSuchGuest => PromiseReading::GuestNotFound(response::env_fault(&failure)),
@@ -165,7 +165,7 @@ fn failed_reading(came: Result<ProxmoxEvent, ProxmoxFailure>) -> PromiseReading 
     }
 }
 
-/// The same where the engine's own ask gave nothing.
+/// The result of a request that failed or returned another response.
 fn unanswered_reading(came: EnvResponse) -> PromiseReading {
     match came {
         EnvResponse::GuestNotFound(cause) => PromiseReading::GuestNotFound(cause),
@@ -176,6 +176,6 @@ fn unanswered_reading(came: EnvResponse) -> PromiseReading {
 fn unread_fault(came: EnvResponse) -> EnvFault {
     match came {
         EnvResponse::Unreadable(cause) | EnvResponse::GuestNotFound(cause) => cause,
-        _ => EnvFault::new(EnvFaultKind::Other, UnknownReason::Malformed.word(), "the answer belongs to another question"),
+        _ => EnvFault::new(EnvFaultKind::Other, UnknownReason::Malformed.word(), "the response belongs to another request"),
     }
 }

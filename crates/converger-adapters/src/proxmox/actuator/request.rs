@@ -1,4 +1,4 @@
-//! The one command for each ask, or the answer to an ask that cannot be put into a request: then nothing is sent.
+//! Maps each request to its command. A request that cannot be encoded is answered here, and nothing is sent.
 
 use converger_core::action::{Change, FieldChange};
 use converger_core::apply::{ConfigRevision, EnvFault, EnvFaultKind, EnvRequest, EnvResponse, GuestAddress, SendResult, TaskId};
@@ -7,20 +7,20 @@ use converger_core::guest::GuestKind;
 use super::revision;
 use crate::proxmox::codec::{ConfigSet, EscapedText, GuestPath, ProxmoxCommand, ProxmoxRead, ProxmoxWrite, UnwritableChange, Upid};
 
-/// The one command for an ask.
+/// The command for a request.
 ///
 /// # Errors
-/// The answer to an ask that cannot be put into a request. Nothing is sent then.
+/// The response to a request that cannot be encoded. Nothing is sent then.
 pub fn command_for(ask: &EnvRequest) -> Result<ProxmoxCommand, Box<EnvResponse>> {
     match ask {
         EnvRequest::Cluster => Ok(ProxmoxCommand::Read(ProxmoxRead::ClusterStatus)),
         EnvRequest::Status(place) => Ok(ProxmoxCommand::Read(ProxmoxRead::GuestStatus(guest_path(place)))),
-        // `/pending` and not `/config`: it gives both the values in effect and what waits, as of one moment.
+        // `/pending` and not `/config`: it returns the values in effect and the pending ones, as of one moment.
         EnvRequest::Config(place) => Ok(ProxmoxCommand::Read(ProxmoxRead::GuestPending(guest_path(place)))),
         EnvRequest::Locate(_) => Ok(ProxmoxCommand::Read(ProxmoxRead::Resources)),
         EnvRequest::Send { address: place, change, revision } => write_command(place, change, revision.as_ref()).map(ProxmoxCommand::Write),
         EnvRequest::Task(task) => task_status_read(task).map(ProxmoxCommand::Read),
-        // Without a time: what is at work leads the list, whatever the node's clock was when it began.
+        // Without a time filter: running tasks lead the list, whatever the node's clock was when they started.
         EnvRequest::Tasks { address: place, .. } => {
             let (node, vmid) = (place.node.clone(), place.vmid);
             Ok(ProxmoxCommand::Read(ProxmoxRead::Tasks { node, vmid }))
@@ -33,9 +33,8 @@ fn guest_path(place: &GuestAddress) -> GuestPath {
 }
 
 fn task_status_read(task: &TaskId) -> Result<ProxmoxRead, Box<EnvResponse>> {
-    let unknown = || {
-        Box::new(EnvResponse::Unreadable(EnvFault::new(EnvFaultKind::Unsupported, "not-a-task", "this is not the id of a task of Proxmox")))
-    };
+    let unknown =
+        || Box::new(EnvResponse::Unreadable(EnvFault::new(EnvFaultKind::Unsupported, "not-a-task", "this is not a Proxmox task id")));
     Upid::new(task.as_str()).map(ProxmoxRead::TaskStatus).ok_or_else(unknown)
 }
 
@@ -49,7 +48,7 @@ fn write_command(place: &GuestAddress, change: &Change, revision: Option<&Config
             Ok(ProxmoxWrite::RebootQemu { node: guest.node, vmid: guest.vmid, timeout_secs: *timeout_secs })
         }
         Change::Reboot { .. } => {
-            Err(unsupported_response("reboot-kills", "Proxmox's reboot of a container ends it by force after the timeout"))
+            Err(unsupported_response("reboot-kills", "rebooting a container through Proxmox ends it by force after the timeout"))
         }
         Change::ConfigSet(fields) => config_set_command(guest, fields, revision).map(ProxmoxWrite::ConfigSet),
     }
@@ -57,7 +56,7 @@ fn write_command(place: &GuestAddress, change: &Change, revision: Option<&Config
 
 fn config_set_command(guest: GuestPath, fields: &[FieldChange], revision: Option<&ConfigRevision>) -> Result<ConfigSet, Box<EnvResponse>> {
     let Some(basis) = revision.and_then(revision::parse_basis) else {
-        return Err(unsupported_response("no-digest", "there is no digest that the write could be bound to"));
+        return Err(unsupported_response("no-digest", "there is no digest to bind the write to"));
     };
     ConfigSet::new(guest, fields, &basis).map_err(|unwritable| {
         let trouble = match unwritable {
@@ -70,23 +69,23 @@ fn config_set_command(guest: GuestPath, fields: &[FieldChange], revision: Option
     })
 }
 
-/// Nothing was sent, because this program cannot.
+/// The response to a change that this program does not support. Nothing was sent.
 fn unsupported_response(word: &str, text: &str) -> Box<EnvResponse> {
     Box::new(EnvResponse::Sent(SendResult::Rejected(EnvFault::new(EnvFaultKind::Unsupported, word, text))))
 }
 
 fn describe_unwritable(unwritable: &UnwritableChange) -> String {
     match unwritable {
-        UnwritableChange::NotManaged(field) => format!("`{}` is not a field that is written for this kind of guest", field.word()),
+        UnwritableChange::NotManaged(field) => format!("`{}` is not managed for this kind of guest", field.word()),
         UnwritableChange::NotAValue(field) => format!("the value of `{}` cannot be written", field.word()),
         UnwritableChange::NotRemovable(field) => format!("`{}` cannot be removed", field.word()),
         UnwritableChange::Nothing => "there is nothing to write".to_owned(),
         UnwritableChange::ForeignPending(key) => {
-            format!("`{}` waits for the next start, and a write would try to apply it", EscapedText(key))
+            format!("`{}` is pending, and any write to this config would try to apply it", EscapedText(key))
         }
         UnwritableChange::ReachesHost(key) => {
-            format!("`{}` waits for the next start and reaches the host; a write would try to apply it", EscapedText(key))
+            format!("`{}` is pending and reaches the host; a write would try to apply it", EscapedText(key))
         }
-        UnwritableChange::PendingDiffers(field) => format!("under `{}` waits for the next start what was not planned on", field.word()),
+        UnwritableChange::PendingDiffers(field) => format!("the pending value of `{}` is not the planned one", field.word()),
     }
 }

@@ -1,5 +1,5 @@
-//! What came back, in the words of the core. An answer that is not one to what was asked tells nothing: a reading is unread then, and
-//! a change may have run.
+//! Converts responses to core types. A response that does not fit its request tells nothing: a read is unreadable then, and a change may
+//! have run.
 
 use converger_core::action::Change;
 use converger_core::apply::{
@@ -16,13 +16,13 @@ use crate::proxmox::codec::{
 };
 use crate::proxmox::observe::{UnknownReason, fallback_name};
 
-/// What Proxmox lists of tasks where it is not asked for more.
+/// The number of tasks that Proxmox lists by default.
 const TASKS_LISTED_MAX: usize = 50;
 
-/// A list and a clock may take so long together, and everything in the list is that much older by then.
+/// Upper bound for reading a task list and a clock together. Listed tasks may be older by this much.
 const SLOW_SECS: u64 = 120;
 
-/// What an answer means to who asked. `time` is what came of reading the [`clock_command`] that it calls for.
+/// Interprets a response to a request. `time` is the result of the [`clock_command`] that it needs, if any.
 #[must_use]
 pub fn interpret_response(
     caller: &CallerIdentity,
@@ -54,8 +54,8 @@ pub fn interpret_response(
     }
 }
 
-/// The clock that has to be read for an answer: that of the node that dated the tasks in it, where their age decides. The date of an answer is
-/// that of the node that it came over, which may be another one.
+/// The command that reads the clock needed for a response: the clock of the node that dated the tasks, if their age matters. The `Date`
+/// header does not serve, because the response may have come through another node.
 #[must_use]
 pub fn clock_command(ask: &EnvRequest, came: &Result<ProxmoxEvent, ProxmoxFailure>) -> Option<ProxmoxCommand> {
     let node = match (ask, came) {
@@ -63,7 +63,7 @@ pub fn clock_command(ask: &EnvRequest, came: &Result<ProxmoxEvent, ProxmoxFailur
             let decides = |task: &ListedTask| task.end.is_some() && is_task_of_change(place, change, &task.upid);
             (tasks.len() >= TASKS_LISTED_MAX || tasks.iter().any(decides)).then(|| place.node.clone())
         }
-        // Of all that is sent, only a reboot leaves a guest that nothing else tells from one that was left alone.
+        // Only a reboot leaves the guest in a state that does not show whether the change ran; the age of its task decides.
         (
             EnvRequest::Task(task),
             Ok(ProxmoxEvent::Task(codec::ProxmoxTaskState::Ended { .. } | codec::ProxmoxTaskState::Failed { .. })),
@@ -73,12 +73,12 @@ pub fn clock_command(ask: &EnvRequest, came: &Result<ProxmoxEvent, ProxmoxFailur
     node.map(|node| ProxmoxCommand::Read(ProxmoxRead::NodeTime(node)))
 }
 
-/// A failure in one word of the adapter and what it amounts to.
+/// Converts a failure to a fault with the failure's word.
 pub(super) fn env_fault(failure: &ProxmoxFailure) -> EnvFault {
     EnvFault::new(env_fault_kind(failure.cause), failure.cause.word(), &failure.to_string())
 }
 
-/// A reading that gave nothing, in the words that the observer uses too.
+/// Converts a failed read to a fault with the word that the observer uses too.
 pub(super) fn unread_fault(failure: &ProxmoxFailure) -> EnvFault {
     EnvFault::new(env_fault_kind(failure.cause), UnknownReason::from_failure(failure).word(), &failure.to_string())
 }
@@ -106,11 +106,11 @@ fn env_fault_kind(cause: codec::FailureCause) -> EnvFaultKind {
 fn cluster_response(caller: &CallerIdentity, cluster: ClusterStatus) -> EnvResponse {
     let found = cluster.effective_name();
     if let Some(wanted) = caller.cluster.as_deref().filter(|wanted| *wanted != found) {
-        let text = format!("the cluster `{}` answered, not `{wanted}`", codec::EscapedText(found));
+        let text = format!("the cluster is `{}`, not `{wanted}`", codec::EscapedText(found));
         return EnvResponse::Unreadable(EnvFault::new(EnvFaultKind::Other, "other-cluster", &text));
     }
     if cluster.nodes.is_empty() {
-        return unread_response(UnknownReason::Malformed, "the answer names no node");
+        return unread_response(UnknownReason::Malformed, "the response names no node");
     }
     EnvResponse::Cluster(ClusterMembership { quorate: cluster.quorate, nodes: cluster.nodes })
 }
@@ -122,9 +122,9 @@ fn live_status(status: GuestStatus) -> LiveStatus {
 }
 
 fn config_response(place: &GuestAddress, config: GuestConfig) -> EnvResponse {
-    // Every release gives the digest among the rest; what has none is cut off, or is no config.
+    // Every release includes the digest. A config without one is truncated or not a config.
     if config.digest.is_none() {
-        return unread_response(UnknownReason::Malformed, "the answer has no digest");
+        return unread_response(UnknownReason::Malformed, "the response has no digest");
     }
     let revision = revision::revision_of(&config);
     let values = match config.config {
@@ -150,7 +150,7 @@ fn config_response(place: &GuestAddress, config: GuestConfig) -> EnvResponse {
     }))
 }
 
-/// A list that has the guest twice was read while it moved.
+/// A list that contains the guest twice was read while the guest moved.
 fn location_response(vmid: Vmid, list: &ResourceList) -> EnvResponse {
     if let Some(field) = list.unusable.get(&vmid) {
         return unread_response(UnknownReason::Malformed, &format!("the guest's row in the list of guests has no usable `{field}`"));
@@ -158,7 +158,7 @@ fn location_response(vmid: Vmid, list: &ResourceList) -> EnvResponse {
     let mut own = list.rows.iter().filter(|row| row.vmid == vmid);
     let first = own.next();
     if own.next().is_some() {
-        return unread_response(UnknownReason::Moved, "the list has the guest twice");
+        return unread_response(UnknownReason::Moved, "the list contains the guest twice");
     }
     EnvResponse::Located(first.map(|row| GuestAddress { node: row.node.clone(), kind: row.kind, vmid }))
 }
@@ -169,12 +169,12 @@ fn send_result(caller: &CallerIdentity, place: &GuestAddress, change: &Change, c
             match task_id(&upid).filter(|_| is_ours(caller, &upid) && is_task_of_change(place, change, &upid)) {
                 Some(task) => SendResult::Task(task),
                 None => {
-                    unclear_send_result("other-task", &format!("the answer names the task {upid}, which is not the one that was asked for"))
+                    unclear_send_result("other-task", &format!("the response names the task {upid}, which is not the task of this change"))
                 }
             }
         }
         Ok(ProxmoxEvent::Accepted(AcceptedChange::Done)) if worker_types(place.kind, change).is_empty() => SendResult::Done,
-        Ok(ProxmoxEvent::Accepted(AcceptedChange::Done)) => unclear_send_result("no-task", "the answer names no task"),
+        Ok(ProxmoxEvent::Accepted(AcceptedChange::Done)) => unclear_send_result("no-task", "the response names no task"),
         Ok(other) => unclear_send_result("malformed", &other.unexpected_failure().to_string()),
         Err(failure) => match failure.delivery {
             Delivery::Rejected => SendResult::Rejected(env_fault(&failure)),
@@ -192,7 +192,7 @@ fn task_id(upid: &Upid) -> Option<TaskId> {
     TaskId::new(upid.as_str())
 }
 
-/// Whether a task is this change, on this guest, where it was sent.
+/// Whether a task carries out this change on this guest, at the node to which the change was sent.
 fn is_task_of_change(place: &GuestAddress, change: &Change, upid: &Upid) -> bool {
     upid.node() == &place.node && upid.guest() == Some(place.vmid) && worker_types(place.kind, change).contains(&upid.worker())
 }
@@ -201,8 +201,8 @@ fn is_ours(caller: &CallerIdentity, upid: &Upid) -> bool {
     upid.user() == caller.token.as_str()
 }
 
-/// The types of the tasks that a change is carried out by; none where it is done before it is answered. What high availability owns
-/// is only handed to it.
+/// The types of the tasks that carry out a change; empty if the change is complete with its response. For guests under high availability,
+/// the task only hands the change over.
 fn worker_types(kind: GuestKind, change: &Change) -> &'static [&'static str] {
     match (kind, change) {
         (GuestKind::Qemu, Change::Start) => &["qmstart", "hastart"],
@@ -212,12 +212,12 @@ fn worker_types(kind: GuestKind, change: &Change) -> &'static [&'static str] {
         (GuestKind::Lxc, Change::Start) => &["vzstart", "hastart"],
         (GuestKind::Lxc, Change::Shutdown { .. }) => &["vzshutdown", "hastop"],
         (GuestKind::Lxc, Change::Stop) => &["vzstop", "hastop"],
-        // A container is never rebooted: nothing is sent for it.
+        // A container is never rebooted through Proxmox; nothing is sent for it.
         (GuestKind::Lxc, Change::Reboot { .. }) | (_, Change::ConfigSet(_)) => &[],
     }
 }
 
-/// How long ago a task was begun, where the clock of its node was heard.
+/// The age of a task; `None` if the clock of its node was not read.
 fn task_age_secs(task: &TaskId, time: Option<Result<ProxmoxEvent, ProxmoxFailure>>) -> Option<u64> {
     let Some(Ok(ProxmoxEvent::NodeTime(now_secs))) = time else { return None };
     Some(now_secs.saturating_sub(Upid::new(task.as_str())?.started_at()))
@@ -236,16 +236,16 @@ fn convert_task_state(state: codec::ProxmoxTaskState, age_secs: Option<u64>) -> 
     }
 }
 
-/// A task, and how long ago it was begun where it has ended and that decides.
+/// A listed task, with its age if it has ended and its age matters.
 struct AgedTask<'t> {
     task: &'t ListedTask,
     ended_age_secs: Option<u64>,
 }
 
-/// Tasks with their ages. A clock that was asked for and not heard leaves nothing that could be told from them.
+/// Adds ages to tasks. If the clock was needed and could not be read, the list tells nothing.
 fn age_tasks(tasks: &[ListedTask], time: Option<Result<ProxmoxEvent, ProxmoxFailure>>) -> Result<Vec<AgedTask<'_>>, ProxmoxFailure> {
     let now_secs = match time {
-        // Nothing of what has ended in the list decides anything.
+        // No ended task in the list matters.
         None => 0,
         Some(Ok(ProxmoxEvent::NodeTime(now_secs))) => now_secs,
         Some(Ok(other)) => return Err(other.unexpected_failure()),
@@ -262,15 +262,11 @@ impl AgedTask<'_> {
     }
 }
 
-/// What runs is listed first, then what ended last: only a list that is full of younger tasks may lack ours.
+/// Running tasks are listed first, then the ones that ended last. So only a list full of younger tasks may lack ours.
 fn tasks_response(caller: &CallerIdentity, tasks: &[AgedTask<'_>], age_secs_max: u64, is_of_it: impl Fn(&Upid) -> bool) -> EnvResponse {
     let can_count = |aged: &&AgedTask<'_>| aged.ended_age_secs.is_none_or(|age_secs| age_secs <= age_secs_max.saturating_add(SLOW_SECS));
     if tasks.len() >= TASKS_LISTED_MAX && tasks.iter().filter(can_count).count() == tasks.len() {
-        return EnvResponse::Unreadable(EnvFault::new(
-            EnvFaultKind::Other,
-            "list-full",
-            "there are more tasks of this guest than are listed",
-        ));
+        return EnvResponse::Unreadable(EnvFault::new(EnvFaultKind::Other, "list-full", "this guest has more tasks than Proxmox lists"));
     }
     EnvResponse::Tasks(
         tasks.iter().filter(can_count).filter(|aged| is_of_it(&aged.task.upid)).filter_map(|aged| aged.to_task_seen(caller)).collect(),

@@ -1,4 +1,4 @@
-//! What the hand asks, and what it makes of answers: first of those that are not what was asked for.
+//! The commands of the actuator and its interpretation of responses, above all of responses that do not fit the request.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -38,7 +38,7 @@ fn task_request() -> EnvRequest {
     EnvRequest::Task(TaskId::new(UPID).expect("an id"))
 }
 
-/// What the clock of the node says.
+/// The time on the node's clock.
 const NOW_SECS: u64 = 250;
 
 fn tasks_request(age_secs_max: u64) -> EnvRequest {
@@ -58,7 +58,7 @@ fn every_request() -> [EnvRequest; 8] {
     ]
 }
 
-/// What this answer on the wire means to who asked.
+/// Interprets this HTTP response to a request.
 fn interpret_http(ask: &EnvRequest, status: u16, reason: &str, body: &str) -> EnvResponse {
     let command = command_for(ask).expect("a request");
     let came = codec::decode(&command, &HttpResponse { status, reason: reason.into(), body: body.into() });
@@ -74,7 +74,7 @@ fn interpret_failure(ask: &EnvRequest, status: &str, message: &str) -> EnvRespon
     interpret_http(ask, 200, "OK", &format!(r#"{{"success":0,"status":{status},"message":"{message}\n","data":null}}"#))
 }
 
-/// What an answer amounts to, in a word or two.
+/// A response in a word or two.
 fn response_word(answer: &EnvResponse) -> String {
     let of = |kind: &str, cause: &converger_core::apply::EnvFault| format!("{kind} {}", cause.word);
     match answer {
@@ -100,12 +100,12 @@ fn check_response(answer: &EnvResponse, expected: &str) {
 }
 
 #[test]
-fn foreign_response_leaves_readings_unread_and_changes_open() {
+fn foreign_response_leaves_reads_unread_and_changes_unclear() {
     let bodies = ["<html><body>502</body></html>", "", "{\"data\":", "hello", r#"{"success":1,"data":[{"strange":[1]},5]}"#];
     for ask in every_request() {
         for body in bodies {
             let expected = match &ask {
-                // A list in the place of a task's id is neither a task nor nothing.
+                // A list in place of a task id is neither a task nor an empty response.
                 EnvRequest::Send { .. } => "may have run malformed",
                 _ => "unread answer-malformed",
             };
@@ -137,7 +137,7 @@ fn broken_connection_keeps_the_delivery_of_the_client() {
         let failure = ProxmoxFailure::without_response(delivery, FailureCause::Interrupted, "the connection broke");
         check_response(&interpret_response(&test_caller(), &send_request(Change::Start), Err(failure), None), expected);
     }
-    let failure = ProxmoxFailure::without_response(Delivery::NotDelivered, FailureCause::TooSlow, "no whole answer");
+    let failure = ProxmoxFailure::without_response(Delivery::NotDelivered, FailureCause::TooSlow, "no complete response");
     check_response(&interpret_response(&test_caller(), &EnvRequest::Status(test_address()), Err(failure), None), "unread no-answer");
 }
 
@@ -185,7 +185,7 @@ fn unclear_run_state_is_unknown() {
     }
 }
 
-/// A process that is there and is not cannot be started, nor shut down.
+/// A guest whose process state contradicts its monitor state can neither be started nor shut down.
 #[test]
 fn contradicting_process_and_monitor_states_are_unknown() {
     for (status, finer) in [("running", "stopped"), ("stopped", "running"), ("suspended", "running"), ("stopped", "paused")] {
@@ -314,11 +314,11 @@ fn lists_only_tasks_of_the_change_with_their_owner() {
         r#"{"upid":"nonsense"}"#.to_owned(),
     ];
     let expected = [(None, true), (Some(100), true), (Some(151), true), (Some(90), false), (None, false), (Some(152), false)];
-    assert_eq!(listed(&rows, 150), expected, "what runs has no age that counts");
+    assert_eq!(listed(&rows, 150), expected, "the age of a running task does not matter");
     let full = |first: u32| (first..first + 50).map(|started| row("qmshutdown", started, TOKEN, "OK")).collect::<Vec<_>>();
     check_response(&interpret_success(&tasks_request(150), &format!("[{}]", full(200).join(","))), "unread list-full");
     check_response(&interpret_success(&tasks_request(20), &format!("[{}]", full(200).join(","))), "unread list-full");
-    assert_eq!(listed(&full(100), 20), [], "the list goes back further than asked, however slowly it came");
+    assert_eq!(listed(&full(100), 20), [], "the list reaches further back than the age limit plus the time of a slow response");
 }
 
 #[test]
@@ -350,7 +350,7 @@ fn task_age_without_node_clock_is_unread() {
     assert_eq!(super::clock_command(&reboot, &over()), Some(ProxmoxCommand::Read(codec::ProxmoxRead::NodeTime(test_address().node))));
     assert_eq!(super::clock_command(&task_request(), &over()), None, "a start is proven by the guest");
     let unheard = interpret_response(&test_caller(), &reboot, over(), silent());
-    assert_eq!(unheard, EnvResponse::Task(TaskState::Ended { warnings: 0, age_secs: None }), "how it ended is known all the same");
+    assert_eq!(unheard, EnvResponse::Task(TaskState::Ended { warnings: 0, age_secs: None }), "the result is known even without the clock");
 }
 
 #[test]
@@ -390,7 +390,7 @@ fn does_not_send_unsupported_changes() {
 }
 
 #[test]
-fn write_carries_the_basis_of_its_reading() {
+fn write_carries_the_basis_of_its_config() {
     let data = format!(
         r#"[{{"key":"agent","value":"1,type=isa"}},{{"key":"name","value":"web"}},{{"key":"digest","value":"{DIGEST}"}},{{"key":"cores","value":2}}]"#
     );
@@ -436,12 +436,12 @@ fn rejection_maps_to_its_kind() {
     }
     let EnvResponse::Sent(SendResult::MaybeExecuted(cause)) = interpret_failure(&send_request(Change::Start), "500", "something else")
     else {
-        panic!("not a no that is known")
+        panic!("an unknown rejection may have run")
     };
     assert_eq!((cause.kind, &*cause.text), (EnvFaultKind::Other, "500 something else"));
 }
 
-/// A way on which every request gets the same answer.
+/// A transport that gives every request the same response.
 struct FixedResponseTransport(HttpResponse);
 
 impl ProxmoxTransport for FixedResponseTransport {
@@ -469,7 +469,7 @@ fn sends_each_request_once_and_never_an_unsupported_one() {
     }
 }
 
-/// Counts how many are asked for at once.
+/// Counts concurrent requests.
 #[derive(Default)]
 struct ConcurrencyTransport {
     now: AtomicUsize,

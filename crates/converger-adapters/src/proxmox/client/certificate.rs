@@ -1,10 +1,10 @@
-//! What a certificate says about its own time. For people who look for what is wrong; trust is decided elsewhere (`trust`).
+//! The validity period of a certificate, for diagnosis. Trust is decided in `trust`.
 //!
-//! Only as much of X.509 is read as stands before the dates, each element bounded by the one around it.
+//! It parses only the part of X.509 up to the dates; each element is bounded by the enclosing one.
 
 use converger_core::timestamp::seconds_from_civil;
 
-/// From when until when a certificate is valid, seconds since 1970.
+/// The validity period of a certificate, in seconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct CertificateValidity {
@@ -18,14 +18,14 @@ const VERSION: u8 = 0xa0;
 const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
 
-/// The dates of a certificate in DER; `None` where it is not one.
+/// The validity period of a DER certificate; `None` if it is not a certificate.
 pub(super) fn parse_validity(der: &[u8]) -> Option<CertificateValidity> {
     let (certificate, _) = read_element(der, SEQUENCE)?;
     let (mut rest, _) = read_element(certificate, SEQUENCE)?;
     if rest.first() == Some(&VERSION) {
         (_, rest) = read_element(rest, VERSION)?;
     }
-    // Serial number, signature algorithm and issuer stand before the dates.
+    // The serial number, the signature algorithm and the issuer precede the dates.
     for tag in [INTEGER, SEQUENCE, SEQUENCE] {
         (_, rest) = read_element(rest, tag)?;
     }
@@ -35,7 +35,7 @@ pub(super) fn parse_validity(der: &[u8]) -> Option<CertificateValidity> {
     Some(CertificateValidity { from_secs, until_secs })
 }
 
-/// The content of the element with this tag at the beginning, and what follows it.
+/// Returns the content of the leading element with this tag, and the bytes after it.
 fn read_element(bytes: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
     let (first, rest) = bytes.split_first()?;
     let (length, rest) = read_length(rest)?;
@@ -43,7 +43,7 @@ fn read_element(bytes: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
     rest.split_at_checked(length)
 }
 
-/// A length of at most four bytes, as DER writes it.
+/// Reads a DER length of at most four bytes.
 fn read_length(bytes: &[u8]) -> Option<(usize, &[u8])> {
     let (first, rest) = bytes.split_first()?;
     let count = usize::from(first & 0x7f);
@@ -55,14 +55,14 @@ fn read_length(bytes: &[u8]) -> Option<(usize, &[u8])> {
     Some((usize::try_from(length).ok()?, rest))
 }
 
-/// `YYMMDDhhmmssZ`, or with four digits of the year, as seconds since 1970.
+/// Reads `YYMMDDhhmmssZ`, or the same with a year of four digits, as seconds since 1970.
 fn read_time(bytes: &[u8]) -> Option<(u64, &[u8])> {
     let is_short = bytes.first() == Some(&UTC_TIME);
     let (content, rest) = read_element(bytes, if is_short { UTC_TIME } else { GENERALIZED_TIME })?;
     let text = std::str::from_utf8(content).ok()?.strip_suffix('Z')?;
     let (year, text) = text.split_at_checked(if is_short { 2 } else { 4 })?;
     let year: u64 = parse_digits(year)?;
-    // Two digits are of the years from 1950 to 2049.
+    // Years of two digits range from 1950 to 2049.
     let year = year
         + if !is_short {
             0
@@ -100,7 +100,7 @@ mod tests {
         assert_eq!(
             far,
             CertificateValidity { from_secs: 157_766_400, until_secs: 2_903_299_200 },
-            "the last one has four digits of the year"
+            "a date after 2049 has a year of four digits"
         );
     }
 
@@ -114,10 +114,10 @@ mod tests {
         for place in 0..whole.len() {
             let mut damaged = whole.clone();
             damaged[place] ^= 0xff;
-            // Whatever comes out, it comes out.
+            // The result does not matter; it must not panic.
             let _ = parse_validity(&damaged);
         }
-        assert_eq!(read_length(&[0x85, 1, 1, 1, 1, 1]), None, "five bytes of length");
-        assert_eq!(read_length(&[0x80]), None, "a length without end");
+        assert_eq!(read_length(&[0x85, 1, 1, 1, 1, 1]), None, "a length of five bytes");
+        assert_eq!(read_length(&[0x80]), None, "an indefinite length");
     }
 }

@@ -1,7 +1,7 @@
-//! What may lie between the last word about a change and its sending: nothing but a connection, if none stands, and not for long.
+//! The connect deadline of changes. After the last check of a change, only connecting may delay the request, and only briefly.
 //!
-//! A connection that stands late is not used for the change, which is then not sent, now or later (docs/decisions/0017). What never enters: readings,
-//! which have the longer bound of every connection.
+//! A change is not sent on a connection that was established too late, neither now nor later (docs/decisions/0017). Reads are not affected;
+//! they have the longer connect timeout of the client.
 
 use std::error::Error;
 use std::future::Future;
@@ -15,26 +15,26 @@ use tower_layer::{Layer, layer_fn};
 use tower_service::Service;
 
 tokio::task_local! {
-    /// Until when a connection must stand for the change that this task sends.
+    /// The connect deadline of the change that this task sends.
     static CONNECT_UNTIL: Instant;
 }
 
-/// No connection stood in time.
+/// The connection was not established before the deadline.
 #[derive(Clone, Copy, Debug, Error)]
-#[error("no connection stood in time")]
+#[error("no connection before the deadline")]
 pub(super) struct ConnectTooLate;
 
-/// Sends a change, for which a connection must stand within this time.
+/// Sends a change whose connection must be established within `bound`.
 pub(super) async fn with_connect_deadline<T>(bound: Duration, sending: impl Future<Output = T>) -> T {
     CONNECT_UNTIL.scope(Instant::now() + bound, sending).await
 }
 
-/// Holds every connection that is made for a change to its time.
+/// A layer that applies the deadline to every connection that is established for a change.
 pub(super) fn deadline_layer<S>() -> impl Layer<S, Service = ConnectDeadline<S>> + Clone {
     layer_fn(ConnectDeadline)
 }
 
-/// Makes connections, and none late.
+/// Establishes connections, but never after the deadline.
 #[derive(Clone, Debug)]
 pub(super) struct ConnectDeadline<S>(S);
 
@@ -63,7 +63,7 @@ where
     }
 }
 
-/// Whoever was stopped meanwhile finds a connection that stands, and that its time is over.
+/// The second check covers a process that was suspended while connecting: it resumes with an established connection but after the deadline.
 async fn connect_in_time<T>(until: Instant, connecting: impl Future<Output = Result<T, BoxedError>>) -> Result<T, BoxedError> {
     let connection = timeout_at(until, connecting).await.map_err(|_| ConnectTooLate)??;
     if Instant::now() > until { Err(ConnectTooLate.into()) } else { Ok(connection) }

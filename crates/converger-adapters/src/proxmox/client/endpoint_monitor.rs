@@ -1,12 +1,12 @@
-//! What an endpoint shows of itself, trusted or not: its certificate and its clock. For messages, and for people who look for what is
-//! wrong; nothing is decided by it.
+//! What an endpoint presents of itself, trusted or not: its certificate and its clock. For messages and diagnosis only; no decision depends
+//! on it.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::certificate::{CertificateValidity, parse_validity};
 use super::trust::{Fingerprint, TrustFailure};
 
-/// A view of what an endpoint last showed.
+/// A view of what an endpoint presented last.
 #[derive(Clone, Debug, Default)]
 pub struct EndpointMonitor(Arc<Mutex<EndpointMonitorState>>);
 
@@ -19,25 +19,25 @@ struct EndpointMonitorState {
 }
 
 impl EndpointMonitor {
-    /// The fingerprint of its certificate, once there was one.
+    /// The fingerprint of its certificate, once it presented one.
     #[must_use]
     pub fn fingerprint(&self) -> Option<Fingerprint> {
         self.with_state(|seen| seen.fingerprint)
     }
 
-    /// The `Date` of its last answer, as it was sent.
+    /// The `Date` header of its last response, unchanged.
     #[must_use]
     pub fn date(&self) -> Option<Box<str>> {
         self.with_state(|seen| seen.date.clone())
     }
 
-    /// From when until when its certificate is valid.
+    /// The validity period of its certificate.
     #[must_use]
     pub fn validity(&self) -> Option<CertificateValidity> {
         self.with_state(|seen| seen.validity)
     }
 
-    /// Why it was not trusted, if it was not.
+    /// Why it was not trusted, if so.
     #[must_use]
     pub fn distrust(&self) -> Option<TrustFailure> {
         self.with_state(|seen| seen.distrust.clone())
@@ -54,7 +54,7 @@ impl EndpointMonitor {
         self.with_state(|seen| seen.distrust = Some(distrust));
     }
 
-    /// Takes down the `Date` of an answer, for whoever brings answers.
+    /// Records the `Date` header of a response. Public for other transports.
     pub fn record_date(&self, date: &str) {
         self.with_state(|seen| seen.date = Some(date.into()));
     }

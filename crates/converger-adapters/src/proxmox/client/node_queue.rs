@@ -1,7 +1,7 @@
-//! The lane of one node: at most two requests at once, and whoever changes something goes before everybody who reads.
+//! The request queue of one node: at most two requests in flight, and changes before reads.
 //!
-//! A change was checked a moment ago, and what was read for that grows old while it waits behind slow readings of other guests. It
-//! waits for a short time only, and then it is not sent at all: whoever checked it checks again. What never enters: requests.
+//! A change was checked a moment ago, and the check grows stale while the change waits behind slow reads of other guests. It waits for a
+//! short time only. After that it is not sent, and the caller has to check again.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,7 +11,7 @@ use tokio::sync::oneshot::{self, Receiver, Sender};
 
 use super::REQUESTS_PER_NODE_MAX;
 
-/// A change that has not got its turn after this is not sent.
+/// A change that has no permit after this time is not sent.
 pub(super) const CHANGE_WAIT_MAX: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
@@ -24,15 +24,14 @@ struct NodeQueueState {
     readings: VecDeque<Sender<NodePermit>>,
 }
 
-/// Who waits for a turn.
+/// The kind of a waiting request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RequestClass {
     Change,
     Reading,
 }
 
-/// The right to have one request under way. It is given on when it is dropped, also where nobody took it out of the hands of the one who
-/// gave it.
+/// Permission to have one request in flight. Released on drop, even if the receiver never took it out of its channel.
 #[derive(Debug)]
 pub struct NodePermit(Arc<NodeQueue>);
 
@@ -40,14 +39,14 @@ impl Drop for NodePermit {
     fn drop(&mut self) {
         let next = self.0.lock_state().next_waiter();
         if let Some(next) = next {
-            // Who left in this very moment drops it, and it comes back here.
+            // If the waiter went away in this moment, the permit is dropped here and passed on again.
             drop(next.send(Self(self.0.clone())));
         }
     }
 }
 
 impl NodeQueueState {
-    /// Whoever is next and still there; nobody leaves the place free.
+    /// The next waiter that still waits. If there is none, the permit becomes free.
     fn next_waiter(&mut self) -> Option<Sender<NodePermit>> {
         while let Some(next) = self.changes.pop_front().or_else(|| self.readings.pop_front()) {
             if !next.is_closed() {
@@ -58,7 +57,7 @@ impl NodeQueueState {
         None
     }
 
-    /// Where there is no room, a place in the queue.
+    /// Takes a free permit, or enqueues a waiter if none is free.
     fn enqueue(&mut self, who: RequestClass) -> Option<Receiver<NodePermit>> {
         if self.free_permits > 0 {
             self.free_permits -= 1;
@@ -82,17 +81,17 @@ impl NodeQueue {
         })))
     }
 
-    /// A turn for whoever reads, however long it takes.
+    /// Acquires a permit for a read, however long it takes.
     pub(super) async fn acquire_for_reading(self: &Arc<Self>) -> NodePermit {
         let place = self.lock_state().enqueue(RequestClass::Reading);
         match place {
-            // INVARIANT: the sender is in the queue of this lane until it sends, and who waits keeps the lane.
+            // INVARIANT: the sender stays in this queue until it sends, and the waiter keeps the queue alive.
             Some(place) => place.await.unwrap_or_else(|_| NodePermit(self.clone())),
             None => NodePermit(self.clone()),
         }
     }
 
-    /// A turn for a change; none where it would have to wait for too long.
+    /// Acquires a permit for a change; `None` if that takes too long.
     pub(super) async fn acquire_for_change(self: &Arc<Self>) -> Option<NodePermit> {
         let place = self.lock_state().enqueue(RequestClass::Change);
         match place {

@@ -1,19 +1,19 @@
-//! Takes a word out of what others sent, however JSON or an address writes its characters: whoever echoes what was sent must not bring a
+//! Removes a secret from received text, in every encoding that JSON or a URL allows. A server that echoes a request must not bring the
 //! secret into messages and files.
 //!
-//! It works on what came, before anything is decoded: JSON has two ways to write a plain character, as itself and as `\u00XX`, so that no
-//! text that is decoded later can hold the word. What never enters: what an answer means.
+//! It works on the raw text, before decoding. JSON has two ways to write an ASCII character, as itself and as `\u00XX`; with both covered,
+//! no text that is decoded later contains the secret.
 
-/// What stands where the word stood.
+/// Replacement for the secret.
 pub(super) const REDACTED: &str = "(secret)";
 
-/// A text inside of a text of JSON has its backslashes doubled; more than two around each other are not looked into.
+/// JSON inside of a JSON string doubles its backslashes. Deeper nesting than this is not searched.
 const BACKSLASHES_MAX: usize = 7;
 
-/// `text` without `word`, which is of plain characters.
+/// Removes `word`, which consists of plain ASCII characters, from `text`.
 pub(super) fn redact_word(text: String, word: &str) -> String {
     let text = if text.contains(word) { text.replace(word, REDACTED) } else { text };
-    // Most answers have neither, and are not walked through.
+    // Most responses contain neither, which skips the slow scan.
     if text.contains("\\u") || text.contains('%') { redact_encoded(&text, word) } else { text }
 }
 
@@ -21,7 +21,7 @@ fn redact_encoded(text: &str, word: &str) -> String {
     let mut kept = String::with_capacity(text.len());
     let mut rest = text;
     while !rest.is_empty() {
-        // What is encoded begins with one of these, or after some plain characters of the word, with which it begins then.
+        // A match may begin with an encoded character or with plain ones; both are tried at every position.
         match match_word(rest.as_bytes(), word.as_bytes()).and_then(|length| rest.get(length..)) {
             Some(after) => {
                 kept.push_str(REDACTED);
@@ -37,7 +37,7 @@ fn redact_encoded(text: &str, word: &str) -> String {
     kept
 }
 
-/// How many bytes at the beginning are the word.
+/// The length of `word` at the beginning of `bytes`, if it is there.
 fn match_word(bytes: &[u8], word: &[u8]) -> Option<usize> {
     let mut length = 0;
     for own in word {
@@ -46,7 +46,7 @@ fn match_word(bytes: &[u8], word: &[u8]) -> Option<usize> {
     Some(length)
 }
 
-/// How many bytes at the beginning are this character: itself, `\u00XX` or `%XX`.
+/// The length of this character at the beginning of `bytes`: itself, `\u00XX` or `%XX`.
 fn match_character(bytes: &[u8], own: u8) -> Option<usize> {
     let first = *bytes.first()?;
     if first == own {

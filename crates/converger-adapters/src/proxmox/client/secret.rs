@@ -1,10 +1,9 @@
-//! API tokens, by reference only: the secret is read from an environment variable, a file or a systemd credential, and is
-//! shown by nothing.
+//! API tokens. A secret is configured by reference only: an environment variable, a file or a systemd credential.
 //!
-//! The copies that are made here are wiped from memory when they are dropped. The header that the HTTP client sends is one more, which
-//! lives as long as that client and is not wiped, nor is what TLS made of it.
+//! The copies that are made here are wiped from memory on drop. Not wiped are the header of the HTTP client, which lives as long as the
+//! client, and the buffers of TLS.
 //!
-//! What never enters: a secret as text in a configuration, a log or an error.
+//! A secret must never appear as text in a configuration, a log or an error.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -16,7 +15,7 @@ use zeroize::Zeroizing;
 use super::redact;
 use crate::proxmox::codec::percent_encode;
 
-/// Secrets of Proxmox are 36 characters; nothing near this is one.
+/// Proxmox secrets have 36 characters, far below this limit.
 const SECRET_BYTES_MAX: u64 = 1024;
 
 /// The id of an API token: `user@realm!name`.
@@ -24,7 +23,7 @@ const SECRET_BYTES_MAX: u64 = 1024;
 pub struct TokenId(Box<str>);
 
 impl TokenId {
-    /// A well-formed id.
+    /// Parses a well-formed id.
     #[must_use]
     pub fn new(text: &str) -> Option<Self> {
         let (user, token) = text.split_once('!')?;
@@ -33,13 +32,13 @@ impl TokenId {
         (is_name && is_word(realm) && is_word(token) && text.len() <= 256).then(|| Self(text.into()))
     }
 
-    /// The text.
+    /// The id as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// The user that the token belongs to.
+    /// The user that owns the token.
     #[must_use]
     pub fn user(&self) -> &str {
         self.0.split_once('!').map_or("", |(user, _)| user)
@@ -51,21 +50,21 @@ fn is_word(text: &str) -> bool {
     text.len() >= 2 && fits && text.starts_with(|first: char| first.is_ascii_alphabetic())
 }
 
-/// Where a secret is.
+/// Where a secret is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SecretSource {
-    /// In this environment variable.
+    /// An environment variable.
     Environment(String),
-    /// In this file, of which a newline at the end does not count.
+    /// A file. A newline at its end is ignored.
     File(PathBuf),
-    /// In the systemd credential of this name.
+    /// A systemd credential.
     Credential(String),
 }
 
 impl fmt::Display for SecretSource {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            // Somebody may have put the secret itself where its variable is to be named.
+            // A user may have pasted the secret itself in place of the variable's name.
             Self::Environment(name) if !is_conventional_variable_name(name) => {
                 formatter.write_str("the environment variable that `secret.env` names")
             }
@@ -76,37 +75,37 @@ impl fmt::Display for SecretSource {
     }
 }
 
-/// Whether a name is one that variables have by custom, and no secret.
+/// Whether a name consists of the characters that are customary for variables, and hence is no secret.
 fn is_conventional_variable_name(name: &str) -> bool {
     name.bytes().all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_')
 }
 
-/// Why there is no secret. What was found there is never part of it.
+/// Why there is no secret. Errors never contain what was found.
 #[derive(Debug, Error)]
 pub enum SecretError {
-    /// There is nothing there.
-    #[error("{0} is not set; put the secret of the API token there")]
+    /// The variable or the credentials directory is not set.
+    #[error("{0} is not set; set it to the secret of the API token")]
     Missing(SecretSource),
-    /// It cannot be read.
-    #[error("{source_of} cannot be read ({source}); check that it is there and who may read it")]
+    /// The file cannot be read.
+    #[error("{source_of} cannot be read ({source}); check that it exists and that this user may read it")]
     Unreadable {
-        /// Where it was looked for.
+        /// Where the secret was expected.
         source_of: SecretSource,
-        /// What the system said.
+        /// The error of the operating system.
         source: std::io::Error,
     },
-    /// What is there is not a secret of Proxmox.
+    /// The content is not a Proxmox secret.
     #[error(
-        "{0} does not hold the secret of an API token; it is the value that Proxmox showed once when the token was made, without the token's id and the `=` before it"
+        "{0} does not hold the secret of an API token; the secret is the value that Proxmox showed once when the token was created, without the token id and the `=` before it"
     )]
     Malformed(SecretSource),
 }
 
 impl SecretSource {
-    /// Reads the secret, with `environment` to look up variables in.
+    /// Reads the secret; `environment` looks up variables.
     ///
     /// # Errors
-    /// There is none, or what is there is not one.
+    /// There is no secret, or the content is not one.
     pub fn read(&self, environment: impl Fn(&str) -> Option<String>) -> Result<TokenSecret, SecretError> {
         let text = match self {
             Self::Environment(name) => Zeroizing::new(environment(name).ok_or_else(|| SecretError::Missing(self.clone()))?),
@@ -124,7 +123,7 @@ impl SecretSource {
     fn read_file(&self, path: &Path) -> Result<Zeroizing<String>, SecretError> {
         use std::io::Read;
         let unreadable = |source| SecretError::Unreadable { source_of: self.clone(), source };
-        // With room for all of it: a string that grows leaves what it held behind.
+        // Enough capacity for all of it: a string that grows would leave unwiped copies behind.
         let mut text = Zeroizing::new(String::with_capacity(2 * usize::try_from(SECRET_BYTES_MAX).unwrap_or(0)));
         let file = std::fs::File::open(path).map_err(unreadable)?;
         file.take(SECRET_BYTES_MAX).read_to_string(&mut text).map_err(unreadable)?;
@@ -137,7 +136,7 @@ impl SecretSource {
 pub struct TokenSecret(Zeroizing<String>);
 
 impl TokenSecret {
-    /// A secret, without the newline that files end with. Proxmox decodes what it is sent, so only plain characters are one.
+    /// Parses a secret, without a newline at its end. Only plain characters are allowed, because Proxmox decodes the header.
     #[must_use]
     pub fn new(text: &str) -> Option<Self> {
         let text = text.trim_end_matches(['\r', '\n']);
@@ -147,18 +146,17 @@ impl TokenSecret {
 }
 
 impl TokenSecret {
-    /// A secret of Proxmox has 36 characters. What is much shorter may be a word of others by chance: striking it out would change what they
-    /// said.
+    /// Proxmox secrets have 36 characters. A much shorter one may occur in a response by chance, and redacting it would alter the response.
     pub const REDACTED_BYTES_MIN: usize = 12;
 
-    /// Whether it is struck out of what others send; one that is not must not be sent to them.
+    /// Whether the secret is long enough to be redacted from responses. A secret that is not must not be sent.
     #[must_use]
     pub fn can_be_redacted(&self) -> bool {
         self.0.len() >= Self::REDACTED_BYTES_MIN
     }
 
-    /// What others sent, without this secret, however its characters are written: whoever echoes what was sent must not bring it into
-    /// messages and files.
+    /// Removes this secret from received bytes, in every encoding. A server that echoes a request must not bring it into messages and
+    /// files.
     pub(super) fn redact(&self, bytes: Vec<u8>) -> Vec<u8> {
         if !self.can_be_redacted() {
             return bytes;
@@ -167,13 +165,13 @@ impl TokenSecret {
         redact::redact_word(text, &self.0).into_bytes()
     }
 
-    /// The same for a text.
+    /// Like [`Self::redact`], for a text.
     pub(super) fn redact_text(&self, text: &[u8]) -> String {
         String::from_utf8_lossy(&self.redact(text.to_vec())).into_owned()
     }
 }
 
-/// Shows that there is a secret, and nothing of it.
+/// Never shows any part of the secret.
 impl fmt::Debug for TokenSecret {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str("Secret(..)")
@@ -183,18 +181,18 @@ impl fmt::Debug for TokenSecret {
 /// A token with its secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApiToken {
-    /// Its id.
+    /// The token id.
     pub id: TokenId,
-    /// Its secret.
+    /// The secret.
     pub secret: TokenSecret,
 }
 
 impl ApiToken {
-    /// The header that carries it, marked so that nothing prints it.
+    /// The authorization header, marked as sensitive so that nothing prints it.
     ///
-    /// Proxmox decodes the header, and takes what follows the last `=` for the secret.
+    /// Proxmox decodes the header and takes the part after the last `=` as the secret.
     pub(super) fn authorization_header(&self) -> Option<HeaderValue> {
-        // With room for all of it, and for a user of whom every byte is encoded.
+        // Enough capacity for all of it, even if every byte of the user name is encoded.
         let mut text = Zeroizing::new(String::with_capacity(64 + 3 * self.id.0.len() + self.secret.0.len()));
         text.push_str("PVEAPIToken=");
         for part in self.id.0.split_inclusive(['@', '!']) {
@@ -261,9 +259,9 @@ mod tests {
             assert_eq!(source.read(&environment).expect("read"), expected, "{source}");
         }
         let missing = SecretSource::Environment("NOT_SET".into()).read(&environment).expect_err("missing").to_string();
-        assert_eq!(missing, "the environment variable `NOT_SET` is not set; put the secret of the API token there");
+        assert_eq!(missing, "the environment variable `NOT_SET` is not set; set it to the secret of the API token");
         let pasted = SecretSource::Environment("CanarySecret123".into()).read(&environment).expect_err("missing").to_string();
-        assert_eq!(pasted, "the environment variable that `secret.env` names is not set; put the secret of the API token there");
+        assert_eq!(pasted, "the environment variable that `secret.env` names is not set; set it to the secret of the API token");
         assert!(SecretSource::Credential("../token".into()).read(&environment).is_err());
         assert!(SecretSource::Credential("none".into()).read(&environment).is_err());
     }

@@ -1,8 +1,8 @@
-//! A session: one endpoint for the length of one reading or operation, so that views of several are never mixed, and never more
-//! than two requests at once for one node, changes before readings. A session that is for a reading asks for nothing more once its answers are too much together.
+//! A session: one endpoint for the duration of one observation or operation, so that the views of several endpoints never mix. It allows at
+//! most two requests in flight per node, changes before reads. A session for an observation stops sending requests once the responses
+//! exceed its budget.
 //!
-//! Proxmox handles calls one after the other in three workers per node; who asks for more at once waits, and so does everybody
-//! else.
+//! Proxmox handles calls sequentially in three workers per node. A client that sends more at once delays itself and everybody else.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,66 +15,66 @@ use super::node_queue::{CHANGE_WAIT_MAX, NodePermit, NodeQueue};
 use super::{EndpointMonitor, ProxmoxTransport, RequestLimits};
 use crate::proxmox::codec::{self, Delivery, FailureCause, HttpResponse, ProxmoxCommand, ProxmoxEvent, ProxmoxFailure};
 
-/// Requests that may be under way at once for one node.
+/// Maximum number of requests in flight per node.
 pub const REQUESTS_PER_NODE_MAX: usize = 2;
 
-/// A way to one endpoint, with its lanes.
+/// A connection to one endpoint with a request queue per node.
 #[derive(Debug)]
 pub struct ProxmoxSession<E> {
     transport: E,
-    /// The node that the endpoint is, once that is known: what it answers itself is counted there.
+    /// The node that the endpoint runs on, once known. Its own responses count against that node's queue.
     local: OnceLock<NodeName>,
     queues: Mutex<BTreeMap<Option<NodeName>, Arc<NodeQueue>>>,
     requests: AtomicU64,
     budget: Option<ReadingBudget>,
 }
 
-/// What a reading may take, all its answers together, and what it took.
+/// The budget of one observation and its current use.
 #[derive(Debug)]
 struct ReadingBudget {
     bounds: RequestLimits,
     began: Instant,
     bytes: AtomicU64,
-    /// What was said when nothing more was asked for.
+    /// The failure that reported the exhausted budget first.
     exhausted_by: OnceLock<ProxmoxFailure>,
 }
 
 impl<E: ProxmoxTransport> ProxmoxSession<E> {
-    /// A session over this way, for as long as there is something to do.
+    /// A session without a budget, for an operation.
     pub fn new(exchange: E) -> Self {
         Self { transport: exchange, local: OnceLock::new(), queues: Mutex::default(), requests: AtomicU64::new(0), budget: None }
     }
 
-    /// A session for one reading, which begins now.
+    /// A session for one observation, which begins now.
     pub fn for_reading(exchange: E, bounds: RequestLimits) -> Self {
         let allowance = ReadingBudget { bounds, began: Instant::now(), bytes: AtomicU64::new(0), exhausted_by: OnceLock::new() };
         Self { budget: Some(allowance), ..Self::new(exchange) }
     }
 
-    /// Who is asked.
+    /// The name of the endpoint.
     pub fn endpoint_name(&self) -> &str {
         self.transport.endpoint_name()
     }
 
-    /// A view of what the other side shows of itself.
+    /// A view of what the endpoint presents of itself.
     pub fn monitor(&self) -> EndpointMonitor {
         self.transport.monitor()
     }
 
-    /// How many requests were sent.
+    /// Number of requests that were sent.
     pub fn request_count(&self) -> u64 {
         self.requests.load(Ordering::Relaxed)
     }
 
-    /// Why something was not asked for any more: what was read until then is no whole reading.
+    /// The failure that exhausted the budget, if so. The observation up to that point is incomplete.
     pub fn budget_failure(&self) -> Option<ProxmoxFailure> {
         self.budget.as_ref()?.exhausted_by.get().cloned()
     }
 
-    /// Sends a command once, when its node's lane has room, and reads the answer.
+    /// Sends a command once, as soon as its node's queue has a permit, and decodes the response.
     ///
     /// # Errors
-    /// Why it was not carried out, or why that cannot be told.
+    /// The command failed, or its result cannot be determined.
     pub async fn call(&self, command: &ProxmoxCommand) -> Result<ProxmoxEvent, ProxmoxFailure> {
         let turn = match command.is_change() {
             true => self.acquire_permit(command.node()).await?,
@@ -83,10 +83,10 @@ impl<E: ProxmoxTransport> ProxmoxSession<E> {
         self.call_with_permit(turn, command).await
     }
 
-    /// The same in a turn that was taken before. It is given on when the answer is there.
+    /// Like [`Self::call`], with a permit that was acquired before. The permit is released when the response has arrived.
     ///
     /// # Errors
-    /// Why it was not carried out, or why that cannot be told.
+    /// The command failed, or its result cannot be determined.
     pub async fn call_with_permit(&self, turn: NodePermit, command: &ProxmoxCommand) -> Result<ProxmoxEvent, ProxmoxFailure> {
         let _turn = turn;
         if let Some(allowance) = &self.budget {
@@ -101,20 +101,20 @@ impl<E: ProxmoxTransport> ProxmoxSession<E> {
         if let ProxmoxEvent::Cluster(cluster) = &event
             && let Some(local) = &cluster.local
         {
-            // Which node the endpoint is. The first answer counts: one session has one endpoint.
+            // The endpoint's own node. The first response counts, because a session has one endpoint.
             let _ = self.local.set(local.clone());
         }
         Ok(event)
     }
 
-    /// Takes the turn of a change at a node, before everybody who reads there. Whoever has it sends one request in it, or gives it on.
+    /// Acquires the permit of a change at a node, ahead of all reads. The holder sends one request with it or drops it.
     ///
     /// # Errors
-    /// There is no room in time, so that the change is not sent, now or later: what it was checked against grows old.
+    /// No permit became free in time. The change is not sent, neither now nor later, because its checks grow stale.
     pub async fn acquire_permit(&self, node: Option<NodeName>) -> Result<NodePermit, ProxmoxFailure> {
         self.node_queue(node).acquire_for_change().await.ok_or_else(|| {
             let secs = CHANGE_WAIT_MAX.as_secs();
-            let text = format!("{}: the node was busy with other requests for {secs} s, and the change was not sent", self.endpoint_name());
+            let text = format!("{}: the node was busy with other requests for {secs} s; the change was not sent", self.endpoint_name());
             ProxmoxFailure::without_response(Delivery::NotDelivered, FailureCause::Busy, text)
         })
     }
@@ -130,9 +130,9 @@ impl ReadingBudget {
     fn check_budget(&self, place: &str) -> Result<(), ProxmoxFailure> {
         let RequestLimits { reading_bytes_max, reading, .. } = self.bounds;
         let spent = if self.bytes.load(Ordering::Relaxed) > reading_bytes_max {
-            (FailureCause::ReadingTooLarge, format!("the answers of one reading are together larger than {} MiB", reading_bytes_max >> 20))
+            (FailureCause::ReadingTooLarge, format!("the responses of one observation exceed {} MiB in total", reading_bytes_max >> 20))
         } else if self.began.elapsed() > reading {
-            (FailureCause::ReadingTooSlow, format!("one reading took longer than {} s", reading.as_secs()))
+            (FailureCause::ReadingTooSlow, format!("the observation took longer than {} s", reading.as_secs()))
         } else {
             return Ok(());
         };
@@ -140,7 +140,7 @@ impl ReadingBudget {
         Err(self.exhausted_by.get_or_init(|| failure).clone())
     }
 
-    /// What is too large by itself was read up to its bound.
+    /// An oversized response was read up to its limit, so it counts with that limit.
     fn count_response(&self, came: &Result<HttpResponse, ProxmoxFailure>) {
         let bytes = match came {
             Ok(answer) => answer.body.len(),

@@ -1,5 +1,4 @@
-//! What is said when an exchange does not come to an answer: what happened, and where. What to do about it stands in the table of
-//! failure codes.
+//! Converts transport errors to failures: what happened, and at which endpoint. The remedies are in the table of failure codes.
 
 use std::error::Error;
 
@@ -16,30 +15,30 @@ pub(super) struct ExchangeContext<'c> {
     pub(super) place: &'c str,
     pub(super) trust: &'c Trust,
     pub(super) watch: &'c EndpointMonitor,
-    /// To be struck out of what others said of themselves, such as the names in a certificate.
+    /// Redacted from texts of the server, such as the names in a certificate.
     pub(super) secret: &'c TokenSecret,
     pub(super) request: &'c HttpRequest,
     pub(super) deadline_secs: u64,
     pub(super) connect_to_change_secs: u64,
 }
 
-/// The failure that a transport error amounts to.
+/// Converts a transport error to a failure.
 pub(super) fn from_transport_error(error: &Transport, scene: &ExchangeContext<'_>) -> ProxmoxFailure {
     if error_chain(error).any(|error| error.is::<ConnectTooLate>()) {
         let ExchangeContext { place, connect_to_change_secs: secs, .. } = scene;
-        let text = format!("{place}: no connection stood within {secs} s, and the change was not sent");
+        let text = format!("{place}: no connection within {secs} s; the change was not sent");
         return ProxmoxFailure::without_response(Delivery::NotDelivered, FailureCause::Busy, text);
     }
-    // Nobody ever showed a certificate here: whichever bound struck first, no connection stood and nothing was sent.
+    // The endpoint never presented a certificate, so whichever timeout struck first, no connection existed and nothing was sent.
     if error.is_timeout() && scene.watch.fingerprint().is_none() {
         return ProxmoxFailure::without_response(
             Delivery::NotDelivered,
             FailureCause::Unreachable,
-            format!("{}: nobody answers", scene.place),
+            format!("{}: connection timed out", scene.place),
         );
     }
-    // Only what failed while a connection was made, TCP and handshake, carried nothing. TLS that breaks later, however it breaks, does so
-    // on a connection that the request may have gone out on.
+    // Only a failure during connecting (TCP and handshake) proves that nothing was sent. If TLS breaks later, the request may have gone out
+    // on that connection.
     if error.is_connect() {
         return connect_failure(error, scene);
     }
@@ -47,7 +46,7 @@ pub(super) fn from_transport_error(error: &Transport, scene: &ExchangeContext<'_
         return too_slow_failure(scene);
     }
     let text = format!(
-        "{}: the connection broke before the answer was whole ({})",
+        "{}: the connection broke before the response was complete ({})",
         scene.place,
         scene.secret.redact_text(describe_broken_connection(error).as_bytes())
     );
@@ -55,21 +54,21 @@ pub(super) fn from_transport_error(error: &Transport, scene: &ExchangeContext<'_
 }
 
 pub(super) fn too_slow_failure(scene: &ExchangeContext<'_>) -> ProxmoxFailure {
-    let text = format!("{}: no whole answer came within {} s", scene.place, scene.deadline_secs);
+    let text = format!("{}: no complete response within {} s", scene.place, scene.deadline_secs);
     ProxmoxFailure::without_response(delivery_after_sending(scene.request), FailureCause::TooSlow, text)
 }
 
 pub(super) fn too_large_failure(scene: &ExchangeContext<'_>, bytes_max: usize) -> ProxmoxFailure {
-    let text = format!("{}: the answer is larger than {} MiB, which no answer of Proxmox is", scene.place, bytes_max >> 20);
+    let text = format!("{}: the response is larger than {} MiB, which is no plausible response of Proxmox", scene.place, bytes_max >> 20);
     ProxmoxFailure::without_response(delivery_after_sending(scene.request), FailureCause::TooLarge, text)
 }
 
 pub(super) fn compressed_failure(scene: &ExchangeContext<'_>, encoding: &str) -> ProxmoxFailure {
-    let text = format!("{}: the answer is compressed (`{}`), which was not asked for", scene.place, encoding.escape_debug());
+    let text = format!("{}: the response is compressed (`{}`), which was not requested", scene.place, encoding.escape_debug());
     ProxmoxFailure::without_response(delivery_after_sending(scene.request), FailureCause::Compressed, text)
 }
 
-/// A request that reads leaves nothing behind, however far it came.
+/// A read has no effect, even if it was delivered.
 fn delivery_after_sending(request: &HttpRequest) -> Delivery {
     if request.method() == HttpMethod::Get { Delivery::NotDelivered } else { Delivery::MayHaveRun }
 }
@@ -78,7 +77,7 @@ fn error_chain<'e>(error: &'e (dyn Error + 'static)) -> impl Iterator<Item = &'e
     std::iter::successors(Some(error), |error| inner_error(*error))
 }
 
-/// An `io::Error` hides what it was made of from `source`, and TLS errors come inside of one.
+/// `io::Error::source` skips the inner error, and TLS errors arrive inside of an `io::Error`.
 fn inner_error<'e>(error: &'e (dyn Error + 'static)) -> Option<&'e (dyn Error + 'static)> {
     match error.downcast_ref::<std::io::Error>() {
         Some(io) => io.get_ref().map(|inner| inner as &(dyn Error + 'static)),
@@ -90,13 +89,13 @@ fn find_tls_error(error: &Transport) -> Option<&rustls::Error> {
     error_chain(error).find_map(|error| error.downcast_ref())
 }
 
-/// How the connection broke. That the other side closed it has many words, some with addresses of manuals.
+/// How the connection broke. The libraries report a closed connection in many wordings, some with links to manuals.
 fn describe_broken_connection(error: &Transport) -> String {
     let is_end = |error: &(dyn Error + 'static)| {
         let io = error.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == std::io::ErrorKind::UnexpectedEof);
         io || error.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_incomplete_message)
     };
-    if error_chain(error).any(is_end) { "the other side closed it".to_owned() } else { deepest_message(error) }
+    if error_chain(error).any(is_end) { "closed by the server".to_owned() } else { deepest_message(error) }
 }
 
 fn deepest_message(error: &Transport) -> String {
@@ -120,10 +119,10 @@ fn connect_failure(error: &Transport, scene: &ExchangeContext<'_>) -> ProxmoxFai
 
 fn describe_unreachable(error: &Transport, place: &str) -> String {
     if error.is_timeout() {
-        return format!("{place}: nobody answers");
+        return format!("{place}: connection timed out");
     }
     if error.is_dns() {
-        return format!("{place}: the name is not known ({})", deepest_message(error));
+        return format!("{place}: the host name cannot be resolved ({})", deepest_message(error));
     }
     format!("{place}: no connection ({})", deepest_message(error))
 }
@@ -140,20 +139,20 @@ fn trust_failure_cause(distrust: &TrustFailure) -> FailureCause {
 
 fn describe_distrust(distrust: &TrustFailure, scene: &ExchangeContext<'_>) -> String {
     let place = scene.place;
-    let shown = scene.watch.fingerprint().map_or_else(String::new, |fingerprint| format!("; it shows the fingerprint {fingerprint}"));
+    let shown = scene.watch.fingerprint().map_or_else(String::new, |fingerprint| format!("; its fingerprint is {fingerprint}"));
     let what = match distrust {
-        TrustFailure::Protocol(error) => return format!("{place}: whoever answers does not speak TLS as it must be spoken ({error})"),
+        TrustFailure::Protocol(error) => return format!("{place}: the server does not speak valid TLS ({error})"),
         TrustFailure::NotPinned => match scene.trust {
-            Trust::Fingerprints(pins) if pins.len() > 1 => &format!("the certificate is none of the {} that are pinned", pins.len()),
-            _ => "the certificate is not the one that is pinned",
+            Trust::Fingerprints(pins) if pins.len() > 1 => &format!("the certificate is none of the {} pinned ones", pins.len()),
+            _ => "the certificate does not match the pinned fingerprint",
         },
         TrustFailure::Certificate(fault) => &format!("the certificate cannot be trusted ({fault})"),
-        TrustFailure::WithoutKey => "whoever answers shows a pinned certificate and does not have its key",
+        TrustFailure::WithoutKey => "the server presents a pinned certificate but does not have its private key",
         TrustFailure::Expired => "the certificate has expired",
-        TrustFailure::NotYetValid => "the certificate is not valid yet, by the clock of this machine",
+        TrustFailure::NotYetValid => "the certificate is not valid yet according to the clock of this machine",
         TrustFailure::OtherName(names) if names.is_empty() => "the certificate is for another name",
         TrustFailure::OtherName(names) => &format!("the certificate is for another name: {}", names.join(", ").escape_debug()),
-        TrustFailure::UnknownIssuer => "the certificate is from an authority that is not trusted",
+        TrustFailure::UnknownIssuer => "the certificate is issued by an authority that is not trusted",
     };
     format!("{place}: {what}{shown}")
 }

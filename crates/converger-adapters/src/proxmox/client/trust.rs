@@ -1,8 +1,7 @@
-//! Whom to trust: the system's authorities, those of a file, or certificates by their SHA-256 fingerprint.
+//! TLS trust: the system's authorities, the authorities in a file, or certificates pinned by their SHA-256 fingerprint.
 //!
-//! Verification is never switched off. A pinned certificate is compared by its fingerprint, and the handshake must be signed with
-//! its key; name and dates do not matter then, because somebody looked at that very certificate
-//! (`docs/decisions/0008-trust.md`).
+//! Verification is never switched off. A pinned certificate is compared by its fingerprint, and the handshake must be signed with its key.
+//! Its name and dates do not matter then, because a person checked that very certificate (`docs/decisions/0008-trust.md`).
 
 use std::ffi::OsStr;
 use std::io::{self, Read as _};
@@ -21,16 +20,16 @@ use thiserror::Error;
 
 use super::endpoint_monitor::EndpointMonitor;
 
-/// So many names of a certificate are told, and so much of each; that is as long as a name in DNS can be.
+/// Limits for the names of a certificate in messages: their number, and the length of each, which is the longest DNS name.
 const NAMES_MAX: usize = 10;
 const SHOWN_CHARS_MAX: usize = 253;
 
-/// The SHA-256 of a certificate, as Proxmox shows it: pairs of hexadecimal digits joined by colons.
+/// The SHA-256 of a certificate, as Proxmox shows it: pairs of hexadecimal digits, separated by colons.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Fingerprint([u8; 32]);
 
 impl Fingerprint {
-    /// Parses it, in any case of letters.
+    /// Parses a fingerprint; upper and lower case are equal.
     #[must_use]
     pub fn new(text: &str) -> Option<Self> {
         let mut bytes = [0; 32];
@@ -64,40 +63,40 @@ impl fmt::Debug for Fingerprint {
     }
 }
 
-/// Whom to trust at an endpoint.
+/// What to trust at an endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trust {
-    /// The authorities that the system trusts.
+    /// The system's authorities.
     System,
-    /// The authorities in this file (PEM), and no others.
+    /// The authorities in this PEM file, and no others.
     CaFile(PathBuf),
-    /// These certificates, and no others. Several, so that one can be renewed.
+    /// These certificates, and no others. There can be several, so that one can be renewed.
     Fingerprints(Box<[Fingerprint]>),
 }
 
-/// Why whoever answered was not trusted.
+/// Why a server was not trusted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TrustFailure {
-    /// Its certificate is none of those that are pinned.
+    /// Its certificate matches no pinned fingerprint.
     NotPinned,
-    /// It shows a pinned certificate and does not have its key.
+    /// It presents a pinned certificate but does not have its private key.
     WithoutKey,
     /// Its certificate has expired.
     Expired,
     /// Its certificate is not valid yet.
     NotYetValid,
-    /// Its certificate is for other names: these, as far as they are known.
+    /// Its certificate is for these other names; empty if they are unknown.
     OtherName(Box<[String]>),
-    /// Its certificate is from an authority that is not trusted.
+    /// Its certificate is issued by an authority that is not trusted.
     UnknownIssuer,
-    /// Its certificate is wrong in another way.
+    /// Its certificate has another fault.
     Certificate(String),
-    /// It does not speak TLS, or not one that is spoken here.
+    /// It does not speak TLS, or no version that is supported here.
     Protocol(String),
 }
 
 impl TrustFailure {
-    /// What an error of TLS amounts to, where this was trusted.
+    /// Converts a TLS error, given the trust settings of the endpoint.
     pub(super) fn from_tls_error(error: &rustls::Error, trust: &Trust) -> Self {
         let rustls::Error::InvalidCertificate(fault) = error else { return Self::Protocol(error.to_string()) };
         match (fault, trust) {
@@ -114,7 +113,7 @@ impl TrustFailure {
         }
     }
 
-    /// The same with what others said passed through `each`, and with as much of it as a person reads.
+    /// Passes texts of the server through `each` and shortens them to a readable length.
     pub(super) fn map_texts(self, each: impl Fn(&str) -> String) -> Self {
         let each = |text: &str| each(text).chars().take(SHOWN_CHARS_MAX).collect::<String>();
         match self {
@@ -129,71 +128,69 @@ impl TrustFailure {
     }
 }
 
-/// A name out of `DnsName("pve1")` or `IpAddress(10.0.0.1)`, as rustls lists them.
+/// Extracts the name from `DnsName("pve1")` or `IpAddress(10.0.0.1)`, the forms in which rustls lists names.
 fn strip_name_kind(name: &str) -> String {
     let inner = name.split_once('(').and_then(|(_, rest)| rest.strip_suffix(')')).unwrap_or(name);
     inner.trim_matches('"').to_owned()
 }
 
-/// Why nobody can be trusted.
+/// Why the trust settings cannot be used.
 #[derive(Debug, Error)]
 pub enum TrustError {
-    /// There is no pin.
-    #[error("no fingerprint is given; take it from `pvenode cert info` on the node")]
+    /// No fingerprint is pinned.
+    #[error("no fingerprint is configured; take it from `pvenode cert info` on the node")]
     NoFingerprint,
-    /// The file cannot be read.
-    #[error("the file of authorities `{}` {}", path.display(), describe_pem_error(source))]
+    /// The CA file cannot be read.
+    #[error("the CA file `{}` {}", path.display(), describe_pem_error(source))]
     CaFile {
-        /// Where it was looked for.
+        /// The path of the file.
         path: PathBuf,
         /// What is wrong with it.
         source: pem::Error,
     },
-    /// The file has no certificate in it, or one that is none.
-    #[error("the file of authorities `{}` holds no certificate that can be used; on a node it is /etc/pve/pve-root-ca.pem", .0.display())]
+    /// The CA file contains no usable certificate.
+    #[error("the CA file `{}` holds no usable certificate; copy /etc/pve/pve-root-ca.pem from a node", .0.display())]
     NoAuthority(PathBuf),
-    /// The file that a variable names for the whole system cannot be read.
-    #[error("the file of authorities `{}`, which {SYSTEM_FILE_VARIABLE} names, cannot be read ({source}); mend the variable, or unset it", path.display())]
+    /// The CA file that a variable names for the whole system cannot be read.
+    #[error("the CA file `{}` from {SYSTEM_FILE_VARIABLE} cannot be read ({source}); correct the variable or unset it", path.display())]
     SystemFile {
-        /// Where it was looked for.
+        /// The path of the file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// The system trusts nobody.
-    #[error(
-        "this machine has no authorities that could be trusted ({0}); install its package of them (`ca-certificates`), or write `ca` or `fingerprints`"
-    )]
+    /// The system has no authorities.
+    #[error("this machine has no trusted authorities ({0}); install the package `ca-certificates`, or set `ca` or `fingerprints`")]
     NoSystemAuthority(rustls::Error),
     /// TLS cannot be set up.
-    #[error("TLS cannot be set up on this machine ({0}); try another build of this program, and report it")]
+    #[error("TLS cannot be set up on this machine ({0}); try another build of this program and report a bug")]
     Setup(#[from] rustls::Error),
     /// The verifier cannot be set up.
-    #[error("certificates cannot be verified with what is trusted here ({0}); look at the file of authorities, or pin a fingerprint")]
+    #[error("the trusted authorities cannot be used to verify certificates ({0}); check the CA file or pin a fingerprint")]
     Verifier(#[from] rustls::client::VerifierBuilderError),
 }
 
-/// What is wrong with a file of authorities, and what to do.
+/// What is wrong with a CA file, and what to do.
 fn describe_pem_error(error: &pem::Error) -> String {
     use std::io::ErrorKind::{NotFound, PermissionDenied};
     match error {
         pem::Error::Io(error) if error.kind() == NotFound => {
-            "is not there; copy it from a node, where it is /etc/pve/pve-root-ca.pem, or mend the path".to_owned()
+            "does not exist; copy /etc/pve/pve-root-ca.pem from a node, or correct the path".to_owned()
         }
         pem::Error::Io(error) if error.kind() == PermissionDenied => {
-            "may not be read by this user; let it be read, there is nothing secret in it".to_owned()
+            "is not readable for this user; allow it, the file contains nothing secret".to_owned()
         }
-        pem::Error::Io(error) => format!("cannot be read ({error}); name a file that holds certificates in PEM form"),
-        other => format!("is not in PEM form ({other}); copy it anew from a node, where it is /etc/pve/pve-root-ca.pem"),
+        pem::Error::Io(error) => format!("cannot be read ({error}); use a file with certificates in PEM format"),
+        other => format!("is not in PEM format ({other}); copy /etc/pve/pve-root-ca.pem from a node again"),
     }
 }
 
-/// The TLS side of a client that trusts as `trust` says.
+/// The TLS configuration of a client with these trust settings.
 pub(super) fn tls_config(trust: &Trust, watch: &EndpointMonitor) -> Result<ClientConfig, TrustError> {
     let provider = Arc::new(aws_lc_rs::default_provider());
     let verifier = RecordingVerifier { rule: trust_rule(trust, &provider)?, provider: provider.clone(), monitor: watch.clone() };
     let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
-    // "Dangerous" is rustls's word for a verifier of one's own; ours verifies, and delegates where there is a chain.
+    // rustls calls every custom verifier "dangerous". Ours verifies, and delegates the verification of chains.
     Ok(builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier)).with_no_client_auth())
 }
 
@@ -219,13 +216,13 @@ fn trust_rule(trust: &Trust, provider: &Arc<CryptoProvider>) -> Result<TrustRule
     }
 }
 
-/// The variable that names another file of authorities for the whole system, as OpenSSL has it.
+/// The variable that names another CA file for the whole system, as for OpenSSL.
 const SYSTEM_FILE_VARIABLE: &str = "SSL_CERT_FILE";
 
-/// All authorities of a system are some hundred KiB; what has more than this is no file of them.
+/// All authorities of a system are a few hundred KiB; a larger file than this is not a CA file.
 const AUTHORITIES_BYTES_MAX: u64 = 16 << 20;
 
-/// What a regular file of bounded size holds. Who opens a pipe waits for somebody to write to it, and a device may have no end.
+/// Reads a regular file of bounded size. Opening a pipe would block until somebody writes to it, and a device may be endless.
 fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
     let there = fs::metadata(path)?;
     if !there.is_file() {
@@ -237,7 +234,7 @@ fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
     if is_large { Err(io::Error::other(format!("it is larger than {} MiB", AUTHORITIES_BYTES_MAX >> 20))) } else { Ok(bytes) }
 }
 
-/// What is named there is read by others, who look at nothing before.
+/// The platform verifier reads the file that the variable names without such checks, so it is checked here first.
 fn check_system_file(named: Option<&OsStr>) -> Result<(), TrustError> {
     let Some(path) = named.map(PathBuf::from) else { return Ok(()) };
     read_bounded(&path).map(drop).map_err(|source| TrustError::SystemFile { path, source })
@@ -249,7 +246,7 @@ enum TrustRule {
     Pinned(Box<[Fingerprint]>),
 }
 
-/// Verifies by its rule, and remembers what it was shown.
+/// Verifies according to its rule and records the certificate it was shown.
 #[derive(Debug)]
 struct RecordingVerifier {
     rule: TrustRule,
@@ -321,7 +318,7 @@ mod tests {
         let room = tempfile::tempdir().expect("a directory");
         let path = room.path().join("empty.pem");
         std::fs::write(&path, "").expect("written");
-        assert!(error(Trust::CaFile(path)).contains("holds no certificate"));
+        assert!(error(Trust::CaFile(path)).contains("holds no usable certificate"));
     }
 
     #[test]
@@ -337,6 +334,9 @@ mod tests {
         }
         assert!(check_system_file(None).is_ok());
         std::fs::write(room.path().join("small.pem"), "x").expect("written");
-        assert!(check_system_file(Some(room.path().join("small.pem").as_os_str())).is_ok(), "whether it can be used is for its reader");
+        assert!(
+            check_system_file(Some(room.path().join("small.pem").as_os_str())).is_ok(),
+            "the verifier decides whether the content is usable"
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! Guests one by one: two at a time per node, each asked once. A node that cannot be reached is not asked again, nor is one that leaves
-//! several requests in a row without an answer; a guest that hangs says nothing about the others of its node.
+//! Reads single guests, two at a time per node, each request once. A node that is unreachable is not asked again, nor is one that leaves
+//! several requests in a row without a response. A single hanging guest does not affect the others on its node.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Mutex, PoisonError};
@@ -15,14 +15,15 @@ use crate::proxmox::codec::{
     FailureCause, GuestConfig, GuestPath, GuestStatus, IdAvailability, ProxmoxCommand, ProxmoxEvent, ProxmoxFailure, ProxmoxRead,
 };
 
-/// What came of reading a guest.
+/// The result of reading a guest.
 pub(super) type DetailResult = Result<GuestDetails, ReadingNote>;
 
-/// So many requests in a row may go without an answer before a node that answered is asked for nothing more: one hung storage has several
-/// guests.
+/// Number of requests in a row without a response after which a node that has responded before is abandoned. It is greater than one because
+/// one hung storage can affect several guests.
 const STALLS_MAX: usize = 4;
 
-/// Reads all of these; the nodes in `answering` have answered in this reading. The outcomes are by guest, so that the order in which answers came does not show.
+/// Reads all of these guests. The nodes in `answering` have responded during this observation. The results are sorted by guest, so that the
+/// order of responses has no effect.
 pub(super) async fn read_details<E: ProxmoxTransport>(
     session: &ProxmoxSession<E>,
     wanted: Vec<(GuestPath, ReadDetail)>,
@@ -32,28 +33,28 @@ pub(super) async fn read_details<E: ProxmoxTransport>(
     for (guest, detail) in wanted {
         queues.entry(guest.node.clone()).or_default().push_back((guest, detail));
     }
-    // A list came from such a node: that it does not answer at all cannot be said of it.
+    // Such a node has returned a list, so it cannot be reported as not responding at all.
     let lanes: Vec<NodeReads> = queues.into_iter().map(|(node, queue)| NodeReads::new(queue, answering.contains(&node))).collect();
-    // Counted before they are joined: few are then polled in place.
+    // Collected before joining, so that `join_all` knows their number and polls few of them in place.
     let workers: Vec<&NodeReads> = lanes.iter().flat_map(|lane| std::iter::repeat_n(lane, REQUESTS_PER_NODE_MAX)).collect();
     join_all(workers.into_iter().map(|lane| read_node_guests(session, lane))).await;
     lanes.into_iter().flat_map(NodeReads::into_outcomes).collect()
 }
 
-/// The guests of one node.
+/// The guests of one node that are still to be read, and the results.
 struct NodeReads {
     queue: Mutex<VecDeque<(GuestPath, ReadDetail)>>,
     responses: Mutex<NodeResponses>,
     outcomes: Mutex<BTreeMap<Vmid, DetailResult>>,
 }
 
-/// What came from a node so far.
+/// What a node has responded so far.
 struct NodeResponses {
-    /// Something did.
+    /// Whether it responded at all.
     answered: bool,
-    /// What was said when the node could not be reached.
+    /// The failure when the node could not be reached.
     unreached: Option<String>,
-    /// How many requests in a row went without an answer, and what was said of the first one.
+    /// The number of requests in a row without a response, and the first failure among them.
     stalls: usize,
     stalled: Option<String>,
 }
@@ -76,7 +77,8 @@ impl NodeReads {
         self.with_responses(|heard| (heard.answered, heard.stalls) = (true, 0));
     }
 
-    /// Whether who waited in vain asks for nothing more. Where nothing came from the node yet, the other of the two goes on if it is answered.
+    /// Whether the node is not asked any more. A node that has not responded yet is abandoned after the first timeout, unless the
+    /// concurrent request gets a response.
     fn is_abandoned(&self) -> bool {
         self.with_responses(|heard| heard.unreached.is_some() || heard.stalls >= if heard.answered { STALLS_MAX } else { 1 })
     }
@@ -88,13 +90,13 @@ impl NodeReads {
                 heard.stalls += 1;
                 heard.stalled.get_or_insert_with(|| note.text.clone());
             }
-            // The node itself said so. That something is not permitted is said on the way to it.
+            // The node itself responded. A missing permission is reported before the request reaches the node, so it does not count.
             UnknownReason::Gone | UnknownReason::Moved | UnknownReason::Unreadable => (heard.answered, heard.stalls) = (true, 0),
             _ => {}
         });
     }
 
-    /// Where nothing came from the node, it is the node that does not answer, whichever guest was asked for.
+    /// If nothing came from the node at all, the node is reported as not responding, and not the single guests.
     fn into_outcomes(self) -> BTreeMap<Vmid, DetailResult> {
         let heard = self.responses.into_inner().unwrap_or_else(PoisonError::into_inner);
         let mut outcomes = self.outcomes.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -136,8 +138,8 @@ async fn read_guest<E: ProxmoxTransport>(
     }
 }
 
-/// A run-state does not say whose it is: it is read between two readings of the config, of which the second one counts. Who is there
-/// before and after it is there while it is told. A config alone is of one answer, and is read once.
+/// A run state does not identify its guest. So it is read between two reads of the config, of which the second one counts: a guest that
+/// exists before and after also exists in between. A config alone is one response and is read once.
 async fn read_config_and_status<E: ProxmoxTransport>(
     session: &ProxmoxSession<E>,
     lane: &NodeReads,
@@ -155,8 +157,9 @@ async fn read_config_and_status<E: ProxmoxTransport>(
     }
 }
 
-/// Whether two readings of a config are of one guest: nothing changed, or the birth marks did not. Of a guest without marks that was
-/// changed nobody can say so, nor of a container by its root disk alone: the next one under its id has one of the same name.
+/// Whether two reads of a config show the same guest: either nothing changed, or the birth marks did not. A guest without marks that was
+/// changed cannot be identified, nor can a container by its root disk alone, because the next guest with this id has a root disk of the
+/// same name.
 fn is_same_guest(before: &GuestConfig, after: &GuestConfig) -> bool {
     let is_unchanged = before.digest.is_some() && before.digest == after.digest;
     let is_marked = match &before.identity {
@@ -173,7 +176,7 @@ async fn read_status<E: ProxmoxTransport>(session: &ProxmoxSession<E>, guest: Gu
     }
 }
 
-/// `/pending` and not `/config`: it gives both the values in effect and what waits, as of one moment.
+/// `/pending` and not `/config`: it returns the values in effect and the pending ones, as of one moment.
 async fn read_config<E: ProxmoxTransport>(session: &ProxmoxSession<E>, guest: GuestPath) -> Result<Box<GuestConfig>, ProxmoxFailure> {
     match session.call(&ProxmoxCommand::Read(ProxmoxRead::GuestPending(guest))).await? {
         ProxmoxEvent::Config(config) => Ok(config),
@@ -181,12 +184,13 @@ async fn read_config<E: ProxmoxTransport>(session: &ProxmoxSession<E>, guest: Gu
     }
 }
 
-/// Why a guest could not be read. "Not there" is said by a node for itself only: whether the id is free tells gone from moved.
+/// Why a guest could not be read. A node reports a missing guest only for itself; whether the id is free distinguishes a deleted guest from
+/// a moved one.
 async fn failure_note<E: ProxmoxTransport>(session: &ProxmoxSession<E>, guest: &GuestPath, failure: ProxmoxFailure) -> ReadingNote {
     let said = failure.without_endpoint_name(session.endpoint_name());
     match UnknownReason::from_failure(&failure) {
         _ if failure.cause == FailureCause::NoSuchGuest => {}
-        // It is said once for all guests of the node.
+        // Reported once for all guests of the node.
         reason @ (UnknownReason::NodeSilent | UnknownReason::NoAnswer) => return ReadingNote::for_guest(guest.vmid, reason, said),
         reason => return ReadingNote::for_guest(guest.vmid, reason, describe_failure(guest, &said)),
     }
@@ -195,9 +199,9 @@ async fn failure_note<E: ProxmoxTransport>(session: &ProxmoxSession<E>, guest: &
             ReadingNote::for_guest(guest.vmid, UnknownReason::Gone, describe_failure(guest, &said))
         }
         Ok(_) => ReadingNote::for_guest(guest.vmid, UnknownReason::Moved, describe_failure(guest, &said)),
-        // Neither gone nor moved is known.
+        // Neither deleted nor moved is proven.
         Err(failure) => {
-            let and = format!("{said}, and whether its id is free: {}", failure.without_endpoint_name(session.endpoint_name()));
+            let and = format!("{said}, and cannot read whether its id is free: {}", failure.without_endpoint_name(session.endpoint_name()));
             ReadingNote::for_guest(guest.vmid, UnknownReason::Unreadable, describe_failure(guest, &and))
         }
     }

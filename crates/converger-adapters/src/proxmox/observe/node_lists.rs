@@ -1,11 +1,11 @@
-//! The guests of each node as the node itself lists them: where the run-state of a guest comes from.
+//! The guest lists of the nodes themselves, which the run states of guests come from.
 //!
-//! The cluster's list repeats what pvestatd of a node last reported. Where pvestatd is dead or hangs, that report stays for five minutes and nothing
-//! in the list tells its age. A node computes its own lists when it is asked, so that they are as old as the reading. They do not show pauses: a
-//! paused virtual machine reads `running`. A pause is therefore taken from the cluster's list where its report is recent, which the time that the
-//! process has run proves, and otherwise from one more list of the node, in which every monitor is asked.
+//! The cluster's list repeats the last report of each node's pvestatd. If pvestatd is dead or hangs, that report stays for five minutes,
+//! and nothing in the list shows its age. A node computes its own lists on request, so they are current. However, they do not show pauses:
+//! a paused virtual machine reads `running`. A pause is therefore taken from the cluster's list if its report is recent, which the uptime
+//! of the process proves, and otherwise from a full list of the node, for which it queries every monitor.
 //!
-//! What never enters: what follows for a guest (`rows`).
+//! Must not decide what follows for a guest (`rows`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,13 +17,13 @@ use super::unknown_reason::{ReadingNote, UnknownReason};
 use crate::proxmox::client::{ProxmoxSession, ProxmoxTransport};
 use crate::proxmox::codec::{GuestResource, NodeGuest, ProxmoxCommand, ProxmoxEvent, ProxmoxFailure, ProxmoxRead};
 
-/// A report of pvestatd that is older does not show that a guest is not paused. It reports every ten seconds.
+/// An older report of pvestatd does not prove that a guest is not paused. pvestatd reports every ten seconds.
 const REPORT_AGE_SECS_MAX: u64 = 30;
 
-/// A report that is older is worth telling a person: pvestatd missed at least five of them.
+/// An older report is worth a note to people: pvestatd missed at least five reports.
 const REPORT_LATE_SECS: u64 = 60;
 
-/// What one list of a node gave.
+/// One list of a node.
 type NodeList = Result<BTreeMap<Vmid, NodeGuest>, ListFailure>;
 
 /// Why a list of a node could not be read.
@@ -33,39 +33,39 @@ pub(super) struct ListFailure {
     pub(super) text: String,
 }
 
-/// What the nodes said of their own guests.
+/// The guest lists of all nodes.
 #[derive(Debug)]
 pub(super) struct NodeLists(BTreeMap<NodeName, OwnLists>);
 
-/// What one node said of its own guests.
+/// The guest lists of one node.
 #[derive(Debug, Default)]
 struct OwnLists {
     lists: BTreeMap<GuestKind, NodeList>,
-    /// How many guests a list lacks, where those are more than can have moved or vanished since the cluster's list was read.
+    /// How many guests a list lacks, if they are more than can have moved or vanished since the cluster's list was read.
     short: BTreeMap<GuestKind, usize>,
-    /// The list with the states of the monitors, where the cluster's list does not show pauses.
+    /// The full list with monitor states, if the cluster's list does not show pauses.
     full: Option<NodeList>,
 }
 
-/// What the list of its own node says of a guest.
+/// A guest in the list of its own node.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum OwnRow<'l> {
     /// The node was not asked for this list.
     NotAsked,
     /// The list could not be read.
     Unreadable(&'l ListFailure),
-    /// The list lacks the guest and too many others, and is not believed.
+    /// The list lacks the guest and too many others, and is not trusted.
     ListShort,
-    /// The list lacks the guest: it moved, vanished or was hidden from the token in the meantime.
+    /// The list lacks the guest: it was moved, deleted or hidden from the token in the meantime.
     Absent,
-    /// The list has it.
+    /// The list contains the guest.
     Present(&'l NodeGuest),
 }
 
 impl NodeLists {
-    /// Reads the lists of all nodes that these guests are on, one for each kind that is among them; each is read once.
+    /// Reads the lists of all nodes of these guests, one per kind of guest; each list is read once.
     ///
-    /// `local` is the node that answers here: it has answered before.
+    /// `local` is the node of the endpoint, which has responded before.
     pub(super) async fn read<E: ProxmoxTransport>(
         session: &ProxmoxSession<E>,
         guests: &[&GuestResource],
@@ -82,12 +82,12 @@ impl NodeLists {
         Self(join_all(of_nodes).await.into_iter().collect())
     }
 
-    /// What the list of its own node says of a guest.
+    /// The row of a guest in the list of its own node.
     pub(super) fn row_of(&self, guest: &GuestResource) -> OwnRow<'_> {
         self.0.get(&guest.node).map_or(OwnRow::NotAsked, |own| own.row_of(guest))
     }
 
-    /// The nodes that gave a list.
+    /// The nodes that returned a list.
     pub(super) fn answering_nodes(&self) -> BTreeSet<NodeName> {
         self.0.iter().filter(|(_, own)| own.lists.values().any(Result::is_ok)).map(|(node, _)| node.clone()).collect()
     }
@@ -100,7 +100,7 @@ impl NodeLists {
         })
     }
 
-    /// What people should know about lists that are not believed, and about reports to the cluster that are late.
+    /// Notes about lists that are not trusted and about late reports to the cluster.
     pub(super) fn notes(&self, guests: &[&GuestResource]) -> Vec<ReadingNote> {
         let short = self.0.iter().flat_map(|(node, own)| {
             own.short.iter().map(move |(kind, lacking)| {
@@ -130,7 +130,7 @@ impl OwnLists {
         for kind in kinds {
             let silent = own.lists.values().find(|list| matches!(list, Err(failure) if failure.reason == UnknownReason::NodeSilent));
             let list = match silent {
-                // It is not asked again.
+                // A node that does not respond is not asked again.
                 Some(silent) => silent.clone(),
                 None => {
                     let has_answered = is_local || own.lists.values().any(Result::is_ok);
@@ -159,7 +159,7 @@ impl OwnLists {
         }
     }
 
-    /// How many of these guests a list lacks, where those are too many to be read one by one.
+    /// How many of these guests a list lacks, if they are too many to read one by one.
     fn count_lacking(&self, guests: &[&GuestResource]) -> BTreeMap<GuestKind, usize> {
         let mut lacking: BTreeMap<GuestKind, usize> = BTreeMap::new();
         for guest in guests.iter().filter(|guest| matches!(self.row_of(guest), OwnRow::Absent)) {
@@ -170,17 +170,17 @@ impl OwnLists {
     }
 }
 
-/// What the cluster has of pvestatd about a running guest.
+/// The report of pvestatd about a running guest, as the cluster has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Report {
-    /// A report that is so old, at least: the process of the guest has run for so much longer since.
+    /// The minimum age of the report: how much longer the process of the guest has been running since.
     AgedSecs(u64),
-    /// None.
+    /// There is no report.
     Missing,
 }
 
 impl Report {
-    /// `None` where nothing can be said: the guest does not run, or the report is of an earlier process.
+    /// `None` if the age is unknown: the guest does not run, or the report is about an earlier process.
     fn of(guest: &GuestResource, own: &NodeGuest) -> Option<Self> {
         let now_secs = own.uptime_secs.filter(|_| &*own.status == "running")?;
         if is_unreported(guest) {
@@ -190,7 +190,7 @@ impl Report {
         now_secs.checked_sub(then_secs).map(Self::AgedSecs)
     }
 
-    /// Whether pvestatd should have reported the guest since. A guest that was started just now may not have been reported yet.
+    /// Whether pvestatd should have reported the guest since. A guest that has just started may not have been reported yet.
     fn is_late(self, own: &NodeGuest) -> bool {
         let age_secs = match self {
             Self::AgedSecs(age_secs) => Some(age_secs),
@@ -204,22 +204,22 @@ impl Report {
         match self {
             Self::AgedSecs(age_secs) => {
                 format!(
-                    "pvestatd on node {node} has not reported to the cluster for {age_secs} s; run-states were read from the node itself"
+                    "pvestatd on node {node} has not reported to the cluster for {age_secs} s; run states were read from the node itself"
                 )
             }
             Self::Missing => {
-                format!("the cluster has no report of pvestatd on node {node}, or none yet; run-states were read from the node itself")
+                format!("the cluster has no report of pvestatd on node {node}, or none yet; run states were read from the node itself")
             }
         }
     }
 }
 
-/// Whether the cluster has no report of the guest. A run-state without a name is none that pvestatd reported.
+/// Whether the cluster has no report about the guest. pvestatd always reports a name along with a run state.
 pub(super) fn is_unreported(guest: &GuestResource) -> bool {
     &*guest.status == "unknown" || guest.name.is_none()
 }
 
-/// Whether neither list shows that a running virtual machine is not paused: the cluster's list has no recent report of its process.
+/// Whether neither list shows that a running virtual machine is not paused, because the cluster has no recent report about its process.
 fn lacks_monitor_state(guest: &GuestResource, own: &NodeGuest) -> bool {
     let is_recent = || matches!(Report::of(guest, own), Some(Report::AgedSecs(age_secs)) if age_secs <= REPORT_AGE_SECS_MAX);
     guest.kind == GuestKind::Qemu && &*own.status == "running" && !is_recent()
@@ -252,7 +252,7 @@ async fn read_list<E: ProxmoxTransport>(session: &ProxmoxSession<E>, read: Proxm
     Ok(guests)
 }
 
-/// A node that answered nothing at all does not answer; one that answered before did not answer for this list.
+/// A node that has never responded counts as not responding; one that has responded before only failed to return this list.
 fn list_failure(failure: &ProxmoxFailure, place: &str, has_answered: bool) -> ListFailure {
     let reason = match UnknownReason::from_failure(failure) {
         UnknownReason::NoAnswer if !has_answered => UnknownReason::NodeSilent,
@@ -262,7 +262,7 @@ fn list_failure(failure: &ProxmoxFailure, place: &str, has_answered: bool) -> Li
     ListFailure { reason, text: failure.without_endpoint_name(place) }
 }
 
-/// A list in full says of every guest what its monitor reports.
+/// A full list contains the monitor state of every guest; a row without it is invalid.
 fn with_monitors(mut guests: BTreeMap<Vmid, NodeGuest>) -> BTreeMap<Vmid, NodeGuest> {
     for guest in guests.values_mut().filter(|guest| guest.qmp_status.is_none()) {
         guest.strange.get_or_insert("qmpstatus");

@@ -1,6 +1,6 @@
-//! What people are told about guests that a reading does not know: once for each node, however many guests it has.
+//! Notes for people about guests that are unknown, one per node and reason.
 //!
-//! What never enters: what the reading claims. Rows are only looked at here.
+//! Must not change what the observation claims; it only reads the rows.
 
 use std::collections::BTreeMap;
 
@@ -11,11 +11,11 @@ use super::rows::unknown_status;
 use super::unknown_reason::{ReadingNote, UnknownReason};
 use crate::proxmox::codec::EscapedText;
 
-/// So many ids stand in a sentence; the rest is counted.
+/// Maximum number of ids in a note; the rest is counted.
 const IDS_MAX: usize = 10;
 
-/// What is to be said about rows that are unknown because of their node, or because of what they do.
-/// `came` holds, for a node and a reason, what came instead of an answer.
+/// Notes about rows that are unknown because of their node or because of an unclear run state. `came` contains the failures by node and
+/// reason.
 pub(super) fn notes_of_rows<'r>(
     rows: impl Iterator<Item = &'r ObservedGuest>,
     nodes: &[ObservedNode],
@@ -41,13 +41,13 @@ pub(super) fn notes_of_rows<'r>(
         let node = nodes.get(index)?.name.as_str();
         let text = match (reason, came.get(&(index, reason))) {
             (UnknownReason::NodeSilent, Some(said)) => {
-                format!("node {node} does not answer ({said}); unknown on it: {}", list_guests(&ids))
+                format!("node {node} does not respond ({said}); unknown on it: {}", list_guests(&ids))
             }
-            (UnknownReason::NoAnswer, Some(said)) => format!("node {node} answers, but not about {} ({said})", list_guests(&ids)),
+            (UnknownReason::NoAnswer, Some(said)) => format!("node {node} responds, but not for {} ({said})", list_guests(&ids)),
             (UnknownReason::NodeListUnread, Some(said)) => {
                 format!("node {node} does not list its guests ({said}); unknown on it: {}", list_guests(&ids))
             }
-            (UnknownReason::NotReported, _) => format!("node {node} does not say whether they run: {}", list_guests(&ids)),
+            (UnknownReason::NotReported, _) => format!("node {node} does not report the run state of {}", list_guests(&ids)),
             _ => format!("node {node} is offline; unknown on it: {}", list_guests(&ids)),
         };
         Some(ReadingNote::for_reading(reason, text))
@@ -55,15 +55,15 @@ pub(super) fn notes_of_rows<'r>(
     notes
 }
 
-/// A guest of which the platform has a word that is neither running nor stopped.
+/// A note about a guest whose state in Proxmox is neither running nor stopped.
 fn unclear_state_note(row: &ObservedGuest) -> Option<ReadingNote> {
     let word = row.run_state.as_deref()?;
-    let text = || format!("guest {}: Proxmox calls its state `{}`", row.vmid, EscapedText(word));
+    let text = || format!("guest {}: its state in Proxmox is `{}`", row.vmid, EscapedText(word));
     (row.status == unknown_status(UnknownReason::RunStateUnclear))
         .then(|| ReadingNote::for_guest(row.vmid, UnknownReason::RunStateUnclear, text()))
 }
 
-/// "guests 101 and 102", "guest 101", "guests 101, 102 and 14 more".
+/// Formats ids as "guest 101", "guests 101 and 102" or "guests 101, 102 and 14 more".
 fn list_guests(ids: &[Vmid]) -> String {
     let noun = if ids.len() == 1 { "guest" } else { "guests" };
     let mut words: Vec<String> = ids.iter().take(IDS_MAX).map(ToString::to_string).collect();

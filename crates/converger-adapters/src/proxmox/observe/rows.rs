@@ -1,6 +1,6 @@
-//! One guest in the words of the core: from the cluster's list alone, and with what was read of it one by one.
+//! Converts a guest to core types: from the cluster's list alone, or with details that were read by guest.
 //!
-//! What the list says of a run-state is a cache; lock, tags and place in it come from the config. What was not read stays unread.
+//! The run state in the list is cached; lock, tags and node come from the config. Whatever was not read stays unread.
 
 use converger_core::guest::{GuestKind, Vmid};
 use converger_core::normalize::WordSet;
@@ -17,24 +17,24 @@ pub(super) struct GuestDetails {
     pub(super) status: Option<NodeStatus>,
 }
 
-/// A run-state as a guest's own node told it.
+/// A run state reported by the guest's own node.
 #[derive(Debug)]
 pub(super) struct NodeStatus {
     pub(super) status: GuestStatus,
-    /// Whether it is that of the guest whose config was read.
+    /// Whether it belongs to the guest whose config was read.
     pub(super) is_of_same_guest: bool,
 }
 
-/// A guest as the list shows it. `node` is the index of its node, which answers or does not.
+/// A guest as the list shows it. `node` is the index of its node.
 pub(super) fn row_from_list(resource: GuestResource, node: usize, is_online: bool) -> ObservedGuest {
     let status = match ObservedStatus::from_word(&resource.status) {
         _ if !is_online => unknown_status(UnknownReason::NodeOffline),
         _ if resource.invalid_field.is_some() => unknown_status(UnknownReason::Malformed),
-        // A run-state without a name is none that pvestatd reported.
+        // pvestatd always reports a name along with a run state, so a row without a name is not reported.
         ObservedStatus::Known(_) if is_unreported(&resource) => unknown_status(UnknownReason::NotReported),
         status => status,
     };
-    // Of a guest that is not known nothing is claimed, though its config may be.
+    // Nothing is claimed about a guest in an unknown state, although its config may be known.
     let is_known = matches!(status, ObservedStatus::Known(_));
     let tags = if is_known { Reading::Read(resource.tags) } else { Reading::Unread };
     ObservedGuest {
@@ -60,19 +60,19 @@ pub(super) fn row_from_list(resource: GuestResource, node: usize, is_online: boo
     }
 }
 
-/// What follows from the list of its own node for the reading of a guest.
+/// What to read next of a guest, given the list of its own node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NextRead {
     /// Whatever is needed of the guest.
     AsNeeded,
-    /// The guest itself: the list of its node lacks it.
+    /// The guest itself, because the list of its node lacks it.
     Itself,
-    /// Nothing: the guest stays unknown.
+    /// Nothing; the guest stays unknown.
     Nothing,
 }
 
-/// A guest by the cluster's list and by the list of its own node, of which the second one counts. Only that the high-availability manager has
-/// the guest, and that it is paused, is taken from the first one.
+/// Combines a guest's rows in the cluster's list and in the list of its own node. The second one takes precedence; only high availability
+/// and pauses are taken from the first one.
 pub(super) fn confirmed(resource: GuestResource, own: OwnRow<'_>, node: usize) -> (ObservedGuest, NextRead) {
     let is_malformed = resource.invalid_field.is_some();
     match own {
@@ -85,7 +85,7 @@ pub(super) fn confirmed(resource: GuestResource, own: OwnRow<'_>, node: usize) -
     }
 }
 
-/// A guest of which only the cluster's list tells, which may be five minutes old: nothing that it says of the guest is taken over.
+/// A guest that only the cluster's list shows. That list may be five minutes old, so none of its values are used.
 fn unconfirmed(resource: GuestResource, node: usize, reason: UnknownReason) -> ObservedGuest {
     let mut row = row_from_list(resource, node, true);
     mark_unknown(&mut row, reason);
@@ -93,7 +93,7 @@ fn unconfirmed(resource: GuestResource, node: usize, reason: UnknownReason) -> O
     row
 }
 
-/// Where the lists contradict each other, the one of the node is right: it looked at the process when it was asked.
+/// If the lists contradict each other, the node's list is right, because the node inspected the process on request.
 fn from_own_node(resource: GuestResource, own: &NodeGuest, node: usize) -> ObservedGuest {
     let finer = is_finer(&resource, own).then(|| resource.status.clone());
     let word = finer.unwrap_or_else(|| own.word());
@@ -104,7 +104,7 @@ fn from_own_node(resource: GuestResource, own: &NodeGuest, node: usize) -> Obser
     row.name.clone_from(&own.name);
     (row.cpus, row.maxmem) = (own.cpus, own.maxmem);
     row.source = Some("node-list".into());
-    // Of a guest that is not known nothing is claimed, though its config may be.
+    // Nothing is claimed about a guest in an unknown state, although its config may be known.
     if matches!(row.status, ObservedStatus::Known(_)) {
         row.ha = ha;
         row.lock = Reading::Read(own.lock.clone());
@@ -116,16 +116,17 @@ fn from_own_node(resource: GuestResource, own: &NodeGuest, node: usize) -> Obser
     row
 }
 
-/// Whether the cluster's list tells more of a process that is there, such as `paused`. The list of the node does where it was asked for in full.
+/// Whether the cluster's list has a more specific state of a running process, such as `paused`. The node's list has one only if it was read
+/// in full.
 fn is_finer(resource: &GuestResource, own: &NodeGuest) -> bool {
     let is_plain = matches!(&*resource.status, "running" | "stopped" | "unknown");
     own.qmp_status.is_none() && &*own.status == "running" && !is_plain && !is_unreported(resource)
 }
 
-/// What is to be said about a guest whose row in a list makes no sense.
+/// A note about a guest with an invalid list row.
 pub(super) fn invalid_row_note(resource: &GuestResource, own: OwnRow<'_>) -> Option<ReadingNote> {
     let of_list = |list: &str, key| {
-        let text = format!("guest {}: {list} has a value of `{key}` that is none", resource.vmid);
+        let text = format!("guest {}: {list} has an invalid `{key}`", resource.vmid);
         ReadingNote::for_guest(resource.vmid, UnknownReason::Malformed, text)
     };
     match own {
@@ -135,12 +136,12 @@ pub(super) fn invalid_row_note(resource: &GuestResource, own: OwnRow<'_>) -> Opt
     }
 }
 
-/// The guest cannot be said to run or to be stopped, for this reason.
+/// The unknown status with this reason.
 pub(super) fn unknown_status(reason: UnknownReason) -> ObservedStatus {
     ObservedStatus::Unknown(Some(reason.word().into()))
 }
 
-/// Puts what was read one by one in the place of what the list said. The reason why the guest is unknown, if it now is.
+/// Replaces the values of the list with the details. Returns the reason if the guest is unknown now.
 pub(super) fn complete_row(row: &mut ObservedGuest, detailed: GuestDetails) -> Option<UnknownReason> {
     let GuestDetails { config, status } = detailed;
     let config = *config;
@@ -155,7 +156,7 @@ pub(super) fn complete_row(row: &mut ObservedGuest, detailed: GuestDetails) -> O
     let values = match config.config {
         _ if is_renamed => return Some(mark_unknown(row, UnknownReason::Renamed)),
         _ if is_another => return Some(mark_unknown(row, UnknownReason::Replaced)),
-        // What has none is cut off, or is no config; and no write could be bound to it.
+        // A config without a digest is truncated or not a config, and no write could be bound to it.
         _ if config.digest.is_none() => return Some(mark_unknown(row, UnknownReason::Malformed)),
         Ok(values) => values,
         Err(_) => return Some(mark_unknown(row, UnknownReason::NotUnderstood)),
@@ -172,26 +173,26 @@ pub(super) fn complete_row(row: &mut ObservedGuest, detailed: GuestDetails) -> O
     None
 }
 
-/// Of a guest that is not known nothing is claimed, not even what the list said of it.
+/// Withdraws all claims about a guest, including those from the list.
 fn mark_unknown(row: &mut ObservedGuest, reason: UnknownReason) -> UnknownReason {
     row.status = unknown_status(reason);
     (row.lock, row.ha, row.template, row.tags) = (Reading::Unread, Reading::Unread, Reading::Unread, Reading::Unread);
     reason
 }
 
-/// What the guest's own node says of its run-state counts more than the list.
+/// The run state from the guest's own node takes precedence over the list.
 fn apply_status(row: &mut ObservedGuest, status: GuestStatus) {
     let raw = status.word();
     row.status = ObservedStatus::from_word(&raw);
     row.run_state = Some(raw);
-    // By the list they are those of a while ago, and what was read would be another one once the list comes after.
+    // The values of the list are outdated; mixing them in would make the observation depend on when the list is refreshed.
     (row.cpus, row.maxmem) = (status.cpus, status.maxmem);
-    // The guest's own node knows best: the list tells what the manager was at a while ago. Where the node does not say, nothing is known.
+    // The list shows an outdated state of the high-availability manager. If the node reports none, the guest is not managed by it.
     row.ha = Reading::Read(status.ha.map(|state| HaState { state }));
     row.source = Some("live".into());
 }
 
-/// What Proxmox shows for a guest without a name.
+/// The name that Proxmox shows for a guest without a name.
 pub(in crate::proxmox) fn fallback_name(kind: GuestKind, vmid: Vmid) -> Box<str> {
     match kind {
         GuestKind::Qemu => format!("VM {vmid}").into(),

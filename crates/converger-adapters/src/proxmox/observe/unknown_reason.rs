@@ -1,4 +1,4 @@
-//! Why something could not be read: short words for the reading, and sentences for people that say what to do.
+//! Why something could not be read: short words for the observation, and notes with remedies for people.
 
 use converger_core::guest::Vmid;
 use converger_core::observe;
@@ -6,50 +6,50 @@ use converger_core::observe;
 use crate::proxmox::codec::{EscapedText, FailureCause, ProxmoxFailure, ProxmoxVersion, shorten};
 use crate::proxmox::shell_quote::quote;
 
-/// Why a guest, or the reading as a whole, is not known.
+/// Why a guest or the whole observation is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum UnknownReason {
-    /// Its node is not a member of the cluster that answers.
+    /// Its node is not an online member of the cluster.
     NodeOffline,
-    /// Its node did not answer when it was asked.
+    /// Its node did not respond.
     NodeSilent,
-    /// Its node answers, and about it there came no answer.
+    /// Its node responds, but not for this guest.
     NoAnswer,
-    /// Its node lists it and does not say whether it runs.
+    /// Its node lists it without its run state.
     NotReported,
-    /// Its run-state is neither running nor stopped.
+    /// Its run state is neither running nor stopped.
     RunStateUnclear,
     /// The token may not read it.
     NotPermitted,
-    /// It is on another node, or of another kind, than the list said a moment ago.
+    /// It is on another node or of another kind than the list said a moment ago.
     Moved,
-    /// The list of guests of its node could not be read.
+    /// The guest list of its node could not be read.
     NodeListUnread,
-    /// It is not there any more.
+    /// It no longer exists.
     Gone,
-    /// It has another name than the list said a moment ago.
+    /// Its name is not the one that the list had a moment ago.
     Renamed,
-    /// Another guest has its id than a moment ago.
+    /// Its id belongs to another guest than a moment ago.
     Replaced,
     /// A value in its config is not understood.
     NotUnderstood,
-    /// The answer about it makes no sense.
+    /// The response about it is malformed.
     Malformed,
     /// It could not be read for another reason.
     Unreadable,
-    /// It is not listed, and its id is taken.
+    /// It is not listed, but its id is taken.
     Hidden,
-    /// It is not listed, and that it does not exist could not be shown.
+    /// It is not listed, but its absence could not be proven.
     NotProven,
-    /// The list holds no guest at all.
+    /// The list contains no guest at all.
     ListEmpty,
-    /// The list lacks a guest that is there, or more guests than can have vanished.
+    /// The list lacks a guest that exists, or more guests than can have vanished.
     ListShrunken,
-    /// The cluster's state could not be read again at the end, or from another node only.
+    /// The cluster's state could not be read again at the end, or only from another node.
     ClusterUnread,
     /// A node does not report its guests to the cluster, or not in time.
     ReportLate,
-    /// The release of Proxmox VE is none that this program knows.
+    /// This program does not support the release of Proxmox VE.
     ReleaseUnsupported,
     /// The release of Proxmox VE could not be read.
     ReleaseUnread,
@@ -82,7 +82,7 @@ impl UnknownReason {
         Self::ReleaseUnread,
     ];
 
-    /// The word for it.
+    /// Its word in observations.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -111,60 +111,60 @@ impl UnknownReason {
         }
     }
 
-    /// What to do about it, with `<vmid>`, `<user>` and `<token>` where those belong.
+    /// The remedy, with the placeholders `<vmid>`, `<user>` and `<token>`.
     #[must_use]
     pub fn remedy(self) -> &'static str {
         match self {
-            Self::NodeOffline => "bring the node back, or wait until it is; its guests are left alone until then",
-            Self::NodeSilent => "look at pvedaemon and pveproxy on the node, and at its load",
+            Self::NodeOffline => "bring the node back or wait for it; its guests are not changed until then",
+            Self::NodeSilent => "check pvedaemon and pveproxy on the node, and its load",
             Self::NoAnswer => {
-                "look at these guests on their node: what they wait for may be a storage, a task or a process that hangs, or the node is busy"
+                "check these guests on their node: a storage, a task or a process may hang, or the node is busy; they are not changed until then"
             }
-            Self::NotReported => "take a new reading; if it stays so, look at the guest on its node",
-            Self::RunStateUnclear => "look at the guest: it is neither running nor stopped, and is left alone until it is one of them",
+            Self::NotReported => "take a new reading; if this persists, check the guest on its node",
+            Self::RunStateUnclear => "check the guest: it is neither running nor stopped, and is not changed until it is",
             Self::NotPermitted => {
-                "let the token see the guest, on a node: pveum acl modify /vms/<vmid> --users <user> --tokens <token> --roles PVEAuditor"
+                "allow the token to see the guest; on a node: pveum acl modify /vms/<vmid> --users <user> --tokens <token> --roles PVEAuditor"
             }
             Self::Moved => "it was moved or replaced while it was read; take a new reading",
-            Self::NodeListUnread => "read what Proxmox said, and look at pvedaemon on the node and at what is between here and the node",
+            Self::NodeListUnread => "read the error of Proxmox; check pvedaemon on the node and proxies in between",
             Self::Gone => "it was removed while it was read; take a new reading",
-            Self::Renamed => "it was renamed or replaced just now, and the list lags by some seconds; take a new reading then",
-            Self::Replaced => "it was deleted and made anew, or its marks were changed, while it was read; take a new reading",
-            Self::NotUnderstood => "its config holds a value that this version does not know; look at the key that is named",
-            Self::Malformed => "look at what is between here and the node",
-            Self::Unreadable => "read what Proxmox said, and look at the guest there",
+            Self::Renamed => "it was renamed or replaced just now, and the list lags by some seconds; take a new reading after that",
+            Self::Replaced => "it was deleted and recreated, or its birth marks changed, while it was read; take a new reading",
+            Self::NotUnderstood => "its config contains a value that this version does not know; check the named key",
+            Self::Malformed => "check proxies between this machine and the node",
+            Self::Unreadable => "read the error of Proxmox and check the guest there",
             Self::Hidden => {
-                "somebody has this id, and the token may not see who. Let it, on a node: \
+                "a guest has this id, and the token may not see it. Allow it; on a node: \
                  pveum acl modify /vms/<vmid> --users <user> --tokens <token> --roles PVEAuditor"
             }
             Self::NotProven => {
-                "bring the node back, or wait until it answers; a guest that is known to be gone is taken out of the declared state"
+                "bring the node back or wait until it responds; remove a guest that is known to be gone from the declared state"
             }
             Self::ListEmpty => {
-                "if there are guests, pmxcfs is restarting or the token may see none: take a new reading, or give it PVEAuditor"
+                "if there are guests, pmxcfs is restarting or the token may see none: take a new reading or grant it PVEAuditor"
             }
             Self::ListShrunken => {
-                "take a new reading; if it stays so, look at pve-cluster on the node, and check that this is the right cluster and what the token may see"
+                "take a new reading; if this persists, check pve-cluster on the node, the identity of the cluster and the permissions of the token"
             }
             Self::ClusterUnread => {
-                "whether the cluster had quorum all the time is not known, so that the whole run is refused; take a new reading"
+                "it is unknown whether the cluster had quorum all the time, so the whole run is refused; take a new reading"
             }
             Self::ReportLate => {
-                "if it stays so for half a minute, look at pvestatd on the node (systemctl status pvestatd): it is dead, or it waits for a storage that hangs"
+                "if this persists for half a minute, check pvestatd on the node (systemctl status pvestatd): it is dead or waits for a hung storage"
             }
-            Self::ReleaseUnsupported => "expect calls to be refused or to answer otherwise; try it on a host that does not matter",
-            Self::ReleaseUnread => "check the release on a node with `pveversion`: this program knows Proxmox VE 7, 8 and 9",
+            Self::ReleaseUnsupported => "expect calls to fail or to behave differently; try it on a test host first",
+            Self::ReleaseUnread => "check the release on a node with `pveversion`: this program supports Proxmox VE 7, 8 and 9",
         }
     }
 
-    /// The reason that a failed reading of a guest amounts to, other than that it is not there.
+    /// The reason for a failed read of a guest, other than that the guest does not exist.
     pub(in crate::proxmox) fn from_failure(failure: &ProxmoxFailure) -> Self {
         match failure.cause {
             cause if cause.is_connect_failure() => Self::NodeSilent,
-            // Another answer than this to a token that was accepted a moment ago is no matter of what it may do: that is told as it was said.
+            // Only this failure means a missing permission; the token was accepted a moment ago, so other errors are reported as they are.
             FailureCause::Forbidden => Self::NotPermitted,
             FailureCause::NodeUnreachable | FailureCause::NodeUnknown | FailureCause::ClusterDown => Self::NodeSilent,
-            // Whoever waits in vain for one guest knows nothing of the others there.
+            // A timeout for one guest says nothing about the other guests on its node.
             FailureCause::TooSlow | FailureCause::Interrupted => Self::NoAnswer,
             FailureCause::Malformed | FailureCause::TooLarge | FailureCause::Compressed | FailureCause::Redirected => Self::Malformed,
             _ => Self::Unreadable,
@@ -172,19 +172,19 @@ impl UnknownReason {
     }
 }
 
-/// Something that was not as it should be while reading, for people. What it means for the plan stands in the reading itself.
+/// A note for people about an irregularity. What it means for the plan is in the observation itself.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ReadingNote {
-    /// The guest, if it is about one.
+    /// The guest, if the note is about one.
     pub vmid: Option<Vmid>,
-    /// Why.
+    /// The reason.
     pub reason: UnknownReason,
-    /// What was seen.
+    /// The finding.
     pub text: String,
 }
 
 impl ReadingNote {
-    /// What to do about it, for the token that asked.
+    /// The remedy, for this token.
     #[must_use]
     pub fn remedy(&self, token: &str) -> String {
         let vmid = self.vmid.map_or_else(|| "<vmid>".to_owned(), |vmid| vmid.to_string());
@@ -193,7 +193,7 @@ impl ReadingNote {
         remedy.replace("<user>", &quote(user)).replace("<token>", &quote(token))
     }
 
-    /// The same in the words of the core, for the token that asked.
+    /// Converts the note to its core type, for this token.
     #[must_use]
     pub fn to_core_note(&self, token: &str) -> observe::Note {
         let (code, remedy) = (self.reason.word().into(), self.remedy(token).into());
@@ -204,12 +204,12 @@ impl ReadingNote {
         Self { vmid: Some(vmid), reason, text: shorten(&text.into()).into() }
     }
 
-    /// What is to be said about the release that answers, if it is none that this program knows.
+    /// A note about the release, if it is not supported or could not be read.
     pub(in crate::proxmox) fn of_release(release: &Result<ProxmoxVersion, ProxmoxFailure>) -> Option<Self> {
         match release {
             Ok(version) if version.is_known() => None,
             Ok(version) => {
-                let text = format!("Proxmox VE {} answers, and this program knows 7, 8 and 9", EscapedText(&version.version));
+                let text = format!("the release is Proxmox VE {}, and this program supports 7, 8 and 9", EscapedText(&version.version));
                 Some(Self::for_reading(UnknownReason::ReleaseUnsupported, text))
             }
             Err(failure) => {
