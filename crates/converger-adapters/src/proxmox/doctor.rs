@@ -1,7 +1,7 @@
-//! The doctor: says what an environment lacks for this program to work with it, and the lines that grant it.
+//! The doctor: reports what an environment lacks for this program, and the commands that grant it.
 //!
-//! `gather` asks, each thing once, and writes nothing (G4, G5); everything else turns the answers into findings and is pure. What
-//! one check cannot tell does not keep the others from telling. What never enters: what to do with guests (the core).
+//! `gather` sends each request once and writes nothing (G4, G5). Everything else is pure and converts the responses to findings. A check
+//! that fails does not prevent the others. Must not decide what to do with guests; the core does.
 
 mod cluster;
 mod endpoint;
@@ -20,17 +20,17 @@ pub use gather::{DoctorAnswers, DoctorRequest, EndpointSession, gather_answers};
 
 use super::codec::{EscapedText, ProxmoxFailure};
 
-/// What an examination came to.
+/// The result of an examination.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DoctorReport {
     /// What was found.
     pub findings: Vec<DoctorFinding>,
-    /// What grants all that plans can come to need and is missing, in one go.
+    /// One remedy that grants everything that plans may need and the token lacks.
     pub grant: Option<Remedy>,
 }
 
-/// What the answers amount to, in a fixed order: endpoints, token, privileges, cluster, nodes, guests, and at the end what only a request
-/// would need.
+/// Converts the responses to findings, in a fixed order: endpoints, token, privileges, cluster, nodes, guests, and finally what only a
+/// request by name would need.
 #[must_use]
 pub fn examine_answers(gathered: &DoctorAnswers) -> DoctorReport {
     let mut findings = endpoint::endpoint_findings(gathered);
@@ -54,20 +54,20 @@ pub fn examine_answers(gathered: &DoctorAnswers) -> DoctorReport {
     DoctorReport { findings, grant }
 }
 
-/// Where nobody could be asked, one line says so for all the rest.
+/// If no endpoint could be used, one finding covers all the rest.
 fn not_asked_finding(gathered: &DoctorAnswers) -> DoctorFinding {
     let is_other = gathered.endpoints.iter().any(|seen| matches!(&seen.cluster, Some(Ok(_))));
-    let why = if is_other { "no endpoint is in the cluster that is pinned" } else { "no endpoint answers to the token" };
-    DoctorFinding::new("rest", FindingLevel::Unknown, format!("privileges, cluster and guests were not asked for, because {why}"))
-        .with_remedy("mend what is said above, and ask again")
+    let why = if is_other { "no endpoint is in the pinned cluster" } else { "no endpoint accepts the token" };
+    DoctorFinding::new("rest", FindingLevel::Unknown, format!("privileges, cluster and guests were not checked, because {why}"))
+        .with_remedy("fix the findings above and run the doctor again")
 }
 
-/// A check that could not be made, with what came instead of an answer.
+/// A check that could not be made, with its failure.
 fn unreadable_finding(check: &'static str, what: &str, failure: &ProxmoxFailure) -> DoctorFinding {
     DoctorFinding::new(check, FindingLevel::Unknown, format!("{what} could not be read: {failure}"))
 }
 
-/// Words of others in a sentence.
+/// Quotes and escapes a foreign text.
 fn quote_foreign(text: &str) -> String {
     format!("`{}`", EscapedText(text))
 }

@@ -43,7 +43,7 @@ fn reports_each_of_several_endpoints() {
 fn warns_of_one_node_under_two_addresses() {
     let found = visit_findings(&healthy_lab(Flavour::V9), &DoctorVisit { entries: vec!["pve1", "pve2", "pve1"], ..DoctorVisit::default() });
     let double = only_finding(&found, "endpoint-node");
-    assert!(double.level == FindingLevel::Warn && double.found == "it is the node pve1, as is pve1:8006", "{double:?}");
+    assert!(double.level == FindingLevel::Warn && double.found == "it is the same node as pve1:8006: pve1", "{double:?}");
 }
 
 #[test]
@@ -172,7 +172,7 @@ fn distinguishes_offline_from_silent_nodes() {
         &DoctorLab::new(&own).apply_event(WorldEvent::ServiceDown("pve3".into(), NodeService::Proxy)),
         &DoctorVisit::default(),
     );
-    assert!(only_finding(&found, "nodes").found.contains("not answering: pve3"), "{found:#?}");
+    assert!(only_finding(&found, "nodes").found.contains("not responding: pve3"), "{found:#?}");
 }
 
 #[test]
@@ -232,7 +232,7 @@ fn templates_are_counted() {
 fn distinguishes_missing_from_unseen_guests() {
     let ask = DoctorVisit { scope: Some(vec![100, 999]), ..DoctorVisit::default() };
     let found = visit_findings(&healthy_lab(Flavour::V9), &ask);
-    assert_eq!(only_finding(&found, "guests").found, "1 guest in scope is not there: 999");
+    assert_eq!(only_finding(&found, "guests").found, "1 guest in scope is absent: 999");
     let found = visit_findings(&healthy_lab(Flavour::V9).apply_event(WorldEvent::Unlist(100)), &ask);
     let unseen: Vec<&DoctorFinding> = found.iter().filter(|own| own.check == "guests").collect();
     assert!(unseen.iter().any(|own| own.found.contains("not proven to be absent")), "{unseen:#?}");

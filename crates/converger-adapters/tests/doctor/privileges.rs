@@ -40,9 +40,9 @@ fn tags_that_the_datacenter_keeps_to_itself_are_told_before_they_are_written() {
         let may = vec![(FindingLevel::Ok, "the token may set the declared tags".to_owned())];
         assert_eq!(found("PVEVMAdmin", &[kept]), may, "{flavour:?}");
         assert_eq!(found("Administrator", &[kept, list]), may, "{flavour:?}");
-        let denied = "the datacenter lets only `Sys.Modify` on `/` add or remove these tags: `Web`; Proxmox answers others with 403";
+        let denied = "the datacenter requires `Sys.Modify` on `/` to add or remove these tags: `Web`; otherwise Proxmox responds with 403";
         assert_eq!(found("PVEVMAdmin", &[kept, list]), [(FindingLevel::Warn, denied.to_owned())], "{flavour:?}");
-        let lowered = "the datacenter stores tags in lower case, also these: `Web`";
+        let lowered = "the datacenter stores these tags in lower case: `Web`";
         assert_eq!(found("PVEVMAdmin", &[]), [(FindingLevel::Warn, lowered.to_owned())], "{flavour:?}");
     }
 }
@@ -122,7 +122,7 @@ fn reports_privilege_separation_without_entries() {
 fn grants_to_the_token_only_what_the_user_already_has() {
     let mut setting = setting_with_roles(Flavour::V9, &[("/", "PVEAuditor")]);
     let found = visit_findings(&DoctorLab::new(&setting), &DoctorVisit::default());
-    assert!(only_finding(&found, "token-separation").found.contains("within what `svc@pve` has"));
+    assert!(only_finding(&found, "token-separation").found.contains("limited by those of `svc@pve`"));
     assert_eq!(remedy_lines(only_finding(&found, "may-start")).len(), 3, "role, token, user");
     for entry in setting.acl.iter_mut().filter(|entry| entry.user.is_some()) {
         entry.role = "Administrator".into();
@@ -283,7 +283,10 @@ fn many_guests_need_few_requests() {
     let start = only_finding(&found, "may-start");
     assert!(start.found.contains("400 guests") && start.found.contains("more"), "{start:?}");
     assert_eq!(remedy_lines(start).len(), 3, "one entry at the root reaches them all: {start:?}");
-    assert!(start.remedy.as_ref().is_some_and(|remedy| remedy.text.contains("pool") && !remedy.text.contains("written out")), "{start:?}");
+    assert!(
+        start.remedy.as_ref().is_some_and(|remedy| remedy.text.contains("pool") && !remedy.text.contains("than are listed here")),
+        "{start:?}"
+    );
     assert_eq!(only_finding(&found, "pending").level, FindingLevel::Unknown);
 }
 
@@ -297,7 +300,7 @@ fn cuts_the_lines_for_many_guests_with_own_entries() {
     let found = visit_findings(&DoctorLab::new(&setting), &DoctorVisit { scope: Some((1000..1040).collect()), ..DoctorVisit::default() });
     let start = only_finding(&found, "may-start");
     assert_eq!(remedy_lines(start).len(), 1 + 2 * 16);
-    assert!(start.remedy.as_ref().is_some_and(|remedy| remedy.text.contains("written out")), "{start:?}");
+    assert!(start.remedy.as_ref().is_some_and(|remedy| remedy.text.contains("than are listed here")), "{start:?}");
 }
 
 #[test]

@@ -33,8 +33,13 @@ fn guest_path(place: &GuestAddress) -> GuestPath {
 }
 
 fn task_status_read(task: &TaskId) -> Result<ProxmoxRead, Box<EnvResponse>> {
-    let unknown =
-        || Box::new(EnvResponse::Unreadable(EnvFault::new(EnvFaultKind::Unsupported, "not-a-task", "this is not a Proxmox task id")));
+    let unknown = || {
+        Box::new(EnvResponse::Unreadable(EnvFault::new(
+            EnvFaultKind::Unsupported,
+            "not-a-task",
+            "this text is not the id of a Proxmox task",
+        )))
+    };
     Upid::new(task.as_str()).map(ProxmoxRead::TaskStatus).ok_or_else(unknown)
 }
 

@@ -1,4 +1,4 @@
-//! Findings about the cluster and its nodes: its name against its pin, quorum, who is there, releases and clocks.
+//! Findings about the cluster and its nodes: the name and its pin, quorum, membership, releases and clocks.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,7 +28,7 @@ pub(super) fn cluster_findings(gathered: &DoctorAnswers, answers: &EnvironmentAn
     findings
 }
 
-/// Endpoints that are in another cluster than the one that is pinned, or than each other.
+/// Endpoints that are in another cluster than the pinned one, or than each other.
 pub(super) fn other_cluster_findings(gathered: &DoctorAnswers) -> Vec<DoctorFinding> {
     let known = gathered.endpoints.iter().filter_map(|seen| Some((seen, seen.cluster.as_ref()?.as_ref().ok()?)));
     let known: Vec<(&str, &str)> = known.map(|(seen, cluster)| (seen.place.as_str(), cluster.effective_name())).collect();
@@ -45,7 +45,7 @@ pub(super) fn other_cluster_findings(gathered: &DoctorAnswers) -> Vec<DoctorFind
         .collect()
 }
 
-/// Endpoints that are one node under several addresses: the second is no help when the first is gone.
+/// Endpoints that are one node under several addresses. The second address does not help if the node is down.
 fn duplicate_endpoint_findings(gathered: &DoctorAnswers) -> Vec<DoctorFinding> {
     let mut seen: BTreeMap<&str, &str> = BTreeMap::new();
     let mut findings = Vec::new();
@@ -57,25 +57,25 @@ fn duplicate_endpoint_findings(gathered: &DoctorAnswers) -> Vec<DoctorFinding> {
                 seen.insert(node, &endpoint.place);
             }
             Some(first) => {
-                let found = format!("it is the node {node}, as is {first}");
+                let found = format!("it is the same node as {first}: {node}");
                 let finding = DoctorFinding::new("endpoint-node", FindingLevel::Warn, found).with_subject(endpoint.place.as_str());
-                findings.push(finding.with_remedy("name another node of the cluster, which answers when that one does not"));
+                findings.push(finding.with_remedy("use another node of the cluster, which responds when this one is down"));
             }
         }
     }
     findings
 }
 
-/// The name against its pin. A node that is in no cluster goes by its own.
+/// Compares the name with its pin. A node without a cluster has its own name.
 fn name_finding(gathered: &DoctorAnswers, cluster: &ClusterStatus) -> DoctorFinding {
     let own = cluster.effective_name();
-    let kind = if cluster.name.is_some() { "the cluster is" } else { "it is a node without a cluster," };
+    let kind = if cluster.name.is_some() { "the cluster is" } else { "the node without a cluster is" };
     if gathered.cluster.is_some() {
         return DoctorFinding::new("cluster", FindingLevel::Ok, format!("{kind} {}, as pinned", quote_foreign(own)));
     }
     let finding = DoctorFinding::new("cluster", FindingLevel::Warn, format!("{kind} {}, and its name is not pinned", quote_foreign(own)))
-        .with_remedy("pin it, so that no other cluster is ever taken for this one");
-    // A name that is no plain word is not written for anybody to copy.
+        .with_remedy("pin it, so that no other cluster can be mistaken for this one");
+    // A name that is not a plain word is not offered for copying.
     let is_plain = !own.is_empty() && own.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'));
     if is_plain { finding.with_line(RemedyTarget::Config, format!("cluster = \"{own}\"")) } else { finding }
 }
@@ -84,13 +84,9 @@ fn quorum_finding(cluster: &ClusterStatus) -> DoctorFinding {
     if cluster.quorate {
         return DoctorFinding::new("quorum", FindingLevel::Ok, "the cluster has quorum");
     }
-    DoctorFinding::new(
-        "quorum",
-        FindingLevel::Fail,
-        "the cluster has no quorum: nothing can be changed, and nothing that is seen counts as proof",
-    )
-    .with_remedy("bring back more than half of the nodes")
-    .with_line(RemedyTarget::Node, "pvecm status")
+    DoctorFinding::new("quorum", FindingLevel::Fail, "the cluster has no quorum: nothing can be changed, and observations prove nothing")
+        .with_remedy("bring back more than half of the nodes")
+        .with_line(RemedyTarget::Node, "pvecm status")
 }
 
 fn nodes_finding(cluster: &ClusterStatus, answers: &EnvironmentAnswers) -> DoctorFinding {
@@ -103,14 +99,14 @@ fn nodes_finding(cluster: &ClusterStatus, answers: &EnvironmentAnswers) -> Docto
         return DoctorFinding::new("nodes", FindingLevel::Ok, format!("{all}, all online"));
     }
     let mut found = format!("of {all}");
-    for (names, how) in [(offline, "offline"), (silent, "online, but not answering")] {
+    for (names, how) in [(offline, "offline"), (silent, "online, but not responding")] {
         if !names.is_empty() {
             found.push_str(&format!(" {how}: {};", join_some(names)));
         }
     }
-    let found = format!("{} guests there are left alone until they are back", found.trim_end_matches(';').to_owned() + ";");
+    let found = format!("{} their guests are not changed until they are back", found.trim_end_matches(';').to_owned() + ";");
     DoctorFinding::new("nodes", FindingLevel::Warn, found)
-        .with_remedy("look at them there")
+        .with_remedy("check these services on the nodes")
         .with_line(RemedyTarget::Node, "systemctl status pve-cluster corosync pvedaemon pveproxy")
 }
 
@@ -118,7 +114,7 @@ fn is_silence(cause: FailureCause) -> bool {
     matches!(cause, FailureCause::NodeUnreachable | FailureCause::Interrupted | FailureCause::TooSlow | FailureCause::NodeUnknown)
 }
 
-/// Nodes with differing releases: an upgrade that is under way.
+/// Nodes with different releases, as during an upgrade.
 fn version_finding(answers: &EnvironmentAnswers) -> Option<DoctorFinding> {
     let known = answers.nodes.iter().filter_map(|(name, seen)| Some((name, seen.version.as_ref().ok()?)));
     let known: Vec<(&NodeName, &str)> = known.map(|(name, version)| (name, &*version.version)).collect();
@@ -129,11 +125,11 @@ fn version_finding(answers: &EnvironmentAnswers) -> Option<DoctorFinding> {
     let list = join_some(known.iter().map(|(name, version)| format!("{} {}", name.as_str(), quote_foreign(version))));
     Some(
         DoctorFinding::new("node-versions", FindingLevel::Warn, format!("the nodes run different releases: {list}"))
-            .with_remedy("bring the upgrade to its end"),
+            .with_remedy("complete the upgrade"),
     )
 }
 
-/// The clocks of all nodes that differ from ours; one line, if none does.
+/// The nodes whose clocks differ from ours, or a single finding if none does.
 fn clock_findings(answers: &EnvironmentAnswers) -> Vec<DoctorFinding> {
     let known: Vec<(&NodeName, i64)> =
         answers.nodes.iter().filter_map(|(name, seen)| Some((name, *seen.ahead_secs.as_ref().ok()?))).collect();

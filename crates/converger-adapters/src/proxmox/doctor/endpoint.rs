@@ -1,4 +1,4 @@
-//! Findings about each endpoint: whether it answers, whether it is trusted and until when, its clock, its release.
+//! Findings about each endpoint: whether it responds, its certificate, its clock, its release.
 
 use super::finding::{DoctorFinding, FindingLevel, RemedyTarget, join_some};
 use super::gather::{DoctorAnswers, EndpointAnswers, VersionFailure};
@@ -10,17 +10,17 @@ use crate::proxmox::observe::UnknownReason;
 use converger_core::failure::FailureCode;
 use converger_core::timestamp;
 
-/// A certificate that ends sooner is worth a word: Proxmox renews its own two weeks before.
+/// A certificate that expires sooner is worth a warning. Proxmox renews its own two weeks before they expire.
 const ENDS_SOON_SECS: u64 = 14 * 86_400;
 
-/// Clocks that differ by so much are worth a word, and by so much make times useless. A header tells whole seconds, and was
-/// written some time before it was read, so that a second or two mean nothing.
+/// Clock differences that are worth a warning, and that make times useless. The header has whole seconds and was written some time before
+/// it was read, so a second or two mean nothing.
 const CLOCK_WARN_SECS: u64 = 5;
 const CLOCK_FAIL_SECS: u64 = 60;
 
 pub(super) fn endpoint_findings(gathered: &DoctorAnswers) -> Vec<DoctorFinding> {
     let works = gathered.endpoints.iter().any(|seen| seen.version.is_ok());
-    // One of several that does not answer is borne; if none does, nothing works.
+    // One unresponsive endpoint among several is tolerable; if none responds, nothing works.
     let silent = if works { FindingLevel::Warn } else { FindingLevel::Fail };
     gathered.endpoints.iter().flat_map(|seen| single_endpoint_findings(gathered, seen, silent)).collect()
 }
@@ -35,26 +35,26 @@ fn single_endpoint_findings(gathered: &DoctorAnswers, seen: &EndpointAnswers, si
     parts.into_iter().flatten().map(|finding| finding.with_subject(seen.place.clone())).collect()
 }
 
-/// Whether it answers, and as Proxmox does.
+/// Whether it responds as Proxmox does.
 fn reachability_finding(gathered: &DoctorAnswers, seen: &EndpointAnswers, silent: FindingLevel) -> DoctorFinding {
     let failure = match &seen.version {
-        Ok(_) => return DoctorFinding::new("endpoint", FindingLevel::Ok, "it answers"),
+        Ok(_) => return DoctorFinding::new("endpoint", FindingLevel::Ok, "it responds"),
         Err(VersionFailure::NoClient(error)) => {
-            let found = format!("it cannot be asked: {}", EscapedText(error));
+            let found = format!("no client can be set up: {}", EscapedText(error));
             return DoctorFinding::new("endpoint", FindingLevel::Fail, found)
                 .with_code(FailureCode::ClientSetup)
-                .with_remedy("mend what converger.toml says about it");
+                .with_remedy("correct its settings in converger.toml");
         }
         Err(VersionFailure::Failed(failure)) => failure,
     };
     let remedy = || observe::failure_remedy(failure, gathered.token.as_str());
     let finding = match failure.cause {
-        FailureCause::Unauthenticated => return DoctorFinding::new("endpoint", FindingLevel::Ok, "it answers"),
+        FailureCause::Unauthenticated => return DoctorFinding::new("endpoint", FindingLevel::Ok, "it responds"),
         FailureCause::Unreachable => DoctorFinding::new("endpoint", silent, failure.without_endpoint_name(&seen.place))
-            .with_remedy("check the address and the port, that no firewall is between, and that the node is up and answers")
+            .with_remedy("check the address and the port, firewalls in between, and that the node is up and responds")
             .with_line(RemedyTarget::Node, "systemctl status pveproxy"),
         cause if cause.is_connect_failure() => {
-            DoctorFinding::new("endpoint", FindingLevel::Fail, "there is somebody, who is not trusted, so that nothing was said")
+            DoctorFinding::new("endpoint", FindingLevel::Fail, "the server is not trusted, so no request was sent")
         }
         FailureCause::TooSlow | FailureCause::Interrupted => {
             DoctorFinding::new("endpoint", silent, failure.without_endpoint_name(&seen.place)).with_remedy(remedy())
@@ -64,18 +64,18 @@ fn reachability_finding(gathered: &DoctorAnswers, seen: &EndpointAnswers, silent
     finding.with_code(failure.cause.code())
 }
 
-/// Whom was trusted, and what was shown.
+/// Why the server was trusted, and which certificate it presented.
 fn tls_finding(gathered: &DoctorAnswers, seen: &EndpointAnswers) -> Option<DoctorFinding> {
     if let Some(distrust) = &seen.distrust {
         return Some(distrust_finding(seen, distrust));
     }
     let shown = seen.fingerprint?;
     let mut found = match &seen.trust {
-        Trust::System => format!("trusted by the system's authorities; it shows {shown}"),
-        Trust::CaFile(path) => format!("trusted by the authorities in {}; it shows {shown}", EscapedText(&path.display().to_string())),
-        // The one that it shows stands in converger.toml already.
+        Trust::System => format!("trusted by the system's authorities; its fingerprint is {shown}"),
+        Trust::CaFile(path) => format!("trusted by the CA file {}; its fingerprint is {shown}", EscapedText(&path.display().to_string())),
+        // The pinned fingerprint is in converger.toml already.
         Trust::Fingerprints(pins) if pins.len() == 1 => "trusted by its pinned fingerprint".to_owned(),
-        Trust::Fingerprints(pins) => format!("trusted by one of {} pinned fingerprints; it shows {shown}", pins.len()),
+        Trust::Fingerprints(pins) => format!("trusted by one of {} pinned fingerprints, {shown}", pins.len()),
     };
     let Some(validity) = seen.validity else { return Some(DoctorFinding::new("tls", FindingLevel::Ok, found)) };
     found.push_str(&format!(", valid until {}", timestamp::format_date(validity.until_secs)));
@@ -83,15 +83,15 @@ fn tls_finding(gathered: &DoctorAnswers, seen: &EndpointAnswers) -> Option<Docto
     if left_secs > ENDS_SOON_SECS {
         return Some(DoctorFinding::new("tls", FindingLevel::Ok, found));
     }
-    let ends = if left_secs == 0 { "its date has passed".to_owned() } else { format!("{} days are left", left_secs / 86_400) };
+    let ends = if left_secs == 0 { "it has expired".to_owned() } else { format!("{} days are left", left_secs / 86_400) };
     Some(with_renewal_remedy(DoctorFinding::new("tls", FindingLevel::Warn, format!("{found}: {ends}")), &seen.trust))
 }
 
-/// What to do about a certificate that ends.
+/// The remedy for an expiring certificate.
 fn with_renewal_remedy(finding: DoctorFinding, trust: &Trust) -> DoctorFinding {
     let text = match trust {
         Trust::Fingerprints(_) => {
-            "renew it on the node, and add the fingerprint of the new one to `fingerprints` before the old one is gone; one from ACME is \
+            "renew it on the node, and add the new fingerprint to `fingerprints` before the old certificate expires; one from ACME is \
              renewed with `pvenode acme cert renew`"
         }
         Trust::System | Trust::CaFile(_) => "renew it on the node; one from ACME is renewed with `pvenode acme cert renew`",
@@ -100,18 +100,18 @@ fn with_renewal_remedy(finding: DoctorFinding, trust: &Trust) -> DoctorFinding {
 }
 
 fn distrust_finding(seen: &EndpointAnswers, distrust: &TrustFailure) -> DoctorFinding {
-    let shown = seen.fingerprint.map_or_else(String::new, |fingerprint| format!("; it shows {fingerprint}"));
+    let shown = seen.fingerprint.map_or_else(String::new, |fingerprint| format!("; its fingerprint is {fingerprint}"));
     let fail = |check, found: String| DoctorFinding::new(check, FindingLevel::Fail, format!("{found}{shown}"));
-    // What it shows stands in the line that pins it.
+    // The fingerprint is in the line that pins it.
     let unpinned = |check, found: String| DoctorFinding::new(check, FindingLevel::Fail, found);
     match distrust {
         TrustFailure::NotPinned => with_pin_remedy(
-            unpinned("tls-pin", "the certificate is none of those that are pinned".into()),
+            unpinned("tls-pin", "the certificate matches no pinned fingerprint".into()),
             seen,
-            "if it was renewed, compare it there",
+            "if it was renewed, compare the fingerprint on the node",
         ),
-        TrustFailure::WithoutKey => fail("tls-key", "whoever answers shows a pinned certificate and does not have its key".into())
-            .with_remedy("somebody else answers here: find out who, and send nothing"),
+        TrustFailure::WithoutKey => fail("tls-key", "the server presents a pinned certificate but lacks its key".into())
+            .with_remedy("another server responds at this address: find out which one, and send it nothing"),
         TrustFailure::Expired => with_renewal_remedy(fail("tls-expired", "the certificate has expired".into()), &seen.trust),
         TrustFailure::NotYetValid => fail("tls-early", "the certificate is not valid yet".into())
             .with_remedy("compare the clocks of both machines")
@@ -119,21 +119,26 @@ fn distrust_finding(seen: &EndpointAnswers, distrust: &TrustFailure) -> DoctorFi
         TrustFailure::OtherName(names) => {
             let names = if names.is_empty() { "another name".to_owned() } else { join_some(names.iter().map(|name| quote_foreign(name))) };
             let finding = unpinned("tls-name", format!("the certificate is for {names}, not for the name in `url`"));
-            with_pin_remedy(finding, seen, "use one of its names in `url`; or, if none is known here, compare it there and pin it")
+            with_pin_remedy(
+                finding,
+                seen,
+                "use one of its names in `url`; or, if none resolves here, compare the fingerprint on the node and pin it",
+            )
         }
         TrustFailure::UnknownIssuer => {
-            let text = "name the cluster's own authority (`ca` in converger.toml, /etc/pve/pve-root-ca.pem on a node); or compare it there and pin it";
-            with_pin_remedy(unpinned("tls-issuer", "the certificate is from an authority that is not trusted".into()), seen, text)
+            let text = "set `ca` in converger.toml to the cluster's own authority (/etc/pve/pve-root-ca.pem on a node); or compare the fingerprint there and pin it";
+            with_pin_remedy(unpinned("tls-issuer", "the certificate is issued by an authority that is not trusted".into()), seen, text)
         }
         TrustFailure::Certificate(fault) => fail("tls-certificate", format!("the certificate cannot be trusted ({})", EscapedText(fault))),
         TrustFailure::Protocol(error) => fail("tls-protocol", format!("TLS could not be set up ({})", EscapedText(error)))
-            .with_remedy("check that this is the port of Proxmox's API (8006)"),
+            .with_remedy("check that this is the port of the Proxmox API (8006)"),
     }
 }
 
-/// The line to look at on the node, and the one that pins what was shown.
+/// Adds the command that shows the certificate on the node, and the line that pins the presented one.
 fn with_pin_remedy(finding: DoctorFinding, seen: &EndpointAnswers, text: &str) -> DoctorFinding {
-    let finding = finding.with_remedy(format!("{text}, and trust it only if it is the same; otherwise somebody else answers here"));
+    let finding =
+        finding.with_remedy(format!("{text}, and trust it only if both are equal; otherwise another server responds at this address"));
     let Some(fingerprint) = seen.fingerprint else { return finding };
     finding
         .with_line(RemedyTarget::Node, "pvenode cert info")
@@ -144,7 +149,7 @@ fn endpoint_clock_finding(ahead_secs: i64) -> DoctorFinding {
     clock_finding("clock", ahead_secs)
 }
 
-/// How a clock stands to ours.
+/// Compares a clock with ours.
 pub(super) fn clock_finding(check: &'static str, ahead_secs: i64) -> DoctorFinding {
     let off = ahead_secs.unsigned_abs();
     let side = if ahead_secs > 0 { "ahead of" } else { "behind" };
@@ -154,7 +159,7 @@ pub(super) fn clock_finding(check: &'static str, ahead_secs: i64) -> DoctorFindi
         _ => return DoctorFinding::new(check, FindingLevel::Ok, "its clock agrees with ours to a few seconds"),
     };
     DoctorFinding::new(check, level, format!("its clock is {off} s {side} ours"))
-        .with_remedy("let both machines take their time from the same source; expiry, task times and change windows are told by it")
+        .with_remedy("synchronise both machines with the same time source; expiry, task times and change windows depend on it")
         .with_line(RemedyTarget::Node, "timedatectl && chronyc tracking")
 }
 
@@ -168,6 +173,6 @@ fn version_finding(version: &ProxmoxVersion) -> DoctorFinding {
     if version.is_known() {
         return DoctorFinding::new("version", FindingLevel::Ok, found);
     }
-    DoctorFinding::new("version", FindingLevel::Warn, format!("{found}; this program knows 7, 8 and 9"))
+    DoctorFinding::new("version", FindingLevel::Warn, format!("{found}; this program supports 7, 8 and 9"))
         .with_remedy(UnknownReason::ReleaseUnsupported.remedy())
 }

@@ -1,24 +1,23 @@
-//! A finding: what was looked at, how it stands, and what to type about it.
+//! A finding: what was checked, the result, and the commands that fix it.
 //!
-//! What others wrote is escaped before it becomes part of a sentence (G16), and never becomes part of a line that is to be typed
-//! unless it is one plain word.
+//! Foreign text is escaped before it becomes part of a sentence (G16), and becomes part of a command only if it is one plain word.
 
 use converger_core::failure::FailureCode;
 use serde::Serialize;
 
-/// How something stands.
+/// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FindingLevel {
-    /// As it should be.
+    /// In order.
     Ok,
-    /// It works, and somebody should look at it.
+    /// Works, but needs attention.
     Warn,
-    /// It does not work.
+    /// Does not work.
     Fail,
-    /// It could not be told.
+    /// Could not be determined.
     Unknown,
-    /// It is missing, and nothing that is planned asks for it.
+    /// Missing, but no plan needs it.
     Unneeded,
 }
 
@@ -26,7 +25,7 @@ impl FindingLevel {
     /// All levels.
     pub const ALL: [Self; 5] = [Self::Ok, Self::Warn, Self::Fail, Self::Unknown, Self::Unneeded];
 
-    /// The word for it.
+    /// Its word in output.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -39,25 +38,25 @@ impl FindingLevel {
     }
 }
 
-/// What was found about one thing.
+/// A finding about one thing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct DoctorFinding {
-    /// What it is about, where one check looks at several things: an endpoint, a node.
+    /// The subject if one check covers several things: an endpoint or a node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub about: Option<String>,
-    /// What was looked at, in kebab-case; stable.
+    /// The name of the check, in kebab-case; stable.
     pub check: &'static str,
-    /// The failure that it is, where it keeps commands from reading: under this word `explain` has more.
+    /// The failure code if the finding prevents commands from observing; `explain` knows more about it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub code: Option<&'static str>,
-    /// What was found, in a sentence.
+    /// The finding in a sentence.
     pub found: String,
-    /// How it stands.
+    /// The result.
     pub level: FindingLevel,
-    /// What it matters for, where it is about a privilege.
+    /// The use of the privilege, if the finding is about one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub part: Option<PrivilegeUse>,
-    /// What to do about it.
+    /// The remedy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remedy: Option<Remedy>,
 }
@@ -66,81 +65,81 @@ pub struct DoctorFinding {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PrivilegeUse {
-    /// A plan can come to ask for it today.
+    /// Plans may need it.
     Apply,
-    /// Only a person who asks for it by name; no plan does.
+    /// Only a person who requests the change by name needs it; no plan does.
     Request,
 }
 
 /// What to do about a finding.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Remedy {
-    /// Lines to type, in order.
+    /// Commands or settings to type, in order.
     pub lines: Vec<RemedyLine>,
-    /// What to do, in words.
+    /// An instruction in words.
     pub text: String,
 }
 
-/// A line that can be typed as it stands.
+/// A line to type literally.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RemedyLine {
     /// The line.
     pub text: String,
-    /// Where it is typed.
+    /// Where to type it.
     pub r#where: RemedyTarget,
 }
 
-/// Where a line is typed.
+/// Where to type a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RemedyTarget {
     /// In a shell on a node, as root.
     Node,
-    /// In converger.toml, where the environment stands.
+    /// In converger.toml, in the section of the environment.
     Config,
     /// In a shell on this machine.
     Here,
 }
 
 impl DoctorFinding {
-    /// What was found by a check.
+    /// A finding of a check, without a subject or a remedy.
     pub fn new(check: &'static str, level: FindingLevel, found: impl Into<String>) -> Self {
         Self { about: None, check, code: None, found: found.into(), level, part: None, remedy: None }
     }
 
-    /// The same, about one of several things.
+    /// Sets the subject.
     #[must_use]
     pub fn with_subject(self, about: impl Into<String>) -> Self {
         Self { about: Some(about.into()), ..self }
     }
 
-    /// The same, as a matter of privileges.
+    /// Sets the use of the privilege.
     #[must_use]
     pub(super) fn with_part(self, part: PrivilegeUse) -> Self {
         Self { part: Some(part), ..self }
     }
 
-    /// The same, under the code of a failure.
+    /// Sets the failure code.
     #[must_use]
     pub fn with_code(self, code: FailureCode) -> Self {
         Self { code: Some(code.word()), ..self }
     }
 
-    /// The same, with what to do about it.
+    /// Sets the text of the remedy.
     #[must_use]
     pub fn with_remedy(mut self, text: impl Into<String>) -> Self {
         self.remedy.get_or_insert_default().text = text.into();
         self
     }
 
-    /// The same, with a line to type.
+    /// Adds a line to the remedy.
     #[must_use]
     pub fn with_line(mut self, r#where: RemedyTarget, text: impl Into<String>) -> Self {
         self.remedy.get_or_insert_default().lines.push(RemedyLine { text: text.into(), r#where });
         self
     }
 
-    /// The same, with these lines to type.
+    /// Adds lines to the remedy.
     #[must_use]
     pub fn with_lines(mut self, lines: Vec<RemedyLine>) -> Self {
         self.remedy.get_or_insert_default().lines.extend(lines);
@@ -148,7 +147,7 @@ impl DoctorFinding {
     }
 }
 
-/// Some of many, so that a line stays a line.
+/// Joins items and shortens long lists.
 pub(super) fn join_some<T: ToString>(items: impl IntoIterator<Item = T>) -> String {
     const SHOWN_MAX: usize = 12;
     let items: Vec<String> = items.into_iter().map(|item| item.to_string()).collect();
@@ -158,7 +157,7 @@ pub(super) fn join_some<T: ToString>(items: impl IntoIterator<Item = T>) -> Stri
     }
 }
 
-/// `1 guest`, `2 guests`.
+/// Formats a count: `1 guest`, `2 guests`.
 pub(super) fn count_noun(count: usize, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
@@ -170,7 +169,7 @@ mod tests {
     #[test]
     fn long_lists_are_cut_and_counted() {
         assert_eq!(join_some(1..4), "1, 2, 3");
-        assert_eq!(join_some(1..14), "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13", "one more takes no more room than its count");
+        assert_eq!(join_some(1..14), "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13", "one more item takes no more space than its count");
         assert_eq!(join_some(1..100), "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12 and 87 more");
     }
 

@@ -1,8 +1,8 @@
-//! Asks an environment everything that the findings rest on: each thing once, and nothing is written (G4, G5). Only the state of the
-//! cluster is asked for again at the end, as every reading does.
+//! Sends the requests that the findings need, each once, and writes nothing (G4, G5). Only the state of the cluster is read again at the
+//! end, as in every observation.
 //!
-//! Every endpoint is asked who it is; the rest is asked of the first one that answers to the token and is in the right cluster.
-//! What never enters: what an answer means (`doctor`).
+//! Every endpoint is asked for its release and cluster. The rest is read from the first endpoint that accepts the token and is in the right
+//! cluster. Must not interpret the responses (`doctor`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
@@ -22,39 +22,39 @@ use crate::proxmox::codec::{
 use crate::proxmox::observe::{self, GuestNeed, InitialAnswers, ObservationRequest, ProxmoxReading, ReadSet, ReadingError};
 use crate::proxmox::time;
 
-/// So many guests are read one by one for what waits in their configs; of more, only what the list says.
+/// Maximum number of guests whose configs are read for pending changes; with more guests, only the list is used.
 pub(super) const DETAILS_MAX: usize = 100;
 
-/// So many guests that no list shows are asked for one by one.
+/// Maximum number of unlisted guests whose permissions are read one by one.
 const HIDDEN_GUESTS_MAX: usize = 32;
 
-/// Whom and what about.
+/// What to examine.
 #[derive(Clone, Copy, Debug)]
 pub struct DoctorRequest<'a> {
     /// The environment.
     pub environment: &'a EnvironmentName,
-    /// The name of its cluster, if it is pinned.
+    /// The name of its cluster, if pinned.
     pub cluster: Option<&'a str>,
-    /// The id of the token that asks.
+    /// The id of the token.
     pub token: &'a TokenId,
-    /// The guests; `None`: all that the token sees.
+    /// The guests; `None` for all guests that the token sees.
     pub scope: Option<&'a Scope>,
-    /// What is to be done to them; `None`: whatever can be.
+    /// The verbs that they need; `None` for all verbs.
     pub wants: Option<&'a RequiredVerbs>,
 }
 
-/// A way to one endpoint, or why there is none.
+/// An endpoint with its session, or the reason why there is none.
 #[derive(Debug)]
 pub struct EndpointSession<E> {
-    /// The endpoint, for messages.
+    /// The name of the endpoint, for messages.
     pub place: String,
-    /// Whom to trust there.
+    /// What to trust there.
     pub trust: Trust,
     /// The session.
     pub session: Result<ProxmoxSession<E>, String>,
 }
 
-/// Everything that was answered.
+/// All responses.
 #[derive(Debug)]
 pub struct DoctorAnswers {
     pub(super) cluster: Option<String>,
@@ -63,18 +63,18 @@ pub struct DoctorAnswers {
     pub(super) wants: Option<RequiredVerbs>,
     pub(super) now_secs: u64,
     pub(super) endpoints: Vec<EndpointAnswers>,
-    /// What the endpoint that was asked for the rest said.
+    /// The responses of the endpoint that was asked for the rest.
     pub(super) answers: Option<EnvironmentAnswers>,
 }
 
-/// What an endpoint said and showed of itself.
+/// What an endpoint responded and presented of itself.
 #[derive(Debug)]
 pub(super) struct EndpointAnswers {
     pub(super) place: String,
     pub(super) trust: Trust,
-    /// Its release, why it does not say, or why it could not be asked.
+    /// Its release, or why that is unknown.
     pub(super) version: Result<ProxmoxVersion, VersionFailure>,
-    /// The cluster that it is in, if it was asked.
+    /// Its cluster, if it was asked.
     pub(super) cluster: Option<Result<ClusterStatus, ProxmoxFailure>>,
     pub(super) fingerprint: Option<Fingerprint>,
     pub(super) validity: Option<CertificateValidity>,
@@ -82,45 +82,45 @@ pub(super) struct EndpointAnswers {
     pub(super) ahead_secs: Option<i64>,
 }
 
-/// Why an endpoint does not say which release it is.
+/// Why the release of an endpoint is unknown.
 #[derive(Debug)]
 pub(super) enum VersionFailure {
-    /// It could not be asked: there is no client for it.
+    /// There is no client for it.
     NoClient(String),
-    /// It was, and this came of it.
+    /// The request failed.
     Failed(ProxmoxFailure),
 }
 
-/// What one endpoint said about the rest.
+/// What one endpoint responded about the environment.
 #[derive(Debug)]
 pub(super) struct EnvironmentAnswers {
     pub(super) place: String,
     pub(super) version: ProxmoxVersion,
     pub(super) cluster: Result<ClusterStatus, ProxmoxFailure>,
     pub(super) permissions: Result<Permissions, ProxmoxFailure>,
-    /// What the token's user may do.
+    /// The permissions of the token's user.
     pub(super) owner: Result<Permissions, ProxmoxFailure>,
     pub(super) user: Result<ProxmoxUser, ProxmoxFailure>,
     pub(super) roles: Result<RolePrivileges, ProxmoxFailure>,
     pub(super) ha: Result<HaStatus, ProxmoxFailure>,
-    /// The datacenter's rules for tags, where tags are declared.
+    /// The datacenter's rules for tags, if tags are declared.
     pub(super) tag_options: Option<Result<TagOptions, ProxmoxFailure>>,
     pub(super) nodes: BTreeMap<NodeName, NodeAnswers>,
     pub(super) reading: Result<ProxmoxReading, ReadingError>,
-    /// The guests that it is about.
+    /// The examined guests.
     pub(super) guests: Scope,
-    /// What the token may do on guests that no list shows, where that was answered.
+    /// The permissions of the token on unlisted guests, as far as they could be read.
     pub(super) hidden_permissions: BTreeMap<Vmid, Permissions>,
 }
 
-/// What a node said about itself.
+/// What a node reported about itself.
 #[derive(Debug)]
 pub(super) struct NodeAnswers {
     pub(super) version: Result<ProxmoxVersion, ProxmoxFailure>,
     pub(super) ahead_secs: Result<i64, ProxmoxFailure>,
 }
 
-/// Asks. `clock` is our clock, and `say` is told what is being asked now.
+/// Sends all requests. `clock` is our clock; `say` receives the current step.
 pub async fn gather_answers<E: ProxmoxTransport>(
     asked: &DoctorRequest<'_>,
     ways: &[EndpointSession<E>],
@@ -149,7 +149,7 @@ pub async fn gather_answers<E: ProxmoxTransport>(
     }
 }
 
-/// Whether an endpoint may be asked for more: not one that is in another cluster than the one that is meant.
+/// Whether an endpoint may be asked for more. One in another cluster than the pinned one may not.
 fn is_expected_cluster(seen: &EndpointAnswers, pinned: Option<&str>) -> bool {
     let known = seen.cluster.as_ref().and_then(|cluster| cluster.as_ref().ok());
     known.zip(pinned).is_none_or(|(cluster, pinned)| cluster.effective_name() == pinned)
@@ -206,7 +206,7 @@ async fn ask_environment<E: ProxmoxTransport>(
     clock: &dyn Fn() -> SystemTime,
     say: &dyn Fn(&str),
 ) -> EnvironmentAnswers {
-    say("what the token may do");
+    say("permissions of the token");
     let permissions = ask_permissions(session, ProxmoxRead::Permissions).await;
     let (owner, user) = ask_owner(asked, session).await;
     let roles = ask_roles(session).await;
@@ -241,14 +241,14 @@ async fn ask_permissions<E: ProxmoxTransport>(session: &ProxmoxSession<E>, read:
     }
 }
 
-/// What the token's user may do, and what is written about user and token.
+/// Reads the permissions of the token's user, and the settings of user and token.
 async fn ask_owner<E: ProxmoxTransport>(
     asked: &DoctorRequest<'_>,
     session: &ProxmoxSession<E>,
 ) -> (Result<Permissions, ProxmoxFailure>, Result<ProxmoxUser, ProxmoxFailure>) {
     let Some(user) = UserId::new(asked.token.user()) else {
         let unnamed = || {
-            ProxmoxFailure::without_response(Delivery::NotDelivered, FailureCause::Other, "the user has a name that cannot be asked for")
+            ProxmoxFailure::without_response(Delivery::NotDelivered, FailureCause::Other, "the user name cannot be part of an API request")
         };
         return (Err(unnamed()), Err(unnamed()));
     };
@@ -287,7 +287,7 @@ async fn tag_options<E: ProxmoxTransport>(
     })
 }
 
-/// Each node that is online. One that is not would only be waited for.
+/// Asks each node that is online. The others would only cause timeouts.
 async fn ask_nodes<E: ProxmoxTransport>(
     session: &ProxmoxSession<E>,
     cluster: Option<&ClusterStatus>,
@@ -308,7 +308,7 @@ async fn ask_nodes<E: ProxmoxTransport>(
     join_all(seen).await.into_iter().collect()
 }
 
-/// One reading of the guests: with their configs of a few, from the list of many.
+/// Observes the guests: with configs if they are few, otherwise from the list.
 async fn ask_guests<E: ProxmoxTransport>(
     asked: &DoctorRequest<'_>,
     session: &ProxmoxSession<E>,
@@ -328,12 +328,12 @@ async fn ask_guests<E: ProxmoxTransport>(
     (scope, reading)
 }
 
-/// What is looked at of a guest: what its config holds, and what waits in it.
+/// Needs of a guest: its config with pending changes.
 fn config_need(row: &GuestResource) -> GuestNeed {
     GuestNeed { kind: row.kind, state: None, config: true, tags: false }
 }
 
-/// What the token may do on guests of which neither the dump nor the list says anything.
+/// Reads the permissions on guests that neither the permission dump nor the list mentions.
 async fn ask_hidden_guests<E: ProxmoxTransport>(
     session: &ProxmoxSession<E>,
     guests: &Scope,
@@ -352,7 +352,7 @@ async fn ask_hidden_guests<E: ProxmoxTransport>(
     asked
 }
 
-/// The guests that the list showed.
+/// The guests in the list.
 pub(super) fn listed_guests(reading: &Result<ProxmoxReading, ReadingError>) -> BTreeSet<Vmid> {
     reading.iter().flat_map(|taken| taken.observation.guests.iter()).map(|row| row.vmid).collect()
 }

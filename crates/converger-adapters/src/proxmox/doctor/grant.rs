@@ -1,8 +1,7 @@
-//! The lines that grant what is missing: roles that hold no more than what they are for, given where they count, to whom they have
-//! to be given.
+//! The commands that grant missing privileges: minimal roles, on the paths where they take effect, for token and user as needed.
 //!
-//! A token with privilege separation has what it and its user both have, so that both need the role; one without has what its
-//! user has, and entries of its own count for nothing.
+//! A token with privilege separation has the intersection of its own privileges and those of its user, so both need the role. A token
+//! without it has the privileges of its user, and its own entries have no effect.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,36 +12,36 @@ use crate::proxmox::client::TokenId;
 use crate::proxmox::codec::RolePrivileges;
 use crate::proxmox::shell_quote::quote;
 
-/// The user who needs no entry.
+/// The user who needs no ACL entry.
 const ROOT: &str = "root@pam";
 
-/// Entries are written out up to so many places; for more guests with entries of their own a pool is the better way.
+/// Maximum number of paths with commands. For more guests with ACL entries of their own, a pool is better.
 const PATHS_MAX: usize = 16;
 
-/// To whom something is granted.
+/// The token and user that privileges are granted to.
 pub(super) struct GrantTarget<'g> {
     pub(super) token: &'g TokenId,
-    /// Whether the token has privileges of its own; `None`: that could not be read.
+    /// Whether the token has privilege separation; `None` if that could not be read.
     pub(super) separated: Option<bool>,
     pub(super) held: HeldPrivileges<'g>,
-    /// What the token's user holds, where that could be read.
+    /// The privileges of the token's user, if they could be read.
     pub(super) owner: Option<HeldPrivileges<'g>>,
-    /// The roles that there are, where those could be read.
+    /// The existing roles, if they could be read.
     pub(super) roles: Option<&'g RolePrivileges>,
     pub(super) major: u32,
 }
 
-/// Lines that grant something.
+/// Commands that grant privileges.
 pub(super) struct GrantLines {
     pub(super) lines: Vec<RemedyLine>,
-    /// There are more places than are written out.
+    /// Whether there are more paths than commands.
     pub(super) is_cut: bool,
-    /// What is granted reaches more than the guests that it is about.
+    /// Whether the grant covers more than the examined guests.
     pub(super) is_wide: bool,
 }
 
 impl GrantTarget<'_> {
-    /// The lines that grant all of these.
+    /// The commands that grant all of these privileges.
     pub(super) fn grant_lines(&self, lacks: &[MissingPrivilege]) -> GrantLines {
         let mut lines = Vec::new();
         let mut all = 0;
@@ -59,7 +58,7 @@ impl GrantTarget<'_> {
             all = all.max(entries.len());
             lines.extend(entries.into_iter().take(PATHS_MAX));
         }
-        // Reading is for the whole cluster, and what is needed on `/` has no pool.
+        // Read access is for the whole cluster, and a privilege on `/` cannot be limited to a pool.
         let is_of_guests = lacks.iter().any(|lack| lack.need.on == PrivilegePath::Guest && lack.need.verb != PrivilegedVerb::Read);
         let is_wide = is_of_guests && lines.iter().any(|line| !line.contains(" /vms/"));
         let needed: BTreeSet<&str> = lacks.iter().map(|lack| lack.need.role).collect();
@@ -68,7 +67,7 @@ impl GrantTarget<'_> {
         GrantLines { lines, is_cut: all > PATHS_MAX, is_wide }
     }
 
-    /// What the user has to be given as well; where that is not known, all of it.
+    /// The privileges that the user lacks as well; all of them if that is unknown.
     fn missing_for_user(&self, lacks: &[MissingPrivilege]) -> Vec<MissingPrivilege> {
         if self.token.user() == ROOT {
             return Vec::new();
@@ -79,7 +78,7 @@ impl GrantTarget<'_> {
         }
     }
 
-    /// The line that makes a role, or completes it; none where it is there already.
+    /// The command that creates or completes a role; `None` if the role is complete.
     fn role_line(&self, role: &str) -> Option<String> {
         let privileges = role_privileges(role, self.major);
         let words = privileges.join(" ");
@@ -91,7 +90,7 @@ impl GrantTarget<'_> {
     }
 }
 
-/// What of a lack is one for the user too.
+/// The part of a missing privilege that the user lacks too.
 fn missing_for_owner(owner: &HeldPrivileges<'_>, lack: &MissingPrivilege) -> Option<MissingPrivilege> {
     let need: &PrivilegeNeed = lack.need;
     let has = |own: &super::held_privileges::PrivilegeSet<'_>| need.any_of.iter().any(|privilege| own.contains(privilege));
@@ -104,7 +103,7 @@ fn missing_for_owner(owner: &HeldPrivileges<'_>, lack: &MissingPrivilege) -> Opt
     (!guests.is_empty()).then_some(MissingPrivilege { need: lack.need, guests })
 }
 
-/// The entries for one grantee: roles by place, and apart those that are not to spread.
+/// The ACL commands for one grantee: roles by path, separated by whether they propagate.
 fn acl_lines(held: &HeldPrivileges<'_>, grantee: &str, lacks: &[MissingPrivilege]) -> Vec<String> {
     let mut places: BTreeMap<(String, bool), BTreeSet<&str>> = BTreeMap::new();
     for lack in lacks {

@@ -1,4 +1,4 @@
-//! Findings about the guests: who can be read, who is locked, what high availability has, what waits for the next start, templates.
+//! Findings about the guests: readability, locks, high availability, pending changes, templates.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use super::{quote_foreign, unreadable_finding};
 use crate::proxmox::codec::{EscapedText, FailureCause};
 use crate::proxmox::observe::{self, ProxmoxReading, ReadingError, ReadingNote, UnknownReason};
 
-/// States in which high availability has its hands on a guest.
+/// States in which high availability is working on a guest.
 const MOVING_HA_STATES: [&str; 6] = ["fence", "recovery", "migrate", "relocate", "freeze", "request_start_balance"];
 
 pub(super) fn guest_findings(gathered: &DoctorAnswers, answers: &EnvironmentAnswers) -> Vec<DoctorFinding> {
@@ -42,7 +42,7 @@ fn unreadable_guests_finding(gathered: &DoctorAnswers, unread: &ReadingError) ->
     }
 }
 
-/// Whether all of them can be read; if not, by reason.
+/// Whether all of them can be read; if not, one finding per reason.
 fn readability_findings(
     gathered: &DoctorAnswers,
     answers: &EnvironmentAnswers,
@@ -64,7 +64,7 @@ fn readability_findings(
     findings
 }
 
-/// Nodes that do not report their guests to the cluster: every list in the web interface is out of date for them.
+/// Nodes that do not report their guests to the cluster: all lists in the web interface are outdated for them.
 fn late_reports(taken: &ProxmoxReading) -> impl Iterator<Item = DoctorFinding> {
     taken.notes.iter().filter(|note| note.reason == UnknownReason::ReportLate).map(|note| {
         let finding = DoctorFinding::new("reports", FindingLevel::Warn, note.text.clone());
@@ -76,14 +76,14 @@ fn unknown_finding(cause: &str, ids: &[Vmid]) -> DoctorFinding {
     let found = format!("{} cannot be read ({}): {}", count_noun(ids.len(), "guest"), quote_foreign(cause), join_some(ids));
     let finding = DoctorFinding::new("guests", FindingLevel::Warn, found);
     match UnknownReason::ALL.into_iter().find(|reason| reason.word() == cause) {
-        // Who may be read is said, with lines, where the privileges are.
+        // The findings about privileges contain the commands for this.
         Some(UnknownReason::NotPermitted | UnknownReason::Hidden) => finding.with_remedy("see `may-read`"),
         Some(reason) => finding.with_remedy(reason.remedy()),
         None => finding,
     }
 }
 
-/// Guests that are in scope and were not seen: absent, where that was proven.
+/// Guests in scope that were not observed. They are absent only if that was proven.
 fn missing_finding(
     gathered: &DoctorAnswers,
     answers: &EnvironmentAnswers,
@@ -97,8 +97,8 @@ fn missing_finding(
     }
     let guests = format!("{} in scope {}", count_noun(unseen.len(), "guest"), if unseen.len() == 1 { "is" } else { "are" });
     Some(if observation.complete {
-        DoctorFinding::new("guests", FindingLevel::Warn, format!("{guests} not there: {}", join_some(&unseen)))
-            .with_remedy("take them out of desired.yaml, or check the environment and their ids")
+        DoctorFinding::new("guests", FindingLevel::Warn, format!("{guests} absent: {}", join_some(&unseen)))
+            .with_remedy("remove them from desired.yaml, or check the environment and their ids")
     } else {
         let is_about_them = |note: &&ReadingNote| match note.vmid {
             Some(vmid) => unseen.contains(&vmid),
@@ -109,7 +109,7 @@ fn missing_finding(
         DoctorFinding::new(
             "guests",
             FindingLevel::Warn,
-            format!("{guests} not seen, and not proven to be absent: {}{why}", join_some(&unseen)),
+            format!("{guests} not listed, but not proven to be absent: {}{why}", join_some(&unseen)),
         )
         .with_remedy("see `may-read`; if that is in order, take a new reading")
     })
@@ -130,10 +130,10 @@ fn lock_finding(rows: &[&ObservedGuest]) -> DoctorFinding {
         return DoctorFinding::new("locks", FindingLevel::Ok, "no guest is locked");
     }
     let list = by_lock.iter().map(|(lock, rows)| format!("{} ({})", join_some(rows.iter().map(|row| row.vmid)), quote_foreign(lock)));
-    let found = format!("locked, and left alone until they are not: {}", list.collect::<Vec<_>>().join("; "));
+    let found = format!("locked, and not changed until they are unlocked: {}", list.collect::<Vec<_>>().join("; "));
     let first = by_lock.values().flatten().next();
     let finding = DoctorFinding::new("locks", FindingLevel::Warn, found)
-        .with_remedy("wait for the task that holds the lock; if there is none, it was left behind, and is taken away by hand")
+        .with_remedy("wait for the task that holds the lock; if there is none, the lock is stale and must be removed by hand")
         .with_line(RemedyTarget::Node, "pvesh get /cluster/tasks");
     match first {
         Some(row) => finding.with_line(RemedyTarget::Node, format!("{} unlock {}", cli_tool(row.kind), row.vmid)),
@@ -185,7 +185,7 @@ fn managed_finding(all: usize, managed: &[(&ObservedGuest, &str)]) -> DoctorFind
     let is_moving = managed.iter().any(|(_, state)| MOVING_HA_STATES.contains(state));
     let finding = DoctorFinding::new("ha", if is_moving { FindingLevel::Warn } else { FindingLevel::Ok }, found);
     if is_moving {
-        finding.with_remedy("high availability is at work on some of them; they are left alone until it is done")
+        finding.with_remedy("high availability is working on some of them; they are not changed until it is done")
     } else {
         finding
     }
@@ -202,13 +202,13 @@ fn ha_error_finding(managed: &[(&ObservedGuest, &str)]) -> Option<DoctorFinding>
     let found = format!("high availability has given up on {}", join_some(broken.iter().map(|row| row.vmid)));
     Some(
         DoctorFinding::new("ha-error", FindingLevel::Warn, found)
-            .with_remedy("disable it, mend it, and let it be started again")
+            .with_remedy("disable it, fix the guest, and enable it again")
             .with_line(RemedyTarget::Node, format!("ha-manager set {sid} --state disabled"))
             .with_line(RemedyTarget::Node, format!("ha-manager set {sid} --state started")),
     )
 }
 
-/// Whether a node that is lost would be fenced. Before version 9 nothing is said about it.
+/// Whether a lost node would be fenced. Releases before 9 do not report it.
 fn fencing_finding(status: Option<&str>, is_needed: bool) -> Option<DoctorFinding> {
     let status = status.filter(|_| is_needed)?;
     let is_off = status.starts_with("disarm");
@@ -217,14 +217,14 @@ fn fencing_finding(status: Option<&str>, is_needed: bool) -> Option<DoctorFindin
         if is_off { FindingLevel::Warn } else { FindingLevel::Ok },
         format!("fencing is {}", quote_foreign(status)),
     );
-    Some(if is_off { finding.with_remedy("while it is so, guests of a lost node are not started elsewhere") } else { finding })
+    Some(if is_off { finding.with_remedy("in this state, guests of a lost node are not started elsewhere") } else { finding })
 }
 
-/// What waits in configs for the next start. Whose it is stands in desired.yaml, which is not looked at here.
+/// Pending changes in configs. Whether they are declared is not checked here.
 fn pending_finding(gathered: &DoctorAnswers, rows: &[&ObservedGuest]) -> Option<DoctorFinding> {
     gathered.scope.as_ref()?;
     if rows.len() > DETAILS_MAX {
-        let found = format!("what waits for the next start was not read of more than {DETAILS_MAX} guests");
+        let found = format!("pending changes were not read because there are more than {DETAILS_MAX} guests");
         return Some(DoctorFinding::new("pending", FindingLevel::Unknown, found));
     }
     let waiting = rows.iter().filter_map(|row| {
@@ -233,12 +233,12 @@ fn pending_finding(gathered: &DoctorAnswers, rows: &[&ObservedGuest]) -> Option<
     });
     let waiting: Vec<String> = waiting.collect();
     if waiting.is_empty() {
-        return Some(DoctorFinding::new("pending", FindingLevel::Ok, "no change waits for a start"));
+        return Some(DoctorFinding::new("pending", FindingLevel::Ok, "no changes are pending"));
     }
-    let text = "a restart would bring them into effect. Those that are not declared in desired.yaml keep such guests from being started or \
-                stopped: let their owner bring them in or take them back";
+    let text = "a restart would apply them. Those that are not declared in desired.yaml prevent their guests from being started or \
+                stopped: apply or revert them in Proxmox";
     Some(
-        DoctorFinding::new("pending", FindingLevel::Warn, format!("changes wait for the next start: {}", join_some(waiting)))
+        DoctorFinding::new("pending", FindingLevel::Warn, format!("changes are pending until the next start: {}", join_some(waiting)))
             .with_remedy(text),
     )
 }

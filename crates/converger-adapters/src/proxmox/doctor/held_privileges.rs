@@ -1,8 +1,8 @@
-//! What somebody holds, path by path, and what of the needs that leaves open.
+//! The privileges that a token or user holds, path by path, and the needs that they do not meet.
 //!
-//! Proxmox's dump of permissions names every path that has an entry of its own, belongs to a pool, or stands at the top; where
-//! nothing holds, the path is left out. A guest that is not named has what spreads from `/vms`, if lists show it: one from which
-//! an entry takes everything away is named nowhere and shown nowhere, and has to be asked for.
+//! Proxmox's permission dump contains the paths with ACL entries of their own, the members of pools, and the top-level paths; a path
+//! without privileges is omitted. A guest that is not in the dump has what propagates from `/vms`, provided that it is listed: a guest on
+//! which an entry removes all privileges is neither in the dump nor listed, and must be queried by itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,17 +11,16 @@ use converger_core::guest::{GuestKind, Vmid};
 use super::privilege_needs::{PrivilegeNeed, PrivilegePath, PrivilegedVerb};
 use crate::proxmox::codec::{Permissions, SpreadFilter};
 
-/// What somebody holds.
+/// The privileges of a token or user.
 #[derive(Clone, Copy)]
 pub(super) struct HeldPrivileges<'g> {
     pub(super) dump: &'g Permissions,
-    /// Guests that were asked for one by one.
+    /// Guests that were queried one by one.
     pub(super) individual: &'g BTreeMap<Vmid, Permissions>,
-    /// Guests of which it is known that no entry hides them.
+    /// Guests that are known not to be hidden by an ACL entry.
     pub(super) shown: &'g BTreeSet<Vmid>,
 }
 
-/// Privileges.
 pub(super) type PrivilegeSet<'g> = BTreeSet<&'g str>;
 
 impl<'g> HeldPrivileges<'g> {
@@ -29,7 +28,7 @@ impl<'g> HeldPrivileges<'g> {
         self.dump.privileges_on(path, spread).collect()
     }
 
-    /// What is held on a guest; `None`: that is not known.
+    /// The privileges on a guest; `None` if unknown.
     pub(super) fn privileges_on_guest(&self, vmid: Vmid) -> Option<PrivilegeSet<'g>> {
         let path = format!("/vms/{vmid}");
         if let Some(own) = self.individual.get(&vmid) {
@@ -41,7 +40,7 @@ impl<'g> HeldPrivileges<'g> {
         self.shown.contains(&vmid).then(|| self.privileges_on("/vms", SpreadFilter::Below))
     }
 
-    /// Where an entry has to stand so that it counts: as far down as something else decides than what comes from above.
+    /// The path on which an ACL entry takes effect: the deepest one that does not just inherit from above.
     pub(super) fn acl_path(&self, on: PrivilegePath, vmid: Option<Vmid>) -> String {
         let class = match on {
             PrivilegePath::Root => return "/".to_owned(),
@@ -69,21 +68,21 @@ impl<'g> HeldPrivileges<'g> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct MissingPrivilege {
     pub(super) need: &'static PrivilegeNeed,
-    /// The guests on which it is not; none, where it is not about single guests.
+    /// The guests on which it is not met; empty if the need is not about single guests.
     pub(super) guests: Vec<Vmid>,
 }
 
-/// How the needs of a verb stand.
+/// Whether the needs of a verb are met.
 #[derive(Debug, Default)]
 pub(super) struct VerbStatus<'g> {
     pub(super) lacks: Vec<MissingPrivilege>,
-    /// Guests of which it is not known.
+    /// Guests for which that is unknown.
     pub(super) unknown: BTreeSet<Vmid>,
-    /// Paths to which it is confined.
+    /// Paths to which the verb is confined.
     pub(super) confined_to: Vec<&'g str>,
 }
 
-/// How a verb stands for these guests. A guest of which the kind is not known counts as a virtual machine, which needs more.
+/// Whether the needs of a verb are met for these guests. A guest of unknown kind counts as a virtual machine, which needs more.
 pub(super) fn verb_status<'g>(held: &HeldPrivileges<'g>, verb: PrivilegedVerb, major: u32, guests: &[(Vmid, GuestKind)]) -> VerbStatus<'g> {
     let kinds: BTreeSet<GuestKind> = guests.iter().map(|(_, kind)| *kind).collect();
     let kinds: Vec<GuestKind> = if kinds.is_empty() { vec![GuestKind::Qemu] } else { kinds.into_iter().collect() };

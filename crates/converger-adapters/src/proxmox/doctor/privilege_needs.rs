@@ -1,9 +1,8 @@
-//! What a token needs for which verb: the one table of privileges. Read from the checks that Proxmox makes itself, in its table
-//! of the API and inside of its calls, and held against the lab: with exactly these a verb works, and without any one of them it
-//! does not.
+//! The table of privileges that each verb needs. It is derived from Proxmox's own checks, in its API schema and inside of its calls, and
+//! verified in the lab: a verb works with exactly these privileges, and fails without any one of them.
 //!
-//! The releases differ in one of them: `SDN.PackageUse` came with 8, and bridges were free before. What came and went otherwise
-//! (`VM.Monitor`, `VM.GuestAgent.*`, `Mapping.*`) is for calls that this program never makes.
+//! The releases differ in one point: `SDN.Use` was added in 8, and bridges needed no privilege before. The other additions and removals
+//! (`VM.Monitor`, `VM.GuestAgent.*`, `Mapping.*`) concern calls that this program never makes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +10,7 @@ use converger_core::desired::{Desired, DesiredGuest, RestartPolicy};
 use converger_core::guest::{GuestKind, RunState, Vmid};
 use converger_core::normalize::{Field, FieldValue, WordSet};
 
-/// What is done to an environment, as far as privileges tell it apart.
+/// Kinds of access to an environment that need different privileges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[allow(missing_docs)]
 pub enum PrivilegedVerb {
@@ -25,7 +24,7 @@ pub enum PrivilegedVerb {
     SetOptions,
     SetStartup,
     SetBoot,
-    /// Make and delete snapshots.
+    /// Create and delete snapshots.
     Snapshot,
     Rollback,
     Clone,
@@ -53,7 +52,7 @@ impl PrivilegedVerb {
         Self::Delete,
     ];
 
-    /// The name of the check whether it may be done.
+    /// The name of its check.
     #[must_use]
     pub fn check_name(self) -> &'static str {
         match self {
@@ -74,7 +73,7 @@ impl PrivilegedVerb {
         }
     }
 
-    /// What it is, after "may" and "may not".
+    /// A description that follows "may" or "may not".
     #[must_use]
     pub fn description(self) -> &'static str {
         match self {
@@ -86,7 +85,7 @@ impl PrivilegedVerb {
             Self::SetOptions => "set description, tags, onboot and agent",
             Self::SetStartup => "set startup",
             Self::SetBoot => "set boot",
-            Self::Snapshot => "make and delete snapshots",
+            Self::Snapshot => "create and delete snapshots",
             Self::Rollback => "roll back to a snapshot",
             Self::Clone => "clone",
             Self::Migrate => "migrate",
@@ -95,7 +94,7 @@ impl PrivilegedVerb {
         }
     }
 
-    /// The verb that setting a field is.
+    /// The verb that setting a field needs.
     #[must_use]
     pub fn of_field(field: Field) -> Self {
         match field {
@@ -107,7 +106,7 @@ impl PrivilegedVerb {
         }
     }
 
-    /// Whether a plan can come to ask for it today. The others are known to the codec, and only a person would ask for them by name.
+    /// Whether a plan may need it. The other verbs exist in the codec, and only a person would request them by name.
     #[must_use]
     pub fn is_planned(self) -> bool {
         match self {
@@ -117,13 +116,13 @@ impl PrivilegedVerb {
         }
     }
 
-    /// What it needs on this release, for a guest of this kind.
+    /// The privileges it needs on this release, for a guest of this kind.
     pub fn needs(self, major: u32, kind: GuestKind) -> impl Iterator<Item = &'static PrivilegeNeed> {
         NEEDS.iter().filter(move |need| need.verb == self && need.since <= major && need.kind.is_none_or(|own| own == kind))
     }
 }
 
-/// What a declared state can come to ask for, and of which guests.
+/// The verbs that a declared state may need, by guest.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RequiredVerbs {
     verbs: BTreeMap<PrivilegedVerb, BTreeSet<Vmid>>,
@@ -131,7 +130,7 @@ pub struct RequiredVerbs {
 }
 
 impl RequiredVerbs {
-    /// Of every declared guest reading, and what its plans can be made of.
+    /// Reading of every declared guest, and the verbs of its possible steps.
     #[must_use]
     pub fn from_desired(desired: &Desired) -> Self {
         let mut wants = Self { verbs: BTreeMap::from([(PrivilegedVerb::Read, BTreeSet::new())]), tags: BTreeSet::new() };
@@ -148,7 +147,7 @@ impl RequiredVerbs {
         wants
     }
 
-    /// The guests of which a verb is wanted; `None`: of none.
+    /// The guests that need a verb; `None` if there are none.
     #[must_use]
     pub fn guests(&self, verb: PrivilegedVerb) -> Option<&BTreeSet<Vmid>> {
         self.verbs.get(&verb)
@@ -161,7 +160,7 @@ impl RequiredVerbs {
     }
 }
 
-/// What plans for a guest can be made of. A restart is a stop, and a start after it only where the guest is declared to run.
+/// The verbs of a guest's possible steps. A restart is a stop; a start follows only if the guest is declared to run.
 fn required_verbs(guest: &DesiredGuest) -> Vec<PrivilegedVerb> {
     let state = guest.state.map(|state| match state {
         RunState::Running => PrivilegedVerb::Start,
@@ -179,28 +178,28 @@ pub enum PrivilegePath {
     Root,
     /// On the guest: `/vms/<vmid>`.
     Guest,
-    /// On a guest that is yet to be: `/vms/<vmid>`.
+    /// On a guest that does not exist yet: `/vms/<vmid>`.
     NewGuest,
     /// On the storages of the guest's disks: `/storage/<name>`.
     Storage,
-    /// On the bridges of the guest's cards: `/sdn/zones/localnetwork/<bridge>`.
+    /// On the bridges of the guest's network cards: `/sdn/zones/localnetwork/<bridge>`.
     Bridge,
 }
 
 /// One privilege that a verb needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PrivilegeNeed {
-    /// For what.
+    /// The verb.
     pub verb: PrivilegedVerb,
-    /// Where.
+    /// The path.
     pub on: PrivilegePath,
-    /// The privilege, and others any of which will do in its place.
+    /// The privilege, followed by alternatives that also suffice.
     pub any_of: &'static [&'static str],
-    /// The release that began to ask for it.
+    /// The first release that requires it.
     pub since: u32,
-    /// The kind of guest, where only one is asked for it.
+    /// The kind of guest, if only one requires it.
     pub kind: Option<GuestKind>,
-    /// The role that would hold it.
+    /// The role that contains it.
     pub role: &'static str,
 }
 
@@ -211,16 +210,15 @@ impl PrivilegeNeed {
         self.any_of.first().copied().unwrap_or("")
     }
 
-    /// Whether the role is to spread from where it is granted. What is needed on `/` itself is too much to be had everywhere,
-    /// besides reading.
+    /// Whether the role propagates from its path. Except for reading, a privilege on `/` itself must not propagate to everything below.
     #[must_use]
     pub fn spreads(&self) -> bool {
         self.on != PrivilegePath::Root || self.verb == PrivilegedVerb::Read
     }
 }
 
-/// What a role holds: whatever the needs that it is for ask for. Where it is about guests, seeing them belongs to it, because an
-/// entry for a guest takes the place of what comes from above.
+/// The privileges of a role: those of its needs. A role for guests also contains `VM.Audit`, because an ACL entry on a guest replaces
+/// inherited ones.
 pub fn role_privileges(role: &str, major: u32) -> Vec<&'static str> {
     let own = || NEEDS.iter().filter(|need| need.role == role && need.since <= major);
     let sees = own().any(|need| need.on == PrivilegePath::Guest).then_some("VM.Audit");
@@ -244,7 +242,7 @@ pub static NEEDS: [PrivilegeNeed; 20] = [
     privilege_need(PrivilegedVerb::SetMemory, PrivilegePath::Guest, &["VM.Config.Memory"], "ConvergerMemory"),
     privilege_need(PrivilegedVerb::SetOptions, PrivilegePath::Guest, &["VM.Config.Options"], "ConvergerOptions"),
     privilege_need(PrivilegedVerb::SetStartup, PrivilegePath::Guest, &["VM.Config.Options"], "ConvergerOptions"),
-    // The order of starts is a matter of the whole host; of containers nobody asks for it.
+    // The start order concerns the whole host. Containers do not need this privilege.
     PrivilegeNeed {
         kind: Some(GuestKind::Qemu),
         ..privilege_need(PrivilegedVerb::SetStartup, PrivilegePath::Root, &["Sys.Modify"], "ConvergerStartup")
@@ -285,15 +283,15 @@ mod tests {
     fn roles_hold_only_needed_privileges() {
         assert_eq!(role_privileges("ConvergerRead", 9), ["Sys.Audit", "VM.Audit"]);
         assert_eq!(role_privileges("ConvergerPower", 9), ["VM.Audit", "VM.PowerMgmt"]);
-        assert_eq!(role_privileges("ConvergerStartup", 9), ["Sys.Modify"], "not spread over guests");
+        assert_eq!(role_privileges("ConvergerStartup", 9), ["Sys.Modify"], "does not propagate to guests");
         assert_eq!(role_privileges("ConvergerOptions", 7), ["VM.Audit", "VM.Config.Options"]);
         let clone = ["Datastore.AllocateSpace", "VM.Allocate", "VM.Audit", "VM.Clone"];
-        assert_eq!(role_privileges("ConvergerClone", 7), clone, "7 has no SDN.Use, and refuses a role with it");
+        assert_eq!(role_privileges("ConvergerClone", 7), clone, "release 7 has no SDN.Use and rejects a role with it");
         assert_eq!(role_privileges("ConvergerClone", 8).len(), 5);
     }
 
     #[test]
-    fn only_reading_spreads_from_the_root() {
+    fn only_read_access_propagates_from_the_root() {
         let spread: Vec<&str> =
             NEEDS.iter().filter(|need| need.on == PrivilegePath::Root && need.spreads()).map(PrivilegeNeed::privilege).collect();
         assert_eq!(spread, ["Sys.Audit"]);

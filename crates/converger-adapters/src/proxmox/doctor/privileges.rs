@@ -1,7 +1,7 @@
-//! Findings about what the token may do, verb by verb, with the lines that grant what is missing.
+//! Findings about the privileges of the token, verb by verb, with the commands that grant missing ones.
 //!
-//! Without reading nothing works; every other verb may be kept from a token on purpose, so that lacking it is only worth a word. What no plan
-//! asks for is told apart, and is not even that.
+//! Nothing works without read access. Every other verb may be withheld on purpose, so a missing one is only a warning. Verbs that no plan
+//! needs are reported separately and are not even a warning.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,7 +19,7 @@ pub(super) fn examine_privileges(gathered: &DoctorAnswers, answers: &Environment
     let dump = match &answers.permissions {
         Ok(dump) => dump,
         Err(failure) => {
-            return DoctorReport { findings: vec![unreadable_finding("may-read", "what the token may do", failure)], grant: None };
+            return DoctorReport { findings: vec![unreadable_finding("may-read", "the permissions of the token", failure)], grant: None };
         }
     };
     let (shown, all, none) = (listed_guests(&answers.reading), answers.guests.ids().iter().copied().collect(), BTreeMap::new());
@@ -43,14 +43,14 @@ pub(super) fn examine_privileges(gathered: &DoctorAnswers, answers: &Environment
     DoctorReport { findings, grant: grant_remedy(&standings, &grantee) }
 }
 
-/// The guests of which a verb is asked for; `None`: it is asked for of none. Where nothing is declared, everything may come.
+/// The guests that need a verb; `None` if it is not needed. Without a declared state, every verb may be needed.
 fn guests_needing(gathered: &DoctorAnswers, verb: PrivilegedVerb, guests: &[(Vmid, GuestKind)]) -> Option<Vec<(Vmid, GuestKind)>> {
     let Some(wants) = &gathered.wants else { return Some(guests.to_vec()) };
     let own = wants.guests(verb)?;
     Some(guests.iter().filter(|(vmid, _)| own.contains(vmid)).copied().collect())
 }
 
-/// All that plans can come to need and is missing, granted at once.
+/// One remedy that grants everything that plans may need.
 fn grant_remedy(standings: &[(PrivilegedVerb, VerbStatus<'_>)], grantee: &GrantTarget<'_>) -> Option<Remedy> {
     let planned = standings.iter().filter(|(verb, _)| verb.is_planned());
     let lacks: Vec<MissingPrivilege> = planned.flat_map(|(_, standing)| standing.lacks.iter().cloned()).collect();
@@ -59,17 +59,17 @@ fn grant_remedy(standings: &[(PrivilegedVerb, VerbStatus<'_>)], grantee: &GrantT
     }
     let granting = grantee.grant_lines(&lacks);
     let reads = lacks.iter().any(|lack| lack.need.verb == PrivilegedVerb::Read);
-    let least = if reads { "ConvergerRead is all that it needs" } else { "it needs nothing of this" };
+    let least = if reads { "ConvergerRead is enough" } else { "none of this is needed" };
     let text = format!("{}; for audits alone {least}", with_pool_advice(grant_advice(grantee).to_owned(), &granting));
     Some(Remedy { text, lines: granting.lines })
 }
 
-/// Of the user it cannot be asked guest by guest; no entry is taken to hide one from it.
+/// The permissions of the user cannot be queried guest by guest; it is assumed that no entry hides a guest from it.
 fn owner_privileges<'g>(dump: &'g Permissions, none: &'g BTreeMap<Vmid, Permissions>, all: &'g BTreeSet<Vmid>) -> HeldPrivileges<'g> {
     HeldPrivileges { dump, individual: none, shown: all }
 }
 
-/// The guests that it is about, with their kinds as far as they were seen.
+/// The examined guests with their kinds; unlisted guests count as virtual machines.
 fn guest_kinds(answers: &EnvironmentAnswers) -> Vec<(Vmid, GuestKind)> {
     let rows = answers.reading.iter().flat_map(|taken| taken.observation.guests.iter());
     let seen: BTreeMap<Vmid, GuestKind> = rows.map(|row| (row.vmid, row.kind)).collect();
@@ -82,11 +82,11 @@ fn verb_finding(verb: PrivilegedVerb, standing: &VerbStatus<'_>, grantee: &Grant
         return missing_finding(verb, standing, grantee);
     }
     if !standing.unknown.is_empty() {
-        let found = format!("whether it may {what} is not known of {}", join_some(&standing.unknown));
+        let found = format!("it is unknown whether it may {what}: {}", join_some(&standing.unknown));
         let level = if verb.is_planned() { FindingLevel::Unknown } else { FindingLevel::Unneeded };
         return DoctorFinding::new(verb.check_name(), level, found)
             .with_part(privilege_use(verb))
-            .with_remedy("no list shows them, and they are too many to ask for one by one");
+            .with_remedy("they are not listed, and they are too many to check one by one");
     }
     let only = match standing.confined_to.as_slice() {
         [] => String::new(),
@@ -105,34 +105,34 @@ fn missing_finding(verb: PrivilegedVerb, standing: &VerbStatus<'_>, grantee: &Gr
     let granting = grantee.grant_lines(&standing.lacks);
     let (level, text) = match verb {
         PrivilegedVerb::Read => (FindingLevel::Fail, grant_advice(grantee).to_owned()),
-        _ if verb.is_planned() => (FindingLevel::Warn, with_pool_advice("if it is to, grant it".to_owned(), &granting)),
-        _ => (FindingLevel::Unneeded, with_pool_advice("if it is to, grant it".to_owned(), &granting)),
+        _ if verb.is_planned() => (FindingLevel::Warn, with_pool_advice("if it should, grant it".to_owned(), &granting)),
+        _ => (FindingLevel::Unneeded, with_pool_advice("if it should, grant it".to_owned(), &granting)),
     };
     DoctorFinding::new(verb.check_name(), level, found).with_part(privilege_use(verb)).with_remedy(text).with_lines(granting.lines)
 }
 
-/// The same, with the other ways that there are.
+/// Adds the advice to use a pool if that applies.
 fn with_pool_advice(mut text: String, granting: &GrantLines) -> String {
     if granting.is_wide {
-        text.push_str("; to confine it to some guests, put them into a pool and grant it on /pool/<name> instead");
+        text.push_str("; to limit it to some guests, add them to a pool and grant it on /pool/<name> instead");
     }
     if granting.is_cut {
-        text.push_str("; there are more guests with entries of their own than are written out here: a pool reaches them all");
+        text.push_str("; more guests have ACL entries of their own than are listed here: a pool covers them all");
     }
     text
 }
 
-/// To whom something is granted, said once: with what everything else needs.
+/// Who needs the grant. Said once, in the remedy for read access.
 fn grant_advice(grantee: &GrantTarget<'_>) -> &'static str {
     match (grantee.separated, &grantee.owner) {
         (Some(false), _) => "grant it to the user, whose privileges the token has",
-        (Some(true), Some(_)) => "grant it to the token, and to its user where a line says so",
+        (Some(true), Some(_)) => "grant it to the token, and to its user if a line says so",
         (_, None) => {
-            "grant it to the token, and to its user, within whose privileges the token has its own; what is there already is not changed \
-             by being granted again"
+            "grant it to the token and to its user, whose privileges limit those of the token; granting a privilege again changes \
+             nothing"
         }
         (None, Some(_)) => {
-            "grant it to the token, and to its user where a line says so; without privilege separation the user's counts alone"
+            "grant it to the token, and to its user if a line says so; without privilege separation only the user's privileges count"
         }
     }
 }
@@ -141,7 +141,7 @@ fn describe_missing(lack: &MissingPrivilege) -> String {
     let privilege = lack.need.any_of.join(" or ");
     match lack.need.on {
         PrivilegePath::Root => format!("{privilege} on / is missing"),
-        PrivilegePath::NewGuest => format!("{privilege} on /vms is missing, for guests that are yet to be"),
+        PrivilegePath::NewGuest => format!("{privilege} on /vms is missing, for new guests"),
         PrivilegePath::Storage => format!("{privilege} is missing on /storage"),
         PrivilegePath::Bridge => format!("{privilege} is missing on /sdn/zones"),
         PrivilegePath::Guest if lack.guests.is_empty() => format!("{privilege} on /vms is missing"),

@@ -1,4 +1,4 @@
-//! Findings about the datacenter's rules for tags, where tags are declared: who may set them, and how they are stored.
+//! Findings about the datacenter's rules for tags, if tags are declared: who may set them, and in which case they are stored.
 
 use converger_core::observe::TagCase;
 
@@ -13,7 +13,7 @@ pub(super) fn findings(gathered: &DoctorAnswers, answers: &EnvironmentAnswers) -
         None => return Vec::new(),
         Some(Err(failure)) => {
             let finding = unreadable_finding("tags", "the datacenter's rules for tags", failure);
-            return vec![finding.with_remedy("declare tags in lower case only: how others are stored is not known")];
+            return vec![finding.with_remedy("declare tags in lower case only: the case of stored tags is unknown")];
         }
         Some(Ok(options)) => options,
     };
@@ -30,7 +30,7 @@ fn denied(answers: &EnvironmentAnswers, options: &TagOptions, tags: &[&str]) -> 
     (!denied.is_empty()).then(|| {
         let list = join_some(denied.iter().map(|tag| quote_foreign(tag)));
         let found =
-            format!("the datacenter lets only `Sys.Modify` on `/` add or remove these tags: {list}; Proxmox answers others with 403");
+            format!("the datacenter requires `Sys.Modify` on `/` to add or remove these tags: {list}; otherwise Proxmox responds with 403");
         DoctorFinding::new("tags", FindingLevel::Warn, found)
             .with_remedy(
                 "give the token `Sys.Modify` on `/`, or allow the tags in the datacenter's options (user tag access, registered tags)",
@@ -39,16 +39,12 @@ fn denied(answers: &EnvironmentAnswers, options: &TagOptions, tags: &[&str]) -> 
     })
 }
 
-/// Declared tags that are stored in another case than they are declared.
+/// Declared tags that are stored in another case than declared.
 fn lowered(options: &TagOptions, tags: &[&str]) -> Option<DoctorFinding> {
     let has_upper_case = |tag: &&&str| tag.contains(|letter: char| letter.is_ascii_uppercase());
     let found: Vec<String> = tags.iter().filter(has_upper_case).map(|tag| quote_foreign(tag)).collect();
     (options.tag_case == TagCase::Lowered && !found.is_empty()).then(|| {
-        DoctorFinding::new(
-            "tags",
-            FindingLevel::Warn,
-            format!("the datacenter stores tags in lower case, also these: {}", join_some(found)),
-        )
-        .with_remedy("declare them in lower case; `tag-style: case-sensitive=1` in the datacenter's options keeps the case")
+        DoctorFinding::new("tags", FindingLevel::Warn, format!("the datacenter stores these tags in lower case: {}", join_some(found)))
+            .with_remedy("declare them in lower case; `tag-style: case-sensitive=1` in the datacenter's options keeps the case")
     })
 }

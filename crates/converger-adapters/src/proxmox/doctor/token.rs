@@ -1,4 +1,4 @@
-//! Findings about the token itself: whether it is accepted, until when, and whose privileges it has.
+//! Findings about the token itself: whether it is accepted, when it expires, and whether it has privilege separation.
 
 use super::finding::{DoctorFinding, FindingLevel, RemedyTarget};
 use super::gather::{DoctorAnswers, EnvironmentAnswers, VersionFailure};
@@ -8,7 +8,7 @@ use crate::proxmox::codec::{Expiry, FailureCause, Permissions, ProxmoxUser, Toke
 use crate::proxmox::shell_quote::quote;
 use converger_core::timestamp;
 
-/// A token or user that ends sooner is worth a word.
+/// A token or user that expires sooner is worth a warning.
 const ENDS_SOON_SECS: u64 = 14 * 86_400;
 
 pub(super) fn token_findings(gathered: &DoctorAnswers) -> Vec<DoctorFinding> {
@@ -26,7 +26,7 @@ pub(super) fn token_findings(gathered: &DoctorAnswers) -> Vec<DoctorFinding> {
     findings
 }
 
-/// Why a token is not accepted is not said by Proxmox: all that can be wrong answers alike.
+/// Proxmox does not say why it rejects a token; all causes have the same response.
 fn refused_finding(gathered: &DoctorAnswers) -> Option<DoctorFinding> {
     let is_refused =
         |unasked: &VersionFailure| matches!(unasked, VersionFailure::Failed(failure) if failure.cause == FailureCause::Unauthenticated);
@@ -37,8 +37,8 @@ fn refused_finding(gathered: &DoctorAnswers) -> Option<DoctorFinding> {
     }
     let (token, places) = (quote_foreign(gathered.token.as_str()), places.join(", "));
     let user = quote(gathered.token.user());
-    let text = "Proxmox does not say why: the secret is wrong, the token or its user does not exist, has expired, or the user is switched \
-                off. Look for both in these lists, and compare the secret with the one that was shown when the token was made";
+    let text = "Proxmox does not say why: the secret is wrong, the token or its user does not exist or has expired, or the user is \
+                disabled. Find both in these lists, and compare the secret with the one shown when the token was created";
     Some(
         DoctorFinding::new("token", FindingLevel::Fail, format!("{token} is not accepted at {places}"))
             .with_remedy(text)
@@ -47,13 +47,13 @@ fn refused_finding(gathered: &DoctorAnswers) -> Option<DoctorFinding> {
     )
 }
 
-/// What is written about the token, where it may be read.
+/// The settings of the token, if they could be read.
 pub(super) fn token_state(token: &TokenId, answers: &EnvironmentAnswers) -> Option<TokenState> {
     let name = token.as_str().split_once('!').map(|(_, name)| name)?;
     answers.user.as_ref().ok().and_then(|user| user.tokens.get(name).copied())
 }
 
-/// Whose privileges the token has. Separation without an entry of its own is what most new tokens suffer from.
+/// Whether the token has privilege separation. Separation without ACL entries of its own is the most frequent problem of new tokens.
 fn separation_finding(gathered: &DoctorAnswers, answers: &EnvironmentAnswers) -> Option<DoctorFinding> {
     let held = answers.permissions.as_ref().ok()?;
     let user = quote_foreign(gathered.token.user());
@@ -62,8 +62,8 @@ fn separation_finding(gathered: &DoctorAnswers, answers: &EnvironmentAnswers) ->
         return Some(no_privileges_finding(gathered, state, answers.owner.as_ref().ok()));
     }
     let found = match state?.separated {
-        true => format!("it has what was granted to itself, within what {user} has (privilege separation)"),
-        false => format!("it has all that {user} has (no privilege separation)"),
+        true => format!("it has its own privileges, limited by those of {user} (privilege separation)"),
+        false => format!("it has the privileges of {user} (no privilege separation)"),
     };
     Some(DoctorFinding::new("token-separation", FindingLevel::Ok, found))
 }
@@ -72,22 +72,22 @@ fn no_privileges_finding(gathered: &DoctorAnswers, state: Option<TokenState>, ow
     let user = quote_foreign(gathered.token.user());
     let is_separated = state.map(|state| state.separated);
     let why = match (is_separated, owner) {
-        (Some(false), _) => format!("it has what {user} has, and that is nothing"),
+        (Some(false), _) => format!("it has the privileges of {user}, who has none"),
         (_, Some(owner)) if !owner.0.is_empty() => {
-            format!("{user} has privileges, but with privilege separation the token needs entries of its own")
+            format!("{user} has privileges, but with privilege separation the token needs ACL entries of its own")
         }
         _ => format!(
-            "most likely it has privilege separation, and no entry of its own was made; or {user} has nothing, within which the token \
-             could have something"
+            "most likely it has privilege separation but no ACL entries of its own; or {user} has no privileges, which limit those of \
+             the token"
         ),
     };
     DoctorFinding::new("token-separation", FindingLevel::Fail, format!("it has no privilege at all: {why}"))
-        .with_remedy("grant what `may-read` names below")
+        .with_remedy("grant the privileges listed under `may-read` below")
 }
 
 fn expiry_finding(gathered: &DoctorAnswers, user: &ProxmoxUser) -> Option<DoctorFinding> {
     let name = gathered.token.as_str().split_once('!').map(|(_, name)| name)?;
-    // A token that the answer does not mention is there all the same: it was accepted.
+    // A token that the response does not mention exists nevertheless: it was accepted.
     let token = user.tokens.get(name).map_or(Expiry::Unclear, |token| token.expiry);
     let said = [(token, "the token"), (user.expiry, "its user")];
     let soonest = said.iter().filter_map(|(expiry, who)| if let Expiry::At(secs) = expiry { Some((*secs, *who)) } else { None }).min();
@@ -110,7 +110,7 @@ fn expiry_finding(gathered: &DoctorAnswers, user: &ProxmoxUser) -> Option<Doctor
     };
     Some(
         DoctorFinding::new("token-expiry", FindingLevel::Warn, found)
-            .with_remedy("set a later time, in seconds since 1970; 0 is never")
+            .with_remedy("set a later time, in seconds since 1970; 0 means never")
             .with_line(RemedyTarget::Node, line),
     )
 }
