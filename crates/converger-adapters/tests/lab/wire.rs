@@ -166,11 +166,11 @@ pub(crate) fn receive_response(
         _ if answer.delay_ms > deadline_ms => lost(FailureCause::TooSlow, "no complete response in time"),
         WireDelivery::Deliver => Ok(HttpResponse { status: answer.status, reason: answer.reason, body: answer.body }),
         // Blanks behind it do not change it, up to what is read at all; in pieces it is whole in the end.
-        WireDelivery::Flood { bytes, .. } if is_too_large(bytes) => lost(FailureCause::TooLarge, "the answer is too large"),
+        WireDelivery::Flood { bytes, .. } if is_too_large(bytes) => lost(FailureCause::TooLarge, "the response is too large"),
         WireDelivery::Drip { .. } | WireDelivery::Flood { .. } => {
             Ok(HttpResponse { status: answer.status, reason: answer.reason, body: answer.body })
         }
-        WireDelivery::GzipBomb(_) => lost(FailureCause::Compressed, "the answer is compressed"),
+        WireDelivery::GzipBomb(_) => lost(FailureCause::Compressed, "the response is compressed"),
         WireDelivery::Truncated(_) | WireDelivery::LostBefore | WireDelivery::LostAfter | WireDelivery::CloseWithoutAnswer => {
             lost(FailureCause::Interrupted, "the connection broke before the response was complete")
         }

@@ -618,7 +618,7 @@ fn g1_an_answer_with_a_key_twice_or_a_list_for_an_object_leaves_the_guest_unknow
             ("answer-malformed", "stopped"),
             "{body}"
         );
-        assert!(taken.notes.iter().any(|note| note.text.contains("the answer is not what this call gives")), "{body}: {:?}", taken.notes);
+        assert!(taken.notes.iter().any(|note| note.text.contains("the response does not fit this call")), "{body}: {:?}", taken.notes);
     }
     let envelope = HttpResponse { body: br#"[[{"key":"name","value":"g100"}],1]"#.to_vec(), ..success_response("") };
     let taken =
@@ -670,7 +670,7 @@ fn g2_a_list_with_a_row_of_nobody_is_no_list() {
         let rows = format!("[{},{row}]", stopped_guest(100, "n1").listed.unwrap_or_default());
         let desk = three_guests().with_override("resources?type=vm", vec![success_response(&rows)]);
         let unread = take_reading(&desk, &[100], &declared_needs(None, false, &[100]), None).expect_err("no reading");
-        assert!(unread.to_string().contains("the list of guests cannot be read: 200 the answer is not what this call gives"), "{unread}");
+        assert!(unread.to_string().contains("the list of guests cannot be read: 200 the response does not fit this call"), "{unread}");
         assert!(!unread.remedy().is_empty(), "{unread}");
     }
 }

@@ -53,7 +53,7 @@ fn decodes_task_ends() {
     let already = "VM 100 already running";
     assert_eq!(ended(&format!(r#"{{"status":"stopped","exitstatus":"{already}"}}"#)), failed(FailureCause::AlreadyRunning, already));
     assert_eq!(ended(r#"{"status":"stopped","exitstatus":"unexpected status"}"#), failed(FailureCause::TaskKilled, "unexpected status"));
-    assert_eq!(ended(r#"{"status":"stopped"}"#), failed(FailureCause::TaskKilled, "no end is known"));
+    assert_eq!(ended(r#"{"status":"stopped"}"#), failed(FailureCause::TaskKilled, "no exit status"));
 }
 
 #[test]

@@ -1,6 +1,6 @@
-//! Who may do what, as Proxmox tells it: privileges by path, users with their tokens, roles.
+//! Permissions as Proxmox reports them: privileges by path, users with their tokens, and roles.
 //!
-//! What never enters: what this program needs of it (`doctor`).
+//! Must not depend on what this program needs (`doctor`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,18 +9,18 @@ use serde::Deserialize;
 use super::object::{Object, UniqueMap};
 use super::scalar::PerlScalar;
 
-/// What somebody may do: privileges by path, each with whether it spreads to what lies below.
+/// The privileges of a token or user by path, each with whether it propagates to the paths below.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Permissions(pub BTreeMap<Box<str>, BTreeMap<Box<str>, bool>>);
 
 impl Permissions {
-    /// Whether a privilege is granted on a path that the answer names.
+    /// Whether a privilege is granted on a path of the response.
     #[must_use]
     pub fn has(&self, path: &str, privilege: &str) -> bool {
         self.0.get(path).is_some_and(|privileges| privileges.contains_key(privilege))
     }
 
-    /// The privileges on a path that the answer names and, where only those are asked for, that spread from there.
+    /// The privileges on a path of the response, optionally only those that propagate.
     pub fn privileges_on(&self, path: &str, spread: SpreadFilter) -> impl Iterator<Item = &str> {
         let all = self.0.get(path).into_iter().flatten();
         all.filter(move |(_, spreads)| spread == SpreadFilter::Any || **spreads).map(|(privilege, _)| &**privilege)
@@ -30,13 +30,13 @@ impl Permissions {
 /// Which privileges on a path count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SpreadFilter {
-    /// All that hold there.
+    /// All privileges on the path.
     Any,
-    /// Those that hold for what lies below as well.
+    /// Only those that propagate to the paths below.
     Below,
 }
 
-/// A privilege is granted where it is named; its value only says whether it spreads to what lies below.
+/// A listed privilege is granted; its value only tells whether it propagates.
 pub(super) fn parse_permissions(UniqueMap(rows): UniqueMap<UniqueMap<PerlScalar<'_>>>) -> Permissions {
     let spreads = |UniqueMap(privileges): UniqueMap<PerlScalar<'_>>| {
         privileges.into_iter().map(|(privilege, value)| (privilege, value.flag() == Some(true))).collect()
@@ -44,34 +44,34 @@ pub(super) fn parse_permissions(UniqueMap(rows): UniqueMap<UniqueMap<PerlScalar<
     Permissions(rows.into_iter().map(|(path, privileges)| (path, spreads(privileges))).collect())
 }
 
-/// A user with the tokens that belong to it.
+/// A user with its tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProxmoxUser {
-    /// Whether it is switched on.
+    /// Whether it is enabled.
     pub enabled: bool,
-    /// When it ends.
+    /// When it expires.
     pub expiry: Expiry,
     /// Its tokens, by the part of their id after the `!`.
     pub tokens: BTreeMap<Box<str>, TokenState>,
 }
 
-/// What a token may at most.
+/// The settings of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TokenState {
-    /// Whether it has only what was granted to itself, within what its user has.
+    /// Whether it has privilege separation: its own privileges, limited by those of its user.
     pub separated: bool,
-    /// When it ends, if not with its user.
+    /// When it expires, unless its user expires earlier.
     pub expiry: Expiry,
 }
 
-/// When a user or a token ends.
+/// When a user or a token expires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expiry {
-    /// Not by itself.
+    /// Never.
     Never,
-    /// Then, in seconds since 1970.
+    /// At this time, in seconds since 1970.
     At(u64),
-    /// What was said about it is no time.
+    /// The value is not a time.
     Unclear,
 }
 
@@ -93,7 +93,7 @@ struct TokenRow<'a> {
     expire: PerlScalar<'a>,
 }
 
-/// What is left out is on: a user is enabled and a token separated unless it says otherwise.
+/// Omitted settings are on: a user is enabled and a token is separated unless the response says otherwise.
 pub(super) fn parse_user(row: UserRow<'_>) -> ProxmoxUser {
     let token = |row: TokenRow<'_>| TokenState { separated: row.privsep.flag() != Some(false), expiry: parse_expiry(&row.expire) };
     ProxmoxUser {
@@ -103,7 +103,7 @@ pub(super) fn parse_user(row: UserRow<'_>) -> ProxmoxUser {
     }
 }
 
-/// 0 is never, and so is what is left out.
+/// 0 means never, and so does an omitted value.
 fn parse_expiry(value: &PerlScalar<'_>) -> Expiry {
     match value.number() {
         Some(0) => Expiry::Never,

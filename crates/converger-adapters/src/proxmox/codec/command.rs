@@ -1,7 +1,7 @@
-//! The closed set of what can be asked of Proxmox, and the request for each. There is no raw endpoint and no free parameter.
+//! The closed set of commands for Proxmox, and the request for each. There is no raw endpoint and no free parameter.
 //!
-//! What never enters: `skiplock`, `force`, `purge`, `overrule-shutdown`, relative sizes, and every config key that is not in
-//! the core's table of fields.
+//! Never sent: `skiplock`, `force`, `purge`, `overrule-shutdown`, relative sizes, and config keys that are not in the core's table of
+//! fields.
 
 use converger_core::action::FieldChange;
 use converger_core::guest::{GuestKind, GuestName, NodeName, RunState, Vmid};
@@ -13,7 +13,7 @@ use super::response::CallEffect;
 use super::upid::Upid;
 use super::write_basis::WriteBasis;
 
-/// One thing that is asked of Proxmox.
+/// A command for Proxmox.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProxmoxCommand {
     /// Reads; changes nothing.
@@ -26,48 +26,48 @@ pub enum ProxmoxCommand {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum ProxmoxRead {
-    /// Which release answers.
+    /// The release of the endpoint.
     Version,
     /// The cluster's name, its quorum and its nodes.
     ClusterStatus,
     /// All guests that the token may see, from the cluster's cache.
     Resources,
-    /// The guests of one kind on a node that the token may see, computed by the node when it is asked. A paused virtual machine reads `running`.
+    /// The guests of one kind on a node that the token may see, computed by the node on request. A paused virtual machine reads `running`.
     NodeGuests {
         node: NodeName,
         kind: GuestKind,
     },
-    /// The virtual machines of a node with the state that each monitor reports, such as `paused`. The node asks every monitor for it.
+    /// The virtual machines of a node with the states of their monitors, such as `paused`. The node queries every monitor for it.
     NodeGuestsInFull(NodeName),
-    /// What the token may do, on every path or on one guest's.
+    /// The privileges of the token, on every path or on the path of one guest.
     Permissions,
     PermissionsOn(Vmid),
-    /// What a user may do on every path, such as the owner of the token.
+    /// The privileges of a user on every path, such as of the owner of the token.
     PermissionsOf(UserId),
-    /// A user, with its tokens.
+    /// A user with its tokens.
     User(UserId),
-    /// The roles that there are.
+    /// All roles.
     Roles,
-    /// Whether an id is free, over all kinds and permissions.
+    /// Whether an id is free, across all kinds and permissions.
     NextId(Vmid),
-    /// The run-state of a guest from its own node.
+    /// The run state of a guest from its own node.
     GuestStatus(GuestPath),
-    /// The values in effect and what waits for the next start, in one reading.
+    /// The values in effect and the pending ones, in one response.
     GuestPending(GuestPath),
     /// The snapshots of a guest.
     Snapshots(GuestPath),
-    /// What high availability believes of them, and whether it could fence.
+    /// The states of guests in high availability, and whether it can fence.
     HaStatus,
     /// The datacenter's rules for tags.
     TagOptions,
-    /// Which release a node runs, and what its clock says.
+    /// The release and the clock of a node.
     NodeVersion(NodeName),
     NodeTime(NodeName),
-    /// The certificates of a node, among them the root CA of its cluster.
+    /// The certificates of a node, including the root CA of its cluster.
     Certificates(NodeName),
     /// Whether a task runs, and how it ended.
     TaskStatus(Upid),
-    /// The tasks of a guest on a node, those that run and those that have ended.
+    /// The running and ended tasks of a guest on a node.
     Tasks {
         node: NodeName,
         vmid: Vmid,
@@ -79,14 +79,14 @@ pub enum ProxmoxRead {
 #[allow(missing_docs)]
 pub enum ProxmoxWrite {
     Start(GuestPath),
-    /// Gracefully; after the timeout the guest is left as it is.
+    /// Gracefully; after the timeout the guest keeps running.
     Shutdown {
         guest: GuestPath,
         timeout_secs: u32,
     },
-    /// At once, as if power were cut.
+    /// Immediately, like a power cut.
     Stop(GuestPath),
-    /// Of a virtual machine only: Proxmox's reboot of a container kills it after the timeout.
+    /// Virtual machines only: Proxmox's reboot of a container kills it after the timeout.
     RebootQemu {
         node: NodeName,
         vmid: Vmid,
@@ -119,44 +119,44 @@ pub enum ProxmoxWrite {
         target: NodeName,
         mode: MigrationMode,
     },
-    /// To an absolute size, which must be larger than the present one.
+    /// To an absolute size, which must be larger than the current one.
     Grow {
         guest: GuestPath,
         disk: DiskKey,
         size: DiskSize,
         digest: ConfigDigest,
     },
-    /// With all its own disks. Locks, protection and a running guest refuse it.
+    /// With all its own disks. Proxmox rejects it for a locked, protected or running guest.
     Delete(GuestPath),
 }
 
-/// Where the disks of a clone go.
+/// The disks of a clone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CloneDisks {
-    /// They share what the template has.
+    /// They share the disks of the template.
     Linked,
-    /// They are copied, to where the originals are or to another storage.
+    /// They are copied, to the storage of the originals or to another one.
     Full(Option<StorageName>),
 }
 
-/// How a guest is moved, which depends on its kind: a container cannot be moved while it runs, and is restarted instead.
+/// How a guest is migrated. A container cannot be migrated while it runs, and is restarted instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MigrationMode {
-    /// A virtual machine that is stopped, and stays so.
+    /// A stopped virtual machine, which stays stopped.
     QemuOffline,
-    /// A virtual machine that keeps running.
+    /// A running virtual machine, which keeps running.
     QemuLive,
-    /// A container that is stopped, and stays so.
+    /// A stopped container, which stays stopped.
     LxcOffline,
-    /// A container that is stopped and started again.
+    /// A running container, which is stopped and started again.
     LxcRestart {
-        /// Seconds that the stop may take.
+        /// Timeout of the stop.
         timeout_secs: u32,
     },
 }
 
 impl MigrationMode {
-    /// How the guest is before and after it.
+    /// The run state before and after the migration.
     #[must_use]
     pub fn required_state(self) -> RunState {
         match self {
@@ -165,7 +165,7 @@ impl MigrationMode {
         }
     }
 
-    /// The kind of guest that is moved like this.
+    /// The kind of guest for this mode.
     #[must_use]
     pub fn kind(self) -> GuestKind {
         match self {
@@ -175,23 +175,23 @@ impl MigrationMode {
     }
 }
 
-/// A write of config keys, bound to the reading that it was planned on.
+/// A write of config keys, bound to the config that it was planned on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigSet {
     guest: GuestPath,
     parameters: Box<[(&'static str, String)]>,
     delete: Box<[&'static str]>,
-    /// What was asked for, to compare with what is read afterwards.
+    /// The requested changes, for comparison with the config after the write.
     changes: Box<[FieldChange]>,
     digest: ConfigDigest,
 }
 
 impl ConfigSet {
-    /// The write for these changes, bound to the reading that they were checked on.
+    /// The write for these changes, bound to the config that they were checked against.
     ///
     /// # Errors
-    /// A field that this kind does not have, or that this program does not write, a value of another type, or something that waits for the next
-    /// start and was not planned on.
+    /// A field that this kind does not have or that this program does not write, a value of another type, or a pending change that was not
+    /// part of the plan.
     pub fn new(guest: GuestPath, changes: &[FieldChange], basis: &WriteBasis) -> Result<Self, UnwritableChange> {
         if changes.is_empty() {
             return Err(UnwritableChange::Nothing);
@@ -216,26 +216,26 @@ impl ConfigSet {
         &self.guest
     }
 
-    /// The keys that are set, with the text that is sent.
+    /// The keys to set, with their texts.
     #[must_use]
     pub fn parameters(&self) -> &[(&'static str, String)] {
         &self.parameters
     }
 
-    /// The fields with the values that they are to have.
+    /// The fields with their new values.
     #[must_use]
     pub fn changes(&self) -> &[FieldChange] {
         &self.changes
     }
 
-    /// The keys that are removed.
+    /// The keys to remove.
     #[must_use]
     pub fn removed_keys(&self) -> &[&'static str] {
         &self.delete
     }
 }
 
-/// The request for a command.
+/// Encodes a command as a request.
 #[must_use]
 pub fn encode(command: &ProxmoxCommand) -> HttpRequest {
     match command {
@@ -268,7 +268,7 @@ fn encode_read(read: &ProxmoxRead) -> HttpRequest {
         ProxmoxRead::NodeTime(node) => get(&["nodes", node.as_str(), "time"], none),
         ProxmoxRead::Certificates(node) => get(&["nodes", node.as_str(), "certificates", "info"], none),
         ProxmoxRead::TaskStatus(upid) => get(&["nodes", upid.node().as_str(), "tasks", upid.as_str(), "status"], none),
-        // By default only those that have ended are listed.
+        // By default, Proxmox lists only ended tasks.
         ProxmoxRead::Tasks { node, vmid } => get(&["nodes", node.as_str(), "tasks"], none.with("vmid", vmid).with("source", "all")),
     }
 }
@@ -329,7 +329,7 @@ fn encode_config(set: &ConfigSet) -> HttpRequest {
     guest_request(HttpMethod::Put, &set.guest, &["config"], parameters)
 }
 
-/// A container's name is its `hostname`; the wrong one of the two would be ignored in silence.
+/// A container's name is its `hostname`. Proxmox would silently ignore the wrong one of the two keys.
 fn clone_parameters(kind: GuestKind, to: Vmid, name: &GuestName, target: Option<&NodeName>, disks: &CloneDisks) -> FormParameters {
     let key = match kind {
         GuestKind::Qemu => "name",
@@ -344,7 +344,7 @@ fn clone_parameters(kind: GuestKind, to: Vmid, name: &GuestName, target: Option<
 }
 
 impl ProxmoxCommand {
-    /// The node that does the work; `None` where it is the one that was asked.
+    /// The node that carries it out; `None` for the node of the endpoint.
     #[must_use]
     pub fn node(&self) -> Option<NodeName> {
         match self {
@@ -362,7 +362,7 @@ impl ProxmoxCommand {
     pub(super) fn effect(&self) -> CallEffect {
         match self {
             Self::Read(_) => CallEffect::None,
-            // Growing a disk was synchronous in version 7.
+            // In version 7, growing a disk is synchronous.
             Self::Write(ProxmoxWrite::ConfigSet(_) | ProxmoxWrite::Grow { .. }) => CallEffect::Direct,
             Self::Write(_) => CallEffect::Task,
         }
@@ -392,7 +392,7 @@ impl ProxmoxRead {
 }
 
 impl ProxmoxWrite {
-    /// The guest that is changed, and where it is taken to be.
+    /// The guest to change and its expected location.
     #[must_use]
     pub fn guest(&self) -> GuestPath {
         match self {

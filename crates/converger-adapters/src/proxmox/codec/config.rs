@@ -1,8 +1,7 @@
-//! A guest's config as Proxmox gives it, in the words of the core: values in effect, what waits for the next start, birth
-//! marks and guards.
+//! A guest's config in core types: values in effect, pending changes, birth marks and guards.
 //!
-//! `/pending` gives a list of values with what waits beside them, all of one moment; `/config` is not read.
-//! Keys that the core does not know are left behind: their values are nobody's business here.
+//! `/pending` returns values in effect and pending ones as of one moment; `/config` is not read. Keys that the core does not know are
+//! dropped.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,15 +17,15 @@ use super::identifiers::{ConfigDigest, DiskKey, DiskSize};
 use super::property::{self, PropertyString};
 use super::scalar::PerlScalar;
 
-/// What a guest's config says.
+/// The config of a guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GuestConfig {
-    /// The name in the config; a guest without one is shown under a name made of its id.
+    /// The name in the config. Proxmox shows a guest without one under a name made of its id.
     pub name: Option<Box<str>>,
-    /// The values in effect of the managed fields, or the key that leaves the whole guest unknown: a guard or a birth mark that is not
+    /// The values in effect of the managed fields, or the key that makes the whole guest unknown: a guard or a birth mark that is not
     /// understood, a value of the wrong type, or a key that is listed twice.
     pub config: Result<EffectiveValues, Box<str>>,
-    /// What waits for the next start.
+    /// The pending changes.
     pub pending: Box<[PendingChange]>,
     /// The birth marks.
     pub identity: GuestIdentity,
@@ -40,9 +39,9 @@ pub struct GuestConfig {
     pub protection: bool,
     /// The tags.
     pub tags: WordSet,
-    /// The digest of all of it, which a write carries back.
+    /// The digest of the config, which a write sends back.
     pub digest: Option<ConfigDigest>,
-    /// The whole property of the guest's agent, whose other options a write keeps.
+    /// The whole `agent` property. A write keeps its other options.
     pub agent: Option<Box<str>>,
     /// The disks that have a size.
     pub disks: BTreeMap<DiskKey, DiskSize>,
@@ -61,7 +60,7 @@ pub(super) struct PendingItem<'a> {
     delete: PerlScalar<'a>,
 }
 
-/// The config from the list that `/pending` gives: its values are those in effect.
+/// Builds the config from the list that `/pending` returns; its values are those in effect.
 pub(super) fn from_items(kind: GuestKind, items: &[PendingItem<'_>]) -> GuestConfig {
     let mut pending: Vec<PendingChange> = items.iter().filter_map(|item| pending_change(kind, item)).collect();
     pending.sort_by(|left, right| left.key().cmp(right.key()));
@@ -77,7 +76,7 @@ pub(super) fn from_items(kind: GuestKind, items: &[PendingItem<'_>]) -> GuestCon
     }
 }
 
-/// A key whose value is no value, is no flag where one belongs, or stands there twice: what guards a guest is then not known.
+/// A key that is listed twice, or whose value is no scalar or no flag where one is required. The guards of the guest are unknown then.
 fn find_invalid_key<'i>(kind: GuestKind, items: &'i [PendingItem<'_>], is_single: bool) -> Option<&'i str> {
     let mut seen: BTreeSet<&'i str> = BTreeSet::new();
     let is_no_flag = |item: &PendingItem<'_>| is_flag(&item.key) && item.value != PerlScalar::Absent && item.value.flag().is_none();
@@ -91,12 +90,12 @@ fn is_flag(key: &str) -> bool {
     matches!(key, "protection" | "template")
 }
 
-/// Whether a step on the guest hangs on it.
+/// Whether steps on the guest depend on this key.
 fn is_guard(key: &str) -> bool {
     is_flag(key) || matches!(key, "lock" | "tags")
 }
 
-/// Whether anything is made of the value of this key.
+/// Whether the value of this key is used.
 fn is_known_key(kind: GuestKind, key: &str) -> bool {
     let own = ["name", "hostname", "lock", "tags", "digest", "agent", "smbios1", "meta", "rootfs"];
     own.contains(&key) || managed_field(kind, key).is_some() || net_index(key).is_some() || DiskKey::new(kind, key).is_some()
@@ -106,10 +105,10 @@ fn net_index(key: &str) -> Option<u32> {
     key.strip_prefix("net")?.parse().ok()
 }
 
-/// The change that waits in an item, if one does. Only values of the kind's own fields are kept.
+/// The pending change of an item, if there is one. Only values of the kind's own fields are kept.
 fn pending_change(kind: GuestKind, item: &PendingItem<'_>) -> Option<PendingChange> {
     let other = || PendingChange::Other((&*item.key).into());
-    // Something waits, and nobody can say what: then it is somebody else's.
+    // Something is pending, but it is unclear what, so it counts as foreign.
     if item.delete.is_invalid_guard() || item.pending.is_invalid_guard() {
         return Some(other());
     }
@@ -122,7 +121,7 @@ fn pending_change(kind: GuestKind, item: &PendingItem<'_>) -> Option<PendingChan
         return Some(PendingChange::Known(field, None));
     }
     let value = item.pending.text().and_then(|text| field::parse_value(field, &text));
-    // A value that is not understood is not ours, so it is somebody else's.
+    // A value that is not understood is not ours, so it counts as foreign.
     Some(value.map_or_else(other, |value| PendingChange::Known(field, Some(value).filter(|value| !is_empty_value(value)))))
 }
 
@@ -131,7 +130,7 @@ fn managed_field(kind: GuestKind, key: &str) -> Option<Field> {
     rule_of(kind, field).map(|_| field)
 }
 
-/// An empty description is the same as none, and so is a list of no tags.
+/// An empty description equals none, and so does an empty list of tags.
 fn is_empty_value(value: &FieldValue) -> bool {
     match value {
         FieldValue::Text(text) => text.is_empty(),
@@ -140,7 +139,7 @@ fn is_empty_value(value: &FieldValue) -> bool {
     }
 }
 
-/// Values by their keys, in order. Where a key stands twice the last one is shown, and the whole is not understood anyway.
+/// Values by key, sorted. The last one of duplicates wins; the config is rejected in that case anyway.
 struct RawConfigValues<'a>(Vec<(&'a str, Cow<'a, str>)>);
 
 impl RawConfigValues<'_> {
@@ -156,13 +155,13 @@ impl RawConfigValues<'_> {
 
 fn build_config(kind: GuestKind, values: &RawConfigValues<'_>, pending: Box<[PendingChange]>) -> GuestConfig {
     let text = |key: &str| values.get(key).filter(|text| !text.is_empty());
-    // What is neither on nor off was refused before: the whole config is not understood then.
+    // A value that is neither on nor off has made the whole config invalid before.
     let is_on = |key: &str| text(key) == Some("1");
     let name = match kind {
         GuestKind::Qemu => "name",
         GuestKind::Lxc => "hostname",
     };
-    // A birth mark that is none must not pass for one that the guest never had.
+    // An invalid birth mark must not be mistaken for a missing one.
     let (config, identity) = match parse_identity(kind, values) {
         Ok(identity) => (parse_fields(kind, values), identity),
         Err(key) => (Err(key), identity_without_marks(kind)),
@@ -183,8 +182,8 @@ fn build_config(kind: GuestKind, values: &RawConfigValues<'_>, pending: Box<[Pen
     }
 }
 
-/// All fields of the kind. A text that is not understood concerns its own key only, except for the tags, which protect: the core
-/// keeps them beside the config, and here they are only looked at.
+/// Parses all fields of the kind. A text that is not understood only affects its own key. Tags are the exception, because they protect: the
+/// core keeps them beside the config, and here they are only checked.
 fn parse_fields(kind: GuestKind, values: &RawConfigValues<'_>) -> Result<EffectiveValues, Box<str>> {
     let (mut known, mut strange) = (Vec::new(), Vec::new());
     for (key, text) in values.iter() {
@@ -199,7 +198,7 @@ fn parse_fields(kind: GuestKind, values: &RawConfigValues<'_>) -> Result<Effecti
     Ok(EffectiveValues::new(known).with_not_understood(strange))
 }
 
-/// The birth marks, or the key that holds one that is none.
+/// The birth marks, or the key of an invalid one.
 fn parse_identity(kind: GuestKind, values: &RawConfigValues<'_>) -> Result<GuestIdentity, Box<str>> {
     Ok(match kind {
         GuestKind::Qemu => {
@@ -220,7 +219,8 @@ fn parse_identity(kind: GuestKind, values: &RawConfigValues<'_>) -> Result<Guest
     })
 }
 
-/// The addresses of all network devices: of a virtual machine under the name of the model (`virtio=BC:24:11:..`), of a container under `hwaddr`.
+/// The addresses of all network devices. A virtual machine has them under the name of the model (`virtio=BC:24:11:..`), a container under
+/// `hwaddr`.
 fn parse_macs(kind: GuestKind, values: &RawConfigValues<'_>) -> WordSet {
     let devices = values.iter().filter(|(key, _)| net_index(key).is_some());
     let addresses = devices.flat_map(|(_, text)| {
@@ -236,7 +236,7 @@ fn is_mac(text: &str) -> bool {
     text.split(':').count() == 6 && text.split(':').all(is_byte)
 }
 
-/// A guest that never had a mark.
+/// The identity of a guest without marks.
 fn identity_without_marks(kind: GuestKind) -> GuestIdentity {
     match kind {
         GuestKind::Qemu => GuestIdentity::Qemu { uuid: None, ctime: None },
@@ -244,7 +244,7 @@ fn identity_without_marks(kind: GuestKind) -> GuestIdentity {
     }
 }
 
-/// The part of a property that is a birth mark: there, not there, or there and empty, which is neither.
+/// The part of a property that is a birth mark; an error if it is present but empty.
 fn birth_mark<'v>(values: &'v RawConfigValues<'_>, key: &str, default: &'static str, part: &str) -> Result<Option<&'v str>, Box<str>> {
     match values.get(key).and_then(|text| property::find_part(text, default, part)) {
         Some(mark) if mark.trim().is_empty() => Err(key.into()),
@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_is_not_understood_concerns_its_own_key_only() {
+    fn unknown_value_affects_only_its_own_key() {
         let config =
             config_from_map(GuestKind::Qemu, r#"{"cores": 1, "memory": "current=1,max=2", "boot": " "}"#).config.expect("a config");
         assert_eq!((config.get(Field::Cores), config.not_understood(Field::Cores)), (Some(&FieldValue::Count(1)), None));

@@ -1,7 +1,6 @@
-//! What an answer means: one typed event for each command.
+//! Decodes the response to each command to one typed event.
 //!
-//! Unknown extra fields are borne everywhere; fields that are missing make an answer malformed only where nothing could be
-//! said without them.
+//! Unknown extra fields are ignored everywhere. A missing field makes a response malformed only if the response is useless without it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -25,7 +24,7 @@ use super::response::{self, CallEffect, Delivery, HttpResponse, ProxmoxFailure};
 use super::scalar::PerlScalar;
 use super::upid::Upid;
 
-/// What a command that was carried out gave.
+/// The result of a successful command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum ProxmoxEvent {
@@ -42,7 +41,7 @@ pub enum ProxmoxEvent {
     Roles(RolePrivileges),
     Ha(HaStatus),
     TagOptions(TagOptions),
-    /// The clock of a node, seconds since 1970.
+    /// The clock of a node, in seconds since 1970.
     NodeTime(u64),
     /// The identity of the cluster.
     Identity(ClusterIdentity),
@@ -52,27 +51,27 @@ pub enum ProxmoxEvent {
 }
 
 impl ProxmoxEvent {
-    /// The failure of having been given this for something else, which [`decode`] never does.
+    /// The failure for an event that belongs to another command. [`decode`] never returns one.
     #[must_use]
     pub fn unexpected_failure(&self) -> ProxmoxFailure {
-        ProxmoxFailure::without_response(Delivery::NotDelivered, FailureCause::Malformed, "the answer belongs to another command")
+        ProxmoxFailure::without_response(Delivery::NotDelivered, FailureCause::Malformed, "the response belongs to another command")
     }
 }
 
 /// The release of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProxmoxVersion {
-    /// The whole of it, such as `9.2.11`.
+    /// The full version, such as `9.2.11`.
     pub version: Box<str>,
-    /// Its first part.
+    /// The first part of the version.
     pub major: u32,
 }
 
 impl ProxmoxVersion {
-    /// The first parts of the releases that this program knows.
+    /// The major versions that this program supports.
     pub const MAJORS_KNOWN: std::ops::RangeInclusive<u32> = 7..=9;
 
-    /// Whether this program knows the release.
+    /// Whether this program supports the release.
     #[must_use]
     pub fn is_known(&self) -> bool {
         Self::MAJORS_KNOWN.contains(&self.major)
@@ -82,18 +81,18 @@ impl ProxmoxVersion {
 /// The cluster and its nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterStatus {
-    /// Its name; a node that is in no cluster has none.
+    /// Its name; `None` for a node without a cluster.
     pub name: Option<Box<str>>,
-    /// Whether it has quorum. A node that is in no cluster always has.
+    /// Whether it has quorum. A node without a cluster always has.
     pub quorate: bool,
-    /// The nodes, by name, and whether they are online.
+    /// The nodes by name, with whether they are online.
     pub nodes: BTreeMap<NodeName, bool>,
-    /// The node that answered.
+    /// The node of the endpoint.
     pub local: Option<NodeName>,
 }
 
 impl ClusterStatus {
-    /// The name that it is known by: its own, or that of a node that stands alone.
+    /// The name of the cluster, or of a node without a cluster.
     #[must_use]
     pub fn effective_name(&self) -> &str {
         self.name.as_deref().or(self.local.as_ref().map(NodeName::as_str)).unwrap_or("")
@@ -103,13 +102,13 @@ impl ClusterStatus {
 /// The cluster's list of guests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ResourceList {
-    /// The guests whose rows say what and where they are.
+    /// The guests whose rows have a kind and a node.
     pub rows: Vec<GuestResource>,
-    /// Guests of which a row says too little to place them, each with the field that is missing or makes no sense.
+    /// Guests whose rows are too incomplete to place them, each with the missing or invalid field.
     pub unusable: BTreeMap<Vmid, &'static str>,
 }
 
-/// A guest in the cluster's list. Run-state and name come from a cache; lock, tags and place from the config.
+/// A guest in the cluster's list. Run state and name come from a cache; lock, tags and node come from the config.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct GuestResource {
@@ -124,20 +123,20 @@ pub struct GuestResource {
     pub ha_state: Option<Box<str>>,
     pub cpus: Option<u32>,
     pub maxmem: Option<u64>,
-    /// How long its process ran when its node last reported it. Compared with what the node says now, it gives the age of the report.
+    /// The uptime of its process at the node's last report. The difference to the current uptime is the age of the report.
     pub uptime_secs: Option<u64>,
-    /// A field whose value is of no type that it can have.
+    /// A field with a value of an impossible type.
     pub invalid_field: Option<&'static str>,
 }
 
-/// A guest in the list of its own node: all of it is of the moment at which the node was asked.
+/// A guest in the list of its own node, as of the time of the request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct NodeGuest {
     pub vmid: Vmid,
-    /// Running or stopped, by whether its process is there.
+    /// Running or stopped, depending on whether its process exists.
     pub status: Box<str>,
-    /// The state that its monitor reports; only in the list that was asked for in full.
+    /// The state of its monitor; only in a full list.
     pub qmp_status: Option<Box<str>>,
     pub name: Option<Box<str>>,
     pub template: bool,
@@ -145,14 +144,14 @@ pub struct NodeGuest {
     pub tags: WordSet,
     pub cpus: Option<u32>,
     pub maxmem: Option<u64>,
-    /// Seconds since its process was started.
+    /// Seconds since its process started.
     pub uptime_secs: Option<u64>,
-    /// A field whose value is of no type that it can have.
+    /// A field with a value of an impossible type.
     pub strange: Option<&'static str>,
 }
 
 impl NodeGuest {
-    /// The word for its run-state, as [`GuestStatus::word`] forms it.
+    /// The word for its run state, as [`GuestStatus::word`] forms it.
     #[must_use]
     pub fn word(&self) -> Box<str> {
         run_state_word(&self.status, self.qmp_status.as_deref())
@@ -162,36 +161,36 @@ impl NodeGuest {
 /// Whether an id is free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IdAvailability {
-    /// No guest has it, as far as the list behind this answer goes.
+    /// No guest has it, according to the list behind this response.
     Free,
-    /// A guest has it, of whatever kind, whether or not the token may see it.
+    /// A guest of some kind has it, whether or not the token may see the guest.
     Taken,
 }
 
-/// The run-state of a guest from its own node.
+/// The run state of a guest from its own node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GuestStatus {
-    /// Running or stopped, by whether its process is there.
+    /// Running or stopped, depending on whether its process exists.
     pub status: Box<str>,
-    /// The finer state of a virtual machine, where its monitor answers.
+    /// The more specific state of a virtual machine, if its monitor responds.
     pub qmp_status: Option<Box<str>>,
     /// Its name, or one made of its id.
     pub name: Option<Box<str>>,
     /// The lock.
     pub lock: Option<Box<str>>,
-    /// Seconds since its process was started; also counts while it is paused.
+    /// Seconds since its process started, including pauses.
     pub uptime_secs: Option<u64>,
-    /// Its processors.
+    /// Its number of processors.
     pub cpus: Option<u32>,
     /// Its memory in bytes.
     pub maxmem: Option<u64>,
-    /// What high availability has of it: `None` if nothing, else its word for the state, which may be missing.
+    /// High availability: `None` if the guest is not managed by it, otherwise its state, which may be missing.
     pub ha: Option<Option<Box<str>>>,
 }
 
 impl GuestStatus {
-    /// The word for its run-state: that of the monitor, which tells more of a process that is there. Where one contradicts the other it is both, which no
-    /// state is called.
+    /// The word for its run state: that of the monitor, which is more specific for a running process. If the two contradict each other, the
+    /// word combines both, which matches no known state.
     #[must_use]
     pub fn word(&self) -> Box<str> {
         run_state_word(&self.status, self.qmp_status.as_deref())
@@ -211,7 +210,7 @@ fn run_state_word(status: &str, qmp_status: Option<&str>) -> Box<str> {
 pub struct ProxmoxSnapshots {
     /// All of them.
     pub list: Vec<ProxmoxSnapshot>,
-    /// The one that the guest was last made from or rolled back to.
+    /// The snapshot that the guest was last created from or rolled back to.
     pub parent: Option<Box<str>>,
 }
 
@@ -220,53 +219,53 @@ pub struct ProxmoxSnapshots {
 pub struct ProxmoxSnapshot {
     /// Its name.
     pub name: Box<str>,
-    /// Set while it is made or removed, and left so by an operation that did not end.
+    /// Set while the snapshot is created or deleted; an interrupted operation leaves it set.
     pub state: Option<Box<str>>,
-    /// When it was made, seconds since 1970.
+    /// When it was created, in seconds since 1970.
     pub made_at: Option<u64>,
 }
 
-/// Where a task is.
+/// The state of a task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProxmoxTaskState {
-    /// Its process is there.
+    /// Its process exists.
     Running,
-    /// It ended well; warnings count as well.
+    /// It succeeded, possibly with warnings.
     Ended {
-        /// How many warnings there were.
+        /// Number of warnings.
         warnings: u32,
     },
-    /// It ended with an error, or nobody knows how: then the cause is [`FailureCause::TaskKilled`].
+    /// It failed, or its end is unknown; the cause of the latter is [`FailureCause::TaskKilled`].
     Failed {
-        /// What the text amounts to.
+        /// The cause, classified by the text.
         cause: FailureCause,
-        /// Its last words.
+        /// Its exit status.
         text: Box<str>,
     },
 }
 
-/// A task in a list. Whether it runs is told by [`Read::TaskStatus`] only: lists lag behind.
+/// A task in a list. Lists lag behind; only [`ProxmoxRead::TaskStatus`] tells whether it runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListedTask {
     /// Its id.
     pub upid: Upid,
-    /// How it ended, if the list says so.
+    /// How it ended, if the list contains that.
     pub end: Option<Box<str>>,
 }
 
-/// How a change was taken on.
+/// How a change was accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AcceptedChange {
-    /// It is done.
+    /// It is complete.
     Done,
-    /// A task does it; its end and the guest's state have to be read.
+    /// A task carries it out; its end and the guest's state must be read.
     Task(Upid),
 }
 
-/// What an answer to a command means.
+/// Decodes the response to a command.
 ///
 /// # Errors
-/// Why the command was not carried out, or why that cannot be told.
+/// The command failed, or its result cannot be determined.
 pub fn decode(command: &ProxmoxCommand, answer: &HttpResponse) -> Result<ProxmoxEvent, ProxmoxFailure> {
     match command {
         ProxmoxCommand::Read(read) => decode_read(read, answer),
@@ -313,19 +312,23 @@ fn decode_read(read: &ProxmoxRead, answer: &HttpResponse) -> Result<ProxmoxEvent
     }
 }
 
-/// The data of an answer to a reading, which always has some.
+/// The data of the response to a read, which is always present.
 fn require_data<'a, T: Deserialize<'a>>(answer: &'a HttpResponse) -> Result<T, ProxmoxFailure> {
     response::parse_data(CallEffect::None, answer)?.ok_or_else(|| {
-        ProxmoxFailure::malformed_response(CallEffect::None, answer.status, "the answer has no `data`, as every answer of Proxmox has")
+        ProxmoxFailure::malformed_response(
+            CallEffect::None,
+            answer.status,
+            "the response has no `data`, which every response of Proxmox has",
+        )
     })
 }
 
-/// The same for a list of objects.
+/// Like [`require_data`], for a list of objects.
 fn objects<'a, T: Deserialize<'a>>(answer: &'a HttpResponse) -> Result<Vec<T>, ProxmoxFailure> {
     require_data(answer).map(|rows: Vec<Object<T>>| rows.into_iter().map(|Object(row)| row).collect())
 }
 
-/// The same for a reading of one guest. That a guest is not there is proof only where the guest is named that was asked for.
+/// Like [`require_data`], for a single guest. The absence of a guest is proven only if the error names the requested guest.
 fn require_guest_data<'a, T: Deserialize<'a>>(answer: &'a HttpResponse, guest: &GuestPath) -> Result<T, ProxmoxFailure> {
     require_data(answer).map_err(|failure| {
         let named = [format!("/{}.conf'", guest.vmid), format!(" {} on node '", guest.vmid)];
@@ -334,14 +337,13 @@ fn require_guest_data<'a, T: Deserialize<'a>>(answer: &'a HttpResponse, guest: &
     })
 }
 
-/// `data: null` is success too: some calls act before they answer.
+/// `data: null` is success too: some calls act before they respond.
 fn decode_accepted(effect: CallEffect, answer: &HttpResponse) -> Result<AcceptedChange, ProxmoxFailure> {
     let Some(data) = response::parse_data::<PerlScalar<'_>>(effect, answer)?.filter(|data| !data.is_absent_or_null()) else {
         return Ok(AcceptedChange::Done);
     };
     let upid = data.text().and_then(|text| Upid::new(&text));
-    upid.map(AcceptedChange::Task)
-        .ok_or_else(|| ProxmoxFailure::malformed_response(effect, answer.status, "the answer is not the id of a task"))
+    upid.map(AcceptedChange::Task).ok_or_else(|| ProxmoxFailure::malformed_response(effect, answer.status, "the response is not a task id"))
 }
 
 #[derive(Default, Deserialize)]
@@ -353,7 +355,7 @@ struct VersionRow<'a> {
 fn parse_version(answer: &HttpResponse, row: &VersionRow<'_>) -> Result<ProxmoxVersion, ProxmoxFailure> {
     let text = row.version.text().unwrap_or_default();
     let major = text.split(['.', '-']).next().and_then(|part| part.parse().ok());
-    let unclear = || ProxmoxFailure::malformed_response(CallEffect::None, answer.status, "the answer names no version of Proxmox VE");
+    let unclear = || ProxmoxFailure::malformed_response(CallEffect::None, answer.status, "the response names no version of Proxmox VE");
     Ok(ProxmoxVersion { version: text.clone().into(), major: major.ok_or_else(unclear)? })
 }
 
@@ -365,11 +367,11 @@ struct CertificateRow<'a> {
     fingerprint: PerlScalar<'a>,
 }
 
-/// The file of the root CA that all nodes of a cluster share. Releases name it with or without its directory.
+/// The file of the root CA that all nodes of a cluster share. Some releases list it with its directory, some without.
 const ROOT_CA: &str = "pve-root-ca.pem";
 
-/// The fingerprint of the root CA. A node that cannot read the file leaves its row out, and the certificates that are there say nothing about
-/// the cluster: an uploaded one may be the same for several.
+/// The fingerprint of the root CA. A node that cannot read the file omits its row. The other certificates do not identify the cluster:
+/// several clusters may share an uploaded one.
 fn identity(answer: &HttpResponse, rows: &[CertificateRow<'_>]) -> Result<ClusterIdentity, ProxmoxFailure> {
     let odd = |text: String| ProxmoxFailure::malformed_response(CallEffect::None, answer.status, text);
     let is_root = |row: &&CertificateRow<'_>| row.filename.text().is_some_and(|name| name.rsplit('/').next() == Some(ROOT_CA));
@@ -399,27 +401,27 @@ struct ClusterRow<'a> {
     local: PerlScalar<'a>,
 }
 
-/// Rows that contradict each other say nothing: which of them holds would be a guess.
+/// Contradicting rows are an error, because choosing one of them would be a guess.
 fn parse_cluster(answer: &HttpResponse, rows: &[ClusterRow<'_>]) -> Result<ClusterStatus, ProxmoxFailure> {
     let odd = |text: &str| ProxmoxFailure::malformed_response(CallEffect::None, answer.status, text);
     let nodes = rows.iter().filter(|row| row.r#type.is_text("node"));
     let named = nodes.map(|row| Some((NodeName::new(&row.name.text()?)?, row)));
-    let named: Vec<(NodeName, &ClusterRow)> = named.collect::<Option<_>>().ok_or_else(|| odd("the answer has a node without a name"))?;
+    let named: Vec<(NodeName, &ClusterRow)> = named.collect::<Option<_>>().ok_or_else(|| odd("the response has a node without a name"))?;
     let names: BTreeSet<&NodeName> = named.iter().map(|(name, _)| name).collect();
     if names.is_empty() || names.len() != named.len() {
-        return Err(odd(if names.is_empty() { "the answer names no node" } else { "the answer names a node twice" }));
+        return Err(odd(if names.is_empty() { "the response names no node" } else { "the response names a node twice" }));
     }
     if named.iter().filter(|(_, row)| row.local.flag() == Some(true)).count() > 1 {
-        return Err(odd("the answer says of two nodes that they gave it"));
+        return Err(odd("the response marks two nodes as local"));
     }
     let mut clusters = rows.iter().filter(|row| row.r#type.is_text("cluster"));
     let whole = clusters.next();
     if clusters.next().is_some() {
-        return Err(odd("the answer names two clusters"));
+        return Err(odd("the response names two clusters"));
     }
     Ok(ClusterStatus {
         name: whole.and_then(|row| row.name.word()),
-        // Without a row for the cluster the node stands alone, if it is the only one.
+        // Without a row for the cluster, a single node is a node without a cluster.
         quorate: whole.map_or(named.len() == 1, |row| row.quorate.flag() == Some(true)),
         local: named.iter().find(|(_, row)| row.local.flag() == Some(true)).map(|(name, _)| name.clone()),
         nodes: named.into_iter().map(|(name, row)| (name, row.online.flag() == Some(true))).collect(),
@@ -473,17 +475,17 @@ impl<'de> Visitor<'de> for ResourceVisitor {
         let (mut list, mut number) = (ResourceList::default(), 0_usize);
         while let Some(Object(row)) = rows.next_element::<Object<ResourceRow<'de>>>()? {
             number += 1;
-            // It may be any guest, so that nothing can be said about those that the list seems to lack.
+            // The row may belong to any guest, so nothing can be said about guests that the list seems to lack.
             add_row(&mut list, row).map_err(|NoId| A::Error::custom(format!("row {number} of the list of guests has no usable `vmid`")))?;
         }
         Ok(list)
     }
 }
 
-/// A row of a guest does not say which one it is.
+/// A row without a usable id.
 struct NoId;
 
-/// Adds a row of a guest to the list. Rows of anything else, and of ids that no guest of this program can have, are not kept.
+/// Adds a guest's row to the list. Rows of other types and of ids outside of this program's range are dropped.
 fn add_row(list: &mut ResourceList, row: ResourceRow<'_>) -> Result<(), NoId> {
     if row.r#type.text().is_some_and(|word| OTHER_TYPES.contains(&&*word)) {
         return Ok(());
@@ -519,16 +521,17 @@ fn parse_resource(row: ResourceRow<'_>, vmid: Vmid, kind: GuestKind, node: NodeN
     }
 }
 
-/// What the list of resources holds beside guests where more is listed than was asked for.
+/// Types of resources other than guests, in case more is listed than requested.
 const OTHER_TYPES: [&str; 5] = ["network", "node", "pool", "sdn", "storage"];
 
-/// Lists and maps where a word belongs, guards that are `null`, a template that is neither one nor none, and memory that no number of ours can hold.
+/// The first invalid field of a row, as for [`strange_field`].
 fn find_invalid_field(row: &ResourceRow<'_>) -> Option<&'static str> {
     let guards = [("lock", &row.lock), ("tags", &row.tags), ("hastate", &row.hastate)];
     strange_field(&[("status", &row.status), ("name", &row.name)], &guards, &row.template, &row.maxmem)
 }
 
-/// Lists and maps where a word belongs, guards that are `null`, a template that is neither one nor none, and memory that no number of ours can hold.
+/// The first invalid field: a list or map in place of a word, a guard that is `null`, a template flag that is neither 0 nor 1, or a memory
+/// size that exceeds the integer range.
 fn strange_field(
     words: &[(&'static str, &PerlScalar<'_>)],
     guards: &[(&'static str, &PerlScalar<'_>)],
@@ -566,7 +569,7 @@ struct NodeGuestRow<'a> {
     uptime: PerlScalar<'a>,
 }
 
-/// A row with an id that a guest can have. A row that is left out leaves its guest without a run-state; it never hides one.
+/// Parses a row with a valid id. A dropped row leaves its guest without a run state; it never hides the guest.
 fn node_guest(row: NodeGuestRow<'_>) -> Option<NodeGuest> {
     let tags = row.tags.text().map_or_else(|| Some(WordSet::default()), |text| field::parse_tags(&text));
     let words = [("status", &row.status), ("qmpstatus", &row.qmpstatus), ("name", &row.name)];
@@ -578,7 +581,7 @@ fn node_guest(row: NodeGuestRow<'_>) -> Option<NodeGuest> {
         name: row.name.word(),
         template: row.template.flag().unwrap_or(false),
         lock: row.lock.word(),
-        // Every guest is listed under a name, if need be one made of its id.
+        // Proxmox lists every guest under a name, if necessary one made of its id.
         strange: strange.or(tags.is_none().then_some("tags")).or(row.name.word().is_none().then_some("name")),
         tags: tags.unwrap_or_default(),
         cpus: parse_processors(&row.cpus),
@@ -591,12 +594,11 @@ fn parse_kind(word: &str) -> Option<GuestKind> {
     GuestKind::ALL.into_iter().find(|kind| kind.word() == word)
 }
 
-/// 400 with a word about `vmid` is how Proxmox says that an id is taken.
-/// That it is free is said by naming it, and by nothing else.
+/// Proxmox reports a taken id with 400 and an error for `vmid`. It reports a free id only by returning it.
 fn decode_next_id(answer: &HttpResponse, vmid: Vmid) -> Result<IdAvailability, ProxmoxFailure> {
     match require_data::<PerlScalar<'_>>(answer) {
         Ok(free) if free.number().and_then(Vmid::new) == Some(vmid) => Ok(IdAvailability::Free),
-        Ok(_) => Err(ProxmoxFailure::malformed_response(CallEffect::None, answer.status, "the answer is about another id")),
+        Ok(_) => Err(ProxmoxFailure::malformed_response(CallEffect::None, answer.status, "the response is about another id")),
         Err(failure) if failure.cause == FailureCause::AlreadyExists && failure.delivery == Delivery::Rejected => Ok(IdAvailability::Taken),
         Err(failure) => Err(failure),
     }
@@ -633,15 +635,15 @@ fn parse_memory(value: &PerlScalar<'_>) -> Option<u64> {
 
 fn parse_guest_status(answer: &HttpResponse, guest: &GuestPath, row: StatusRow<'_>) -> Result<GuestStatus, ProxmoxFailure> {
     if !row.vmid.is_absent_or_null() && row.vmid.number().and_then(Vmid::new) != Some(guest.vmid) {
-        return Err(ProxmoxFailure::malformed_response(CallEffect::None, answer.status, "the answer is about another guest"));
+        return Err(ProxmoxFailure::malformed_response(CallEffect::None, answer.status, "the response is about another guest"));
     }
     let odd = |text: &str| ProxmoxFailure::malformed_response(CallEffect::None, answer.status, text);
     if [&row.qmpstatus, &row.name].into_iter().any(|value| *value == PerlScalar::NotScalar) || row.lock.is_invalid_guard() {
-        return Err(odd("the answer holds a list, a map or `null` where a word belongs"));
+        return Err(odd("the response contains a list, a map or `null` in place of a word"));
     }
-    // Every release says it of every guest; where it is not said, high availability may have the guest.
+    // Every release reports it for every guest. If it is missing, high availability may manage the guest.
     let is_managed = row.ha.0.get("managed").and_then(PerlScalar::flag);
-    let is_managed = is_managed.ok_or_else(|| odd("the answer does not say whether high availability has the guest"))?;
+    let is_managed = is_managed.ok_or_else(|| odd("the response does not say whether high availability manages the guest"))?;
     Ok(GuestStatus {
         status: row.status,
         qmp_status: row.qmpstatus.word(),
@@ -672,7 +674,7 @@ fn parse_snapshots(rows: Vec<SnapshotRow<'_>>) -> ProxmoxSnapshots {
     ProxmoxSnapshots { list: rows.into_iter().filter_map(parse_snapshot).collect(), parent }
 }
 
-/// The entry `current` is the guest itself and not a snapshot.
+/// The entry `current` is the guest itself, not a snapshot.
 fn parse_snapshot(row: SnapshotRow<'_>) -> Option<ProxmoxSnapshot> {
     let name = row.name.word().filter(|name| &**name != "current")?;
     Some(ProxmoxSnapshot { name, state: row.snapstate.word(), made_at: row.snaptime.number() })
@@ -692,7 +694,7 @@ fn tag_options(answer: &HttpResponse, row: &OptionsRow) -> Result<TagOptions, Pr
 }
 
 fn parse_time(answer: &HttpResponse, row: &TimeRow<'_>) -> Result<u64, ProxmoxFailure> {
-    row.time.number().ok_or_else(|| ProxmoxFailure::malformed_response(CallEffect::None, answer.status, "the answer names no time"))
+    row.time.number().ok_or_else(|| ProxmoxFailure::malformed_response(CallEffect::None, answer.status, "the response contains no time"))
 }
 
 #[derive(Deserialize)]
@@ -706,7 +708,7 @@ struct TaskStatusRow<'a> {
 
 fn parse_task_state(answer: &HttpResponse, upid: &Upid, row: &TaskStatusRow<'_>) -> Result<ProxmoxTaskState, ProxmoxFailure> {
     if row.upid.text().is_some_and(|text| text != upid.as_str()) {
-        return Err(ProxmoxFailure::malformed_response(CallEffect::None, answer.status, "the answer is about another task"));
+        return Err(ProxmoxFailure::malformed_response(CallEffect::None, answer.status, "the response is about another task"));
     }
     Ok(if &*row.status == "running" { ProxmoxTaskState::Running } else { parse_task_end(row) })
 }
@@ -718,7 +720,7 @@ fn parse_task_end(row: &TaskStatusRow<'_>) -> ProxmoxTaskState {
             Some(warnings) => ProxmoxTaskState::Ended { warnings },
             None => ProxmoxTaskState::Failed { cause: classify_text(text), text: text.into() },
         },
-        None => ProxmoxTaskState::Failed { cause: FailureCause::TaskKilled, text: "no end is known".into() },
+        None => ProxmoxTaskState::Failed { cause: FailureCause::TaskKilled, text: "no exit status".into() },
     }
 }
 

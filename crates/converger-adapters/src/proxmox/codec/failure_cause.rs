@@ -1,105 +1,105 @@
-//! What a text of Proxmox amounts to. There is no 404, 409 or 423: not found, locked and changed by others are all 500, and
-//! the text is all that tells them apart; the end of a task is such a text too.
+//! Classifies error texts of Proxmox. There is no 404, 409 or 423: a missing, locked or modified guest is a 500, and only the text
+//! distinguishes them. The exit status of a task is such a text too.
 //!
-//! Texts choose a cause for people and for the engine's next reading; they never choose a target.
+//! The cause informs people and the engine's next read. It never selects a target.
 
 use converger_core::failure::FailureCode;
 
-/// What kind of no it was.
+/// The kind of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FailureCause {
-    /// There was no connection.
+    /// No connection could be established.
     Unreachable,
-    /// There were too many other requests to its node, and it was not sent.
+    /// Its node had too many other requests, and it was not sent.
     Busy,
-    /// Whoever answered could not be trusted to be the one that was meant.
+    /// The server could not be trusted to be the intended one.
     Untrusted,
     /// Its certificate is not valid at this time.
     CertificateExpired,
     /// Its certificate is for another name.
     CertificateOtherName,
-    /// Its certificate is none of those that are pinned.
+    /// Its certificate matches no pinned fingerprint.
     PinMismatch,
-    /// Whoever answered does not speak TLS as it must be spoken.
+    /// The server does not speak valid TLS.
     NotTls,
-    /// The answer did not come in time.
+    /// The response did not arrive in time.
     TooSlow,
-    /// The answer is larger than anything that is read.
+    /// The response exceeds the size limit.
     TooLarge,
-    /// The answers of one reading are together larger than is read.
+    /// The responses of one observation exceed the size limit in total.
     ReadingTooLarge,
-    /// One reading takes longer than is waited.
+    /// The observation exceeds the time limit.
     ReadingTooSlow,
-    /// The answer is compressed, which was not asked for.
+    /// The response is compressed, which was not requested.
     Compressed,
     /// The token was not accepted.
     Unauthenticated,
-    /// The token may not do this.
+    /// The token lacks a privilege.
     Forbidden,
-    /// The datacenter lets only `Sys.Modify` on `/` change this tag.
+    /// Only `Sys.Modify` on `/` may change this tag.
     TagForbidden,
-    /// A parameter is not acceptable.
+    /// A parameter is invalid.
     BadParameter,
-    /// This server has no such call.
+    /// The server has no such call.
     NotImplemented,
-    /// The node cannot be reached from the one that was asked.
+    /// The endpoint cannot reach the node.
     NodeUnreachable,
-    /// The name of the node is not known.
+    /// The name of the node is unknown.
     NodeUnknown,
-    /// The connection to the node broke, or it took too long.
+    /// The connection to the node broke or timed out.
     Interrupted,
-    /// The file system of the cluster is not there.
+    /// The cluster's file system is not available.
     ClusterDown,
     /// The cluster has no quorum.
     NoQuorum,
-    /// The guest is not there: not on this node, or not of this kind.
+    /// The guest does not exist on this node or is of another kind.
     NoSuchGuest,
     /// The id is taken.
     AlreadyExists,
-    /// A lock is held in the guest's config.
+    /// The guest's config contains a lock.
     Locked,
-    /// Somebody else is working on the guest or on the cluster's files.
+    /// Another process holds the lock of the guest or of the cluster's files.
     LockTimeout,
-    /// The config is not the one that was read.
+    /// The config has changed since it was read.
     Changed,
     /// Protection is on.
     Protected,
-    /// It runs already.
+    /// The guest runs already.
     AlreadyRunning,
-    /// It does not run.
+    /// The guest does not run.
     NotRunning,
-    /// It is paused, and cannot hear a request to go down.
+    /// The guest is paused and cannot react to a shutdown request.
     Paused,
-    /// It runs, and must not for this.
+    /// The guest runs, but must not for this change.
     Running,
-    /// It is a template.
+    /// The guest is a template.
     Template,
-    /// High availability has to be mended first.
+    /// The guest is in the error state of high availability, which must be fixed first.
     HaError,
-    /// The guest did not go down in time; it still may.
+    /// The guest did not shut down in time; it still may.
     ShutdownTimeout,
-    /// There is no such snapshot.
+    /// The snapshot does not exist.
     NoSuchSnapshot,
-    /// There is one of this name.
+    /// A snapshot of this name exists.
     SnapshotExists,
-    /// The disk has this size, or a larger one.
+    /// The disk already has this size or a larger one.
     NotGrown,
-    /// A device could not be changed in the running guest; the new value waits for the next start.
+    /// A device of the running guest could not be changed; the new value is pending.
     HotplugFailed,
-    /// The task is not known there any more.
+    /// The node does not know the task any more.
     NoSuchTask,
-    /// The task was ended from outside, or its node went down.
+    /// The task was killed, or its node went down.
     TaskKilled,
-    /// The answer is not one of this API.
+    /// The response does not belong to this API.
     Malformed,
-    /// It leads elsewhere; that is not followed.
+    /// The response is a redirect, which is not followed.
     Redirected,
-    /// Something else.
+    /// Any other cause.
     Other,
 }
 
 impl FailureCause {
-    /// The failure that it is where everything rests on the reading that failed.
+    /// The failure code if the whole observation depends on the failed read.
     #[must_use]
     pub fn code(self) -> FailureCode {
         match self {
@@ -108,7 +108,7 @@ impl FailureCause {
             Self::CertificateExpired => FailureCode::CertificateExpired,
             Self::CertificateOtherName => FailureCode::CertificateOtherName,
             Self::PinMismatch => FailureCode::PinMismatch,
-            // It waited for its turn behind answers that do not come.
+            // The request waited in the queue behind requests without a response.
             Self::TooSlow | Self::Busy => FailureCode::AnswerTooSlow,
             Self::TooLarge => FailureCode::AnswerTooLarge,
             Self::ReadingTooLarge => FailureCode::ReadingTooLarge,
@@ -133,7 +133,7 @@ impl FailureCause {
         }
     }
 
-    /// Whether there never was a connection over which anything was asked.
+    /// Whether no connection was ever established for the request.
     #[must_use]
     pub fn is_connect_failure(self) -> bool {
         let is_distrust = matches!(self, Self::Untrusted | Self::CertificateExpired | Self::CertificateOtherName | Self::PinMismatch);
@@ -141,13 +141,13 @@ impl FailureCause {
     }
 }
 
-/// What is said without quorum before anything is done.
+/// The message of Proxmox's quorum check, which precedes any effect.
 const NOT_READY: &str = "cluster not ready - no quorum?";
 
-/// Where the list of tasks is kept.
+/// The directory of the task list.
 const TASKS_LIST: &str = "/var/log/pve/tasks/";
 
-/// Parts of texts, each with what they amount to. The first that fits counts, so the narrow ones stand first.
+/// Parts of texts with their causes. The first match counts, so specific parts come first.
 const CAUSES_BY_TEXT: [(&str, FailureCause); 40] = [
     ("Sys.Modify for modifying tag '", FailureCause::TagForbidden),
     ("RPCEnvironment init request failed", FailureCause::ClusterDown),
@@ -191,7 +191,7 @@ const CAUSES_BY_TEXT: [(&str, FailureCause); 40] = [
     ("only root can set", FailureCause::Forbidden),
 ];
 
-/// What a text amounts to.
+/// Classifies a text.
 #[must_use]
 pub fn classify_text(text: &str) -> FailureCause {
     if has_both_parts(text, "Configuration file '", "' does not exist") {
@@ -200,7 +200,7 @@ pub fn classify_text(text: &str) -> FailureCause {
     if has_both_parts(text, "snapshot '", "' does not exist") {
         return FailureCause::NoSuchSnapshot;
     }
-    // Without quorum the cluster's files cannot be written, and only the kernel says so.
+    // Without quorum, the cluster's files are read-only, and only the kernel reports that.
     if has_both_parts(text, "unable to open file '/etc/pve/", "' - Permission denied") {
         return FailureCause::NoQuorum;
     }
@@ -212,8 +212,8 @@ fn has_both_parts(text: &str, opening: &str, end: &str) -> bool {
 }
 
 impl FailureCause {
-    /// Whether Proxmox says this before it changes anything, whatever the call. Of quorum it may speak midway too: a config is
-    /// written once for each key, and only the check that comes first has these words.
+    /// Whether Proxmox sends this error before any effect, whatever the call. A quorum error can also occur midway, because a config is
+    /// written once per key; only the initial check has this message.
     pub(super) fn is_before_any_effect(self, text: &str) -> bool {
         let is_checked = self != Self::NoQuorum || text.contains(NOT_READY);
         is_checked
@@ -236,8 +236,8 @@ impl FailureCause {
             )
     }
 
-    /// Whether Proxmox says this before it lets a task go, where the call is carried out by one. What the task itself would say is no such
-    /// word; nor is that the list of tasks is locked, which is written after the task was let go.
+    /// Whether Proxmox sends this error before it starts a task, for calls that are carried out by one. Errors of the task itself do not
+    /// count. Nor does a locked task list, because it is written after the task has started.
     pub(super) fn is_before_any_task(self, text: &str) -> bool {
         let is_checked_first = matches!(
             self,
@@ -254,7 +254,7 @@ impl FailureCause {
         !text.contains(TASKS_LIST) && (is_checked_first || self.is_before_any_effect(text))
     }
 
-    /// The word for it in causes and reports.
+    /// Its word in causes and reports.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -311,7 +311,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn busy_node_is_reported_as_slow_answers() {
+    fn busy_node_is_reported_as_a_slow_response() {
         assert_eq!((FailureCause::Busy.code(), FailureCause::Busy.word()), (FailureCode::AnswerTooSlow, "busy"));
         assert_eq!(FailureCause::NoQuorum.code(), FailureCode::EnvironmentUnreadable);
     }

@@ -1,15 +1,15 @@
-//! One managed field, from the text that Proxmox keeps to the value of the core, and back.
+//! Converts one managed field between the text of Proxmox and the core value.
 //!
-//! The two directions stand together because they must agree: what is written is read back as the same value (section 5 of
-//! the facts). A key that is not in the core's table of fields has no way through here, so nothing that reaches the host can
-//! be written.
+//! Both directions are in one module because they must agree: a written value must be read back as the same value
+//! (`docs/proxmox-facts.md`). A key that is not in the core's table of fields cannot be converted, so nothing that reaches the host can be
+//! written.
 
 use converger_core::guest::{GuestKind, is_observed_tag};
 use converger_core::normalize::{BootOrder, Field, FieldRole, FieldValue, HotplugFeatures, StartupOrder, ValueShape, WordSet, rule_of};
 
 use super::property::{self, PropertyString};
 
-/// The value of a field in effect, from the text of its config key. `None`: this program does not understand the text.
+/// Parses the value in effect from the text of its config key; `None` if this program does not understand the text.
 pub(super) fn parse_value(field: Field, text: &str) -> Option<FieldValue> {
     let text = text.trim_end();
     match field.shape() {
@@ -25,7 +25,7 @@ pub(super) fn parse_value(field: Field, text: &str) -> Option<FieldValue> {
     }
 }
 
-/// Words between commas, semicolons and blanks. `tags=` was stored as one blank by Proxmox, and is no tag.
+/// Words separated by commas, semicolons or blanks. Proxmox stores `tags=` as one blank, which is no tag.
 pub(super) fn parse_tags(text: &str) -> Option<WordSet> {
     let words = text.split(|own: char| matches!(own, ',' | ';' | '\0') || own.is_whitespace()).filter(|word| !word.is_empty());
     words.map(|word| is_observed_tag(word).then(|| word.into())).collect::<Option<Vec<_>>>().map(WordSet::new)
@@ -39,14 +39,14 @@ fn parse_flag(field: Field, text: &str) -> Option<bool> {
     property::parse_property_flag(text)
 }
 
-/// A number, or since version 8 also `current=2048`. What stands beside it would be lost by a write, so it is not understood.
+/// A number, or since version 8 also `current=2048`. Text with further keys is not understood, because a write would lose them.
 fn parse_mib(text: &str) -> Option<u32> {
     let properties = PropertyString::parse(text, "current");
     let number = properties.get("current").filter(|_| !properties.has_others(&["current"]))?;
     number.parse().ok()
 }
 
-/// A decimal in thousandths. Finer parts are rounded: the core compares in thousandths.
+/// A decimal in thousandths. Further digits are rounded, because the core compares in thousandths.
 fn parse_thousandths(text: &str) -> Option<u32> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
     let is_digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
@@ -82,7 +82,7 @@ fn parse_boot(text: &str) -> Option<BootOrder> {
     }
 }
 
-/// `1` is the default set and `0` is none. Words that this program does not know decide nothing here and are left out.
+/// `1` is the default set and `0` is none. Unknown words have no effect here and are dropped.
 fn parse_features(text: &str) -> HotplugFeatures {
     match text {
         "1" => HotplugFeatures::DEFAULT,
@@ -94,12 +94,12 @@ fn parse_features(text: &str) -> HotplugFeatures {
     }
 }
 
-/// How a field is written.
+/// How to write a field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum FieldWrite {
-    /// The key gets this text.
+    /// Sets the key to this text.
     Set(String),
-    /// The key is removed.
+    /// Removes the key.
     Delete,
 }
 
@@ -108,22 +108,22 @@ pub(super) enum FieldWrite {
 pub enum UnwritableChange {
     /// The kind of guest has no such field, or this program only reads it.
     NotManaged(Field),
-    /// The value is not of the field's type, or is a form that is read and never written.
+    /// The value is not of the field's type, or is in a form that is only read.
     NotAValue(Field),
     /// Proxmox does not allow the key to be removed.
     NotRemovable(Field),
-    /// There is nothing to write, which Proxmox answers with an error.
+    /// There is nothing to write, which Proxmox rejects.
     Nothing,
-    /// Under this key waits what cannot be declared; a write would try to bring it into effect.
+    /// A change of this key, which cannot be declared, is pending; a write would try to apply it.
     ForeignPending(Box<str>),
-    /// The same, with a key that reaches the host.
+    /// Like [`UnwritableChange::ForeignPending`], for a key that reaches the host.
     ReachesHost(Box<str>),
-    /// Under the field waits something else than was planned, or something where nothing was, or nothing where something was.
+    /// The pending change of the field differs from the planned one, or one of them does not exist.
     PendingDiffers(Field),
 }
 
-/// The text for a value of a field (`None`: the key is to go). `agent` is the whole property of the guest's agent as it is, so
-/// that its other options stay.
+/// Encodes the value of a field; `None` removes the key. `agent` is the current `agent` property of the guest, whose other options are
+/// kept.
 pub(super) fn encode_field(
     kind: GuestKind,
     field: Field,

@@ -1,4 +1,4 @@
-//! High availability as Proxmox tells it: what it is asked to keep, and what it believes.
+//! High availability as Proxmox reports it: the managed guests and their states.
 
 use serde::Deserialize;
 
@@ -7,20 +7,20 @@ use super::scalar::PerlScalar;
 /// A guest that high availability manages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HaService {
-    /// Such as `vm:100` or `ct:101`.
+    /// The service id, such as `vm:100` or `ct:101`.
     pub sid: Box<str>,
-    /// The state that it is believed to be in.
+    /// Its state according to the manager.
     pub state: Option<Box<str>>,
 }
 
-/// How the manager of high availability stands.
+/// The state of the high-availability manager.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HaStatus {
-    /// What is said about fencing; before version 9 nothing is.
+    /// The state of fencing; not reported before version 9.
     pub fencing: Option<Box<str>>,
-    /// The node that decides, with what it says about itself; none until there is something to manage.
+    /// The status of the node that decides; `None` as long as nothing is managed.
     pub manager: Option<Box<str>>,
-    /// The guests that it manages, with the state that it believes them to be in.
+    /// The managed guests with their states.
     pub services: Vec<HaService>,
 }
 

@@ -1,15 +1,15 @@
-//! Typed words of Proxmox that stand in paths and parameters. Each is parsed once, so that a command cannot hold a wrong one.
+//! Typed identifiers in paths and parameters of Proxmox. Each is validated once, so that a command cannot contain an invalid one.
 //!
-//! What never enters: names of guests and nodes, which are words of the core.
+//! Names of guests and nodes are core types and are not defined here.
 
 use std::fmt;
 
 use converger_core::guest::{GuestKind, NodeName, Vmid};
 
-/// Where a guest is: its node, its kind and its id. Every call about a guest goes there.
+/// The node, kind and id of a guest, which every call about it needs.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct GuestPath {
-    /// The node that owns it at the moment.
+    /// Its current node.
     pub node: NodeName,
     /// Its kind, which is part of the path.
     pub kind: GuestKind,
@@ -17,19 +17,19 @@ pub struct GuestPath {
     pub vmid: Vmid,
 }
 
-/// The name of a snapshot as both kinds accept it: a letter, then letters, digits, `_` and `-`, 2 to 40 in all.
+/// The name of a snapshot, as both kinds of guests accept it: a letter, then letters, digits, `_` and `-`, 2 to 40 in total.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SnapshotName(Box<str>);
 
 impl SnapshotName {
-    /// A well-formed name that Proxmox has not reserved for itself.
+    /// Parses a well-formed name that Proxmox has not reserved.
     #[must_use]
     pub fn new(text: &str) -> Option<Self> {
         let is_reserved = ["current", "pending", "vzdump"].iter().any(|word| text.eq_ignore_ascii_case(word));
         (is_config_id(text) && text.len() <= 40 && !is_reserved).then(|| Self(text.into()))
     }
 
-    /// The text.
+    /// The name as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -41,7 +41,7 @@ impl SnapshotName {
 pub struct StorageName(Box<str>);
 
 impl StorageName {
-    /// A well-formed name.
+    /// Parses a well-formed name.
     #[must_use]
     pub fn new(text: &str) -> Option<Self> {
         let starts = text.starts_with(|first: char| first.is_ascii_alphabetic());
@@ -50,7 +50,7 @@ impl StorageName {
         (starts && ends && fits && (2..=100).contains(&text.len())).then(|| Self(text.into()))
     }
 
-    /// The text.
+    /// The name as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -67,7 +67,7 @@ fn is_config_id(text: &str) -> bool {
 pub struct UserId(Box<str>);
 
 impl UserId {
-    /// A well-formed id. That of a token, which has a `!` after the realm, is not one.
+    /// Parses a well-formed id. A token id, which has a `!` after the realm, is not a user id.
     #[must_use]
     pub fn new(text: &str) -> Option<Self> {
         let (name, realm) = text.rsplit_once('@')?;
@@ -76,7 +76,7 @@ impl UserId {
         (is_name && is_realm && text.len() <= 256).then(|| Self(text.into()))
     }
 
-    /// The text.
+    /// The id as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -87,7 +87,7 @@ impl UserId {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DiskKey(Box<str>);
 
-/// The buses of a kind, each with the number of disks that it holds.
+/// The buses of each kind of guest, with their number of disks.
 const BUSES: [(GuestKind, &str, u32); 6] = [
     (GuestKind::Qemu, "ide", 4),
     (GuestKind::Qemu, "sata", 6),
@@ -98,10 +98,10 @@ const BUSES: [(GuestKind, &str, u32); 6] = [
 ];
 
 impl DiskKey {
-    /// The key of a disk that a guest of this kind can have. `tpmstate0` cannot be grown and is not among them.
+    /// Parses the key of a disk that a guest of this kind can have. `tpmstate0` cannot grow and is excluded.
     #[must_use]
     pub fn new(kind: GuestKind, text: &str) -> Option<Self> {
-        // Most keys have no number, and are told apart by that.
+        // Most other keys do not end in a digit, so this check is quick.
         if !text.ends_with(|last: char| last.is_ascii_digit() || last == 's') {
             return None;
         }
@@ -111,26 +111,26 @@ impl DiskKey {
         (is_root || is_on_bus).then(|| Self(text.into()))
     }
 
-    /// The text.
+    /// The key as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-/// Whether it is a number below `count`, without leading zeros.
+/// Whether the text is a number below `count`, without leading zeros.
 fn is_index(text: &str, count: u32) -> bool {
     text.parse::<u32>().is_ok_and(|number| number < count && number.to_string() == text)
 }
 
-/// The size of a disk, in whole KiB. Always absolute: a relative size would grow the disk again at every repetition.
+/// The size of a disk in whole KiB. Always absolute: a relative size would grow the disk again with every retry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DiskSize {
     kib: u64,
 }
 
 impl DiskSize {
-    /// A size of so many KiB; none is no size.
+    /// A size in KiB; `None` for 0.
     #[must_use]
     pub fn from_kib(kib: u64) -> Option<Self> {
         (kib > 0).then_some(Self { kib })
@@ -142,7 +142,7 @@ impl DiskSize {
         self.kib
     }
 
-    /// The size that a config key states, such as `32G`, `1536M`, `4M`, `528K` or a number of bytes.
+    /// Parses the size in a config key, such as `32G`, `1536M`, `4M`, `528K` or a number of bytes.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let digits = text.trim_end_matches(['K', 'M', 'G', 'T']);
@@ -159,7 +159,7 @@ impl DiskSize {
     }
 }
 
-/// In the largest unit that is exact, as Proxmox prints it.
+/// Formats the size in the largest exact unit, as Proxmox does.
 impl fmt::Display for DiskSize {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let units = [(30, "T"), (20, "G"), (10, "M")];
@@ -171,19 +171,19 @@ impl fmt::Display for DiskSize {
     }
 }
 
-/// The digest that Proxmox gives with a config: hexadecimal, at most 40 digits.
+/// The digest of a config: hexadecimal, at most 40 digits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigDigest(Box<str>);
 
 impl ConfigDigest {
-    /// A well-formed digest.
+    /// Parses a well-formed digest.
     #[must_use]
     pub fn new(text: &str) -> Option<Self> {
         let fits = (1..=40).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit());
         fits.then(|| Self(text.into()))
     }
 
-    /// The text.
+    /// The digest as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0

@@ -1,7 +1,7 @@
-//! JSON objects as Proxmox writes them: never a list in their place, and no key twice.
+//! JSON objects of Proxmox. A list is not accepted in place of an object, and no key may occur twice.
 //!
-//! A derived `Deserialize` reads a list as if its entries were the members of a struct in their order, and a map keeps the last of two
-//! equal keys. Both would turn an answer that makes no sense into one that says something.
+//! A derived `Deserialize` reads a list as the members of a struct in order, and a map keeps the last of two equal keys. Both would give
+//! meaning to a malformed response.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,7 +11,7 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-/// A struct that was written as an object.
+/// A struct that was encoded as an object.
 pub(super) struct Object<T>(pub(super) T);
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
@@ -34,7 +34,7 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for ObjectVisitor<T> {
     }
 }
 
-/// Members of an object by their keys, each key once.
+/// The members of an object, with unique keys.
 pub(super) struct UniqueMap<V>(pub(super) BTreeMap<Box<str>, V>);
 
 impl<V> Default for UniqueMap<V> {
@@ -79,8 +79,8 @@ mod tests {
     }
 
     #[test]
-    fn a_list_is_no_object_and_a_key_stands_once() {
-        assert!(serde_json::from_str::<Row>("[5]").is_ok_and(|row| row.key == 5), "what a derived reader makes of a list");
+    fn rejects_a_list_in_place_of_an_object_and_duplicate_keys() {
+        assert!(serde_json::from_str::<Row>("[5]").is_ok_and(|row| row.key == 5), "a derived `Deserialize` accepts a list");
         let error = |json: &str| serde_json::from_str::<Object<Row>>(json).err().map(|error| error.to_string()).unwrap_or_default();
         assert!(error("[5]").starts_with("invalid type: sequence, expected an object"), "{}", error("[5]"));
         assert!(error(r#"{"key":5,"key":6}"#).starts_with("duplicate field `key`"));

@@ -1,6 +1,6 @@
-//! The options of a datacenter that decide about tags: how their letters are stored, and who may set which.
+//! The datacenter options about tags: whether their case is kept, and who may set which tag.
 //!
-//! What never enters: what follows from them (`observe`, `doctor`).
+//! Must not decide what follows from them (`observe`, `doctor`).
 
 use std::collections::BTreeSet;
 
@@ -11,14 +11,14 @@ use serde_json::Value;
 use super::object::UniqueMap;
 use super::property;
 
-/// The datacenter's rules for tags, as they are for the token that asked.
+/// The datacenter's rules for tags, as they apply to the token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TagOptions {
-    /// What is done with the case of letters.
+    /// Whether the case of letters is kept.
     pub tag_case: TagCase,
-    /// Whether users may make up tags.
+    /// Whether users may create new tags.
     is_free: bool,
-    /// Tags that the token may set where users may not make up any.
+    /// Tags that the token may set if users may not create new ones.
     allowed: BTreeSet<Box<str>>,
     /// Tags that only `Sys.Modify` on `/` may set.
     registered: BTreeSet<Box<str>>,
@@ -44,7 +44,7 @@ pub(super) struct OptionsRow {
     allowed: Option<Value>,
 }
 
-/// A property in its parts, as the API shows it, or in one text, as the file has it.
+/// A property as an object, as the API returns it, or as one text, as the file contains it.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Property {
@@ -61,14 +61,14 @@ impl Property {
     }
 }
 
-/// The rules, or the option whose value is none that this program knows.
+/// The rules, or the option whose value is unknown to this program.
 pub(super) fn tag_options(row: &OptionsRow) -> Result<TagOptions, &'static str> {
     let style = row.tag_style.as_ref().and_then(|style| style.part("case-sensitive"));
     let keeps_case = style.as_ref().map_or(Some(false), flag).ok_or("tag-style")?;
     let access = |name| row.user_tag_access.as_ref().and_then(|access| access.part(name));
     let mode = access("user-allow").unwrap_or_else(|| "free".into());
     let mode = mode.as_str().filter(|mode| ["existing", "free", "list", "none"].contains(mode)).ok_or("user-tag-access")?;
-    // What the token may set is said by the server. A release that does not say it has at least the list.
+    // The server reports the tags that the token may set. A release that does not still has the configured list.
     let allowed = match (&row.allowed, mode) {
         (Some(allowed), _) => tags(allowed),
         (None, "none") => BTreeSet::new(),
@@ -91,7 +91,7 @@ fn flag(value: &Value) -> Option<bool> {
     }
 }
 
-/// A list of tags, as a list or joined in one text.
+/// Parses tags from a list or from one text.
 fn tags(value: &Value) -> BTreeSet<Box<str>> {
     let words = |text: &str| text.split([';', ',', ' ']).filter(|word| !word.is_empty()).map(Into::into).collect::<Vec<Box<str>>>();
     match value {
@@ -110,14 +110,14 @@ mod tests {
     }
 
     #[test]
-    fn tags_are_lowered_and_free_where_nothing_is_set() {
+    fn tags_are_lowered_and_free_by_default() {
         let options = read("{}").expect("options");
         assert_eq!(options.tag_case, TagCase::Lowered);
         assert!(!options.needs_privilege("whatever"));
     }
 
     #[test]
-    fn the_case_of_letters_is_kept_where_the_style_says_so() {
+    fn case_is_kept_if_the_style_says_so() {
         for style in [
             r#"{"case-sensitive":1}"#,
             r#"{"case-sensitive":"1","shape":"full"}"#,
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_set_which_tag() {
+    fn reports_which_tags_need_a_privilege() {
         let list = read(r#"{"user-tag-access":{"user-allow":"list","user-allow-list":["web","db"]},"allowed-tags":["web","db"]}"#);
         let list = list.expect("options");
         assert_eq!(["web", "prod"].map(|tag| list.needs_privilege(tag)), [false, true]);

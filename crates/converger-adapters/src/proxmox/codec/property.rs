@@ -1,7 +1,6 @@
-//! Property strings: `key=value` pairs joined by commas, of which the first may leave out its key.
+//! Property strings: `key=value` pairs separated by commas. The first pair may omit its key.
 //!
-//! Proxmox keeps most of them as they were sent, so the same meaning comes in several forms: `1`, `enabled=1` and
-//! `enabled=on` are one `agent`.
+//! Proxmox stores most of them as sent, so one value has several forms: `1`, `enabled=1` and `enabled=on` are the same `agent`.
 
 /// The pairs of a property string, in order. A part without `=` belongs to the default key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -12,7 +11,7 @@ fn split_parts<'t>(text: &'t str, default_key: &'t str) -> impl Iterator<Item = 
     parts.map(move |part| part.split_once('=').unwrap_or((default_key, part)))
 }
 
-/// As [`PropertyString::get`] says, for one key of a text of which nothing else is of interest.
+/// Like [`PropertyString::get`], for a single key of a text.
 pub(super) fn find_part<'t>(text: &'t str, default_key: &'t str, key: &str) -> Option<&'t str> {
     split_parts(text, default_key).find(|(own, _)| *own == key).map(|(_, value)| value)
 }
@@ -35,14 +34,14 @@ impl<'t> PropertyString<'t> {
         self.0.iter().any(|(own, _)| !keys.contains(own))
     }
 
-    /// The same with this key first, and all others as they were.
+    /// Formats the string with this key first and all others unchanged.
     pub(super) fn with_first(&self, key: &str, value: &str) -> String {
         let others = self.0.iter().filter(|(own, _)| *own != key).map(|(own, value)| format!("{own}={value}"));
         std::iter::once(format!("{key}={value}")).chain(others).collect::<Vec<_>>().join(",")
     }
 }
 
-/// A flag inside of a property string, where more words are allowed than outside.
+/// A flag inside of a property string, which allows more words than elsewhere.
 pub(super) fn parse_property_flag(text: &str) -> Option<bool> {
     match text.to_ascii_lowercase().as_str() {
         "1" | "on" | "yes" | "true" => Some(true),

@@ -1,12 +1,12 @@
-//! What is sent: method, path and form, encoded so that nothing in a value can be taken for anything else.
+//! The encoding of requests: method, path and form. No character of a value can be mistaken for syntax.
 //!
-//! Proxmox splits a form at `&` *and* `;` and drops what follows a second `=`, so every byte that is not plainly a letter,
-//! a digit or one of `-._~` is percent-encoded. What never enters: who it is sent to, and with which credentials.
+//! Proxmox splits a form at `&` *and* `;` and drops everything after a second `=`. So every byte other than letters, digits and `-._~` is
+//! percent-encoded. Must not depend on the endpoint or on credentials.
 
-/// The base of every path. Why this shape and not `json`: `docs/decisions/0007-extjs-and-forms.md`.
+/// The base of every path. `docs/decisions/0007-extjs-and-forms.md` explains why it is not `json`.
 pub const BASE: &str = "/api2/extjs";
 
-/// The method of a request. Proxmox knows these four.
+/// The method of a request. Proxmox supports these four.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HttpMethod {
     /// Reads.
@@ -15,12 +15,12 @@ pub enum HttpMethod {
     Post,
     /// Writes.
     Put,
-    /// Removes. Its parameters stand in the query: a body is answered with 501.
+    /// Removes. Its parameters are in the query, because Proxmox rejects a body with 501.
     Delete,
 }
 
 impl HttpMethod {
-    /// The word on the wire.
+    /// The method as sent in the request line.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -36,7 +36,7 @@ impl HttpMethod {
     }
 }
 
-/// One request, ready for the wire. Made by [`super::encode`] only: there is no raw endpoint.
+/// One encoded request. Only [`super::encode`] creates one: there is no raw endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HttpRequest {
     method: HttpMethod,
@@ -44,7 +44,7 @@ pub struct HttpRequest {
     form: Option<String>,
 }
 
-/// What most paths take.
+/// Typical length of a path.
 const PATH_BYTES: usize = 100;
 
 impl HttpRequest {
@@ -54,13 +54,13 @@ impl HttpRequest {
         self.method
     }
 
-    /// The path, with the query where there is one.
+    /// The path, including the query if there is one.
     #[must_use]
     pub fn path(&self) -> &str {
         &self.path
     }
 
-    /// The body, `application/x-www-form-urlencoded`, for POST and PUT.
+    /// The body of POST and PUT, `application/x-www-form-urlencoded`.
     #[must_use]
     pub fn form(&self) -> Option<&str> {
         self.form.as_deref()
@@ -85,7 +85,7 @@ impl HttpRequest {
     }
 }
 
-/// Parameters in the order in which they were given.
+/// Parameters in insertion order.
 #[derive(Clone, Debug, Default)]
 pub(super) struct FormParameters(Vec<(&'static str, String)>);
 
@@ -132,10 +132,10 @@ static UNRESERVED: [bool; 256] = {
     plain
 };
 
-/// Appends `text` with every byte encoded that is not unreserved in RFC 3986. A blank is `%20`, never `+`.
+/// Appends `text` and percent-encodes every byte that is not unreserved in RFC 3986. A blank becomes `%20`, never `+`.
 pub fn percent_encode(text: &str, onto: &mut String) {
     let is_plain = |byte: u8| UNRESERVED[usize::from(byte)];
-    // Most words have nothing that needs it.
+    // Most words need no encoding.
     if text.bytes().all(is_plain) {
         return onto.push_str(text);
     }
@@ -144,7 +144,7 @@ pub fn percent_encode(text: &str, onto: &mut String) {
     while let Some(at) = rest.bytes().position(|byte| !is_plain(byte)) {
         let (plain, from) = rest.split_at(at);
         onto.push_str(plain);
-        // A character may have several bytes, none of which is plain.
+        // A character may have several bytes, none of which is unreserved.
         let others = from.bytes().take_while(|byte| !is_plain(*byte)).count();
         for byte in from.bytes().take(others) {
             onto.push('%');
@@ -160,7 +160,7 @@ pub fn percent_encode(text: &str, onto: &mut String) {
 mod tests {
     use super::*;
 
-    /// Proxmox's own way of taking a form apart: at `&` and `;`, then at each `=`, of which only two parts are kept.
+    /// Decodes a form as Proxmox does: it splits at `&` and `;`, then at each `=`, and keeps only the first two parts.
     fn decode_form_as_proxmox(form: &str) -> Vec<(String, String)> {
         let pairs = form.split(['&', ';']);
         pairs

@@ -1,8 +1,8 @@
-//! What came back: status, reason phrase and body become a typed value, or a failure that says whether the request was
-//! delivered, may have run, or was refused.
+//! The decoding of responses: status, reason phrase and body become a typed value, or a failure that tells whether the request was not
+//! delivered, may have run, or was rejected.
 //!
-//! Both shapes of the API are understood: `extjs`, which this program asks for, and `json`, which servers fall back to
-//! before their handlers run. What never enters: sockets and clocks.
+//! Both response formats of the API are supported: `extjs`, which this program requests, and `json`, which servers use for errors before
+//! their handlers run. Must not depend on sockets or clocks.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,62 +14,62 @@ use super::failure_cause::{FailureCause, classify_text};
 use super::object::{Object, UniqueMap};
 use super::scalar::PerlScalar;
 
-/// Texts of others are kept up to this many characters.
+/// Maximum length of a foreign text, in characters.
 const TEXT_CHARS_MAX: usize = 2000;
 
-/// Of so many parameters it is kept what is wrong with them.
+/// Maximum number of parameter errors to keep.
 const ERRORS_MAX: usize = 50;
 
-/// So many lists and maps are in an answer at most, and so many members: a list of 10,000 guests has 10,000 and 250,000. What has more
-/// would take many times its own size once it is read.
+/// Maximum number of lists and objects in a response, and of members. A list of 10,000 guests has 10,000 and 250,000. A response with more
+/// would take many times its own size in memory.
 const CONTAINERS_MAX: usize = 250_000;
 const MEMBERS_MAX: usize = 3_000_000;
 
-/// One answer, as it came over the wire.
+/// A received response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HttpResponse {
     /// The status code.
     pub status: u16,
-    /// The reason phrase, which for some errors is all that there is.
+    /// The reason phrase, which is the only text of some errors.
     pub reason: String,
-    /// The body, whole.
+    /// The whole body.
     pub body: Vec<u8>,
 }
 
-/// What became of a request that was not carried out as asked.
+/// What is known about the delivery of a failed request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delivery {
-    /// Nobody acted on it: sending it again is safe.
+    /// It had no effect; sending it again is safe.
     NotDelivered,
-    /// It may have been carried out, in part or whole: only reading tells.
+    /// It may have run, in part or completely; only a read can tell.
     MayHaveRun,
-    /// Proxmox decided against it, and nothing changed.
+    /// Proxmox rejected it, and nothing changed.
     Rejected,
 }
 
-/// A request that was not carried out as asked.
+/// A failed request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProxmoxFailure {
-    /// What became of it.
+    /// What is known about its delivery.
     pub delivery: Delivery,
-    /// What kind of failure it is.
+    /// The kind of failure.
     pub cause: FailureCause,
-    /// The status, of the answer or inside of it; none where there was no answer.
+    /// The status of the response or inside of it; `None` if there was no response.
     pub status: Option<u16>,
-    /// The words for it, of Proxmox or of the connection. Never trusted, and escaped where shown.
+    /// The text of Proxmox or of the connection. It is not trusted, and is escaped for display.
     pub text: Box<str>,
-    /// What is wrong with which parameter.
+    /// Errors by parameter.
     pub errors: BTreeMap<Box<str>, Box<str>>,
 }
 
 impl ProxmoxFailure {
-    /// A request that did not get as far as an answer.
+    /// A failure without a response.
     #[must_use]
     pub fn without_response(delivery: Delivery, cause: FailureCause, text: impl Into<Box<str>>) -> Self {
         Self { delivery, cause, status: None, text: text.into(), errors: BTreeMap::new() }
     }
 
-    /// The words for it, without the place that some of them begin with: for where the place stands already.
+    /// The text without a leading endpoint name, for messages that name the endpoint already.
     #[must_use]
     pub fn without_endpoint_name(&self, place: &str) -> String {
         let text = self.to_string();
@@ -98,7 +98,7 @@ impl fmt::Display for ProxmoxFailure {
     }
 }
 
-/// Text of others as it may be shown: what could act on a terminal, turn the direction of a line or be overlooked is escaped (G16).
+/// A foreign text for display. Characters that could control a terminal, change the direction of a line or be invisible are escaped (G16).
 #[derive(Clone, Copy, Debug)]
 pub struct EscapedText<'t>(pub &'t str);
 
@@ -111,14 +111,14 @@ impl fmt::Display for EscapedText<'_> {
     }
 }
 
-/// What a call does when it is carried out, which decides what a failure of it means.
+/// The effect of a call, which determines what its failure means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CallEffect {
     /// It reads.
     None,
-    /// It checks, and then starts a task that acts.
+    /// It checks, then starts a task that acts.
     Task,
-    /// It acts before it answers.
+    /// It acts before it responds.
     Direct,
 }
 
@@ -140,22 +140,22 @@ fn none<T>() -> Option<T> {
     None
 }
 
-/// The data of an answer, or why there is none. `Ok(None)` is a success without data.
+/// The data of a response, or the failure. `Ok(None)` is a success without data.
 pub(super) fn parse_data<'a, T: Deserialize<'a>>(effect: CallEffect, answer: &'a HttpResponse) -> Result<Option<T>, ProxmoxFailure> {
     if answer.status != 200 {
         let failure = response_failure(effect, answer.status, error_response_text(answer));
-        // Somebody in between, who may have passed the request on before something became of it.
+        // The response is from an intermediary, which may have forwarded the request before it failed.
         let is_open = effect != CallEffect::None && answer.status >= 400 && !is_proxmox_error_body(&answer.body);
         return Err(if is_open { ProxmoxFailure { delivery: Delivery::MayHaveRun, ..failure } } else { failure });
     }
     if has_too_many_parts(&answer.body) {
-        let text = "the answer has more parts than any answer of Proxmox";
+        let text = "the response has more parts than any response of Proxmox";
         return Err(ProxmoxFailure { cause: FailureCause::TooLarge, ..ProxmoxFailure::malformed_response(effect, answer.status, text) });
     }
     let Object(envelope): Object<ResponseEnvelope<'_, T>> =
         parse_body(&answer.body).map_err(|error| not_json_failure(effect, answer, &error))?;
     if !envelope.success.is_absent_or_null() && envelope.success.flag().is_none() {
-        return Err(ProxmoxFailure::malformed_response(effect, answer.status, "the answer does not say whether it is a yes or a no"));
+        return Err(ProxmoxFailure::malformed_response(effect, answer.status, "the response does not say whether the call succeeded"));
     }
     if envelope.success.flag() == Some(false) {
         let status = envelope.status.number().and_then(|number| u16::try_from(number).ok()).unwrap_or(500);
@@ -164,15 +164,15 @@ pub(super) fn parse_data<'a, T: Deserialize<'a>>(effect: CallEffect, answer: &'a
     Ok(envelope.data)
 }
 
-/// Checked as text once, and not string by string; what is no text is an error where it stands.
+/// Validates UTF-8 once instead of string by string; invalid UTF-8 is reported at its position.
 fn parse_body<'a, T: Deserialize<'a>>(body: &'a [u8]) -> serde_json::Result<T> {
     let Ok(text) = std::str::from_utf8(body) else { return serde_json::from_slice(body) };
     serde_json::from_str(text)
 }
 
-/// Told without building anything. What stands in texts is counted as well; no text of Proxmox has that much of it.
+/// Counts without building anything. Characters inside of texts count as well, but no text of Proxmox contains that many.
 fn has_too_many_parts(body: &[u8]) -> bool {
-    // Most answers have less bytes than they may have parts.
+    // Most responses have fewer bytes than the limits allow parts.
     if body.len() <= CONTAINERS_MAX {
         return false;
     }
@@ -180,7 +180,7 @@ fn has_too_many_parts(body: &[u8]) -> bool {
     count(|byte| matches!(byte, b'{' | b'[')) > CONTAINERS_MAX || count(|byte| byte == b':') > MEMBERS_MAX
 }
 
-/// What an answer says about its failure.
+/// The texts of a failure.
 struct FailureText {
     text: Box<str>,
     errors: BTreeMap<Box<str>, Box<str>>,
@@ -194,7 +194,7 @@ fn envelope_text<T>(envelope: ResponseEnvelope<'_, T>) -> FailureText {
     }
 }
 
-/// What an answer with an error status says: in its body since some version 8, in its reason phrase always.
+/// The texts of a response with an error status: in the body since some version 8, in the reason phrase always.
 fn error_response_text(answer: &HttpResponse) -> FailureText {
     let body = Some(&answer.body).filter(|body| !has_too_many_parts(body));
     let envelope: Option<Object<ResponseEnvelope<'_, serde::de::IgnoredAny>>> = body.and_then(|body| serde_json::from_slice(body).ok());
@@ -205,14 +205,13 @@ fn error_response_text(answer: &HttpResponse) -> FailureText {
     }
 }
 
-/// Whether this can be the body of an error of Proxmox: nothing, where it comes from before a handler, or an envelope, in which there is
-/// always a member for data.
+/// Whether this can be the body of a Proxmox error: empty, if it precedes a handler, or an envelope, which always has a member for data.
 fn is_proxmox_error_body(body: &[u8]) -> bool {
     let has_data = |body| serde_json::from_slice::<UniqueMap<serde::de::IgnoredAny>>(body).is_ok_and(|own| own.0.contains_key("data"));
     body.is_empty() || (!has_too_many_parts(body) && has_data(body))
 }
 
-/// As much of a text of others as is kept.
+/// Shortens a foreign text to the limit.
 pub(in crate::proxmox) fn shorten(text: &str) -> Box<str> {
     text.trim().chars().take(TEXT_CHARS_MAX).collect::<String>().into()
 }
@@ -239,7 +238,7 @@ fn cause_of_status(status: u16, said: &FailureText) -> FailureCause {
         401 => FailureCause::Unauthenticated,
         403 if classify_text(&said.text) == FailureCause::TagForbidden => FailureCause::TagForbidden,
         403 => FailureCause::Forbidden,
-        // Proxmox has no 404; whoever says so is somebody else.
+        // Proxmox has no 404, so the response is from another server.
         404..=406 | 501 => FailureCause::NotImplemented,
         595 => FailureCause::NodeUnreachable,
         502..=504 | 596..=599 => FailureCause::Interrupted,
@@ -251,8 +250,8 @@ fn cause_of_status(status: u16, said: &FailureText) -> FailureCause {
     }
 }
 
-/// What a status says about delivery. A 500 is all that Proxmox has for a no of its own, and others have it for whatever befell them: it
-/// is a no where its words are known to be said before anything was done. Proxmox itself fails after it let a task go, too.
+/// What a status tells about delivery. Proxmox uses 500 for its own rejections, and intermediaries use it for any error. It is a rejection
+/// only if its text is known to precede any effect. Proxmox itself can also fail after it has started a task.
 fn delivery_of_status(effect: CallEffect, status: u16, cause: FailureCause, is_before_any_effect: bool) -> Delivery {
     match (status, effect) {
         (595, _) | (300..=399, _) | (401, _) => Delivery::NotDelivered,
@@ -263,7 +262,7 @@ fn delivery_of_status(effect: CallEffect, status: u16, cause: FailureCause, is_b
         (400 | 403 | 501, _) => Delivery::Rejected,
         (500, _) if !is_before_any_effect => Delivery::MayHaveRun,
         (500, _) => Delivery::Rejected,
-        // A status that Proxmox does not give: somebody in between, who may have passed the request on.
+        // Proxmox never sends this status. It is from an intermediary, which may have forwarded the request.
         (_, CallEffect::None) => Delivery::NotDelivered,
         (_, CallEffect::Task | CallEffect::Direct) => Delivery::MayHaveRun,
     }
@@ -272,11 +271,11 @@ fn delivery_of_status(effect: CallEffect, status: u16, cause: FailureCause, is_b
 fn not_json_failure(effect: CallEffect, answer: &HttpResponse, error: &serde_json::Error) -> ProxmoxFailure {
     let start = answer.body.iter().position(|byte| !byte.is_ascii_whitespace()).unwrap_or(0);
     let text = match answer.body.get(start) {
-        Some(b'<') => "the answer is a web page, not one of Proxmox's API".to_owned(),
-        None => "the answer is empty".to_owned(),
-        Some(_) if error.is_eof() => "the answer is cut off".to_owned(),
-        Some(_) if error.is_data() => format!("the answer is not what this call gives: {error}"),
-        Some(_) => format!("the answer is not JSON: {error}"),
+        Some(b'<') => "the response is a web page, not one of the Proxmox API".to_owned(),
+        None => "the response is empty".to_owned(),
+        Some(_) if error.is_eof() => "the response is truncated".to_owned(),
+        Some(_) if error.is_data() => format!("the response does not fit this call: {error}"),
+        Some(_) => format!("the response is not JSON: {error}"),
     };
     ProxmoxFailure::malformed_response(effect, answer.status, shorten(&text))
 }
@@ -335,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn write_answered_with_500_may_have_run() {
+    fn write_with_a_500_response_may_have_run() {
         let bridge = r#"{"status":500,"success":0,"message":"bridge 'vmbr9' does not exist\n"}"#;
         assert_eq!(failure_of(CallEffect::Direct, 200, "OK", bridge).0, Delivery::MayHaveRun);
         let digest = r#"{"status":500,"success":0,"message":"checksum mismatch (file change by other user?)\n"}"#;
@@ -379,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn g13_error_of_an_intermediary_leaves_a_change_open() {
+    fn g13_error_of_an_intermediary_leaves_a_change_unclear() {
         let down = "RPCEnvironment init request failed: Unable to load access control list: Connection refused";
         let statuses =
             [(400, "Bad Request"), (401, "Unauthorized"), (403, "Forbidden"), (500, down), (501, "Not Implemented"), (595, "Oops")];
@@ -394,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn quorum_lost_midway_leaves_a_write_open() {
+    fn quorum_lost_midway_leaves_a_write_unclear() {
         let no = |text: &str| failure_of(CallEffect::Direct, 500, text, "");
         assert_eq!(no("cluster not ready - no quorum?").0, Delivery::Rejected);
         for text in [
@@ -440,7 +439,7 @@ mod tests {
     #[test]
     fn foreign_response_is_malformed() {
         for (body, part) in
-            [("<html>", "web page"), ("", "empty"), ("{\"data\":", "cut off"), ("hello", "not JSON"), ("{\"data\":5}", "not what")]
+            [("<html>", "web page"), ("", "empty"), ("{\"data\":", "truncated"), ("hello", "not JSON"), ("{\"data\":5}", "does not fit")]
         {
             let (delivery, cause, text) = failure_of(CallEffect::Task, 200, "OK", body);
             assert_eq!((delivery, cause), (Delivery::MayHaveRun, FailureCause::Malformed), "{body}");
@@ -454,7 +453,7 @@ mod tests {
         let long = "x".repeat(5000);
         let failure = parse_data::<u32>(CallEffect::None, &test_response(500, &long, "")).expect_err("a failure");
         assert_eq!(failure.text.len(), TEXT_CHARS_MAX);
-        // A text in the place of a number is repeated by whoever wanted the number.
+        // The parser's error repeats a text in place of a number.
         let failure =
             parse_data::<u32>(CallEffect::None, &test_response(200, "OK", &format!(r#"{{"data":"{long}"}}"#))).expect_err("a failure");
         assert_eq!(failure.text.len(), TEXT_CHARS_MAX);

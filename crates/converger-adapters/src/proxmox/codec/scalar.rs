@@ -1,5 +1,5 @@
-//! Values as Perl writes them: a number may come as text, a flag as 0, 1, "0", "1", true or false, and a field may be
-//! absent or null. Read here once, so that nobody else has to know.
+//! Values as Perl encodes them: a number may be a text, a flag may be 0, 1, "0", "1", true or false, and a field may be absent or null.
+//! They are normalised here, so that no other code deals with it.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -7,21 +7,21 @@ use std::fmt;
 use serde::de::{IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-/// A scalar, whatever its type was. Lists and maps are not scalars and become [`PerlScalar::NotScalar`]: what stands where a scalar belongs
-/// and is none must not pass for absent, or a guard that is written oddly would be a guard that is off.
+/// A scalar of any type. Lists and objects become [`PerlScalar::NotScalar`]. They must not pass for absent, or else an oddly encoded guard
+/// would count as off.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum PerlScalar<'a> {
-    /// Not there.
+    /// Not present.
     #[default]
     Absent,
-    /// `null`: there, and nothing. Proxmox leaves out what a guest does not have, so that of a guard this says nothing.
+    /// `null`: present without a value. Proxmox omits what a guest does not have, so a guard with `null` tells nothing.
     Null,
-    /// A list or a map.
+    /// A list or an object.
     NotScalar,
     /// A whole number, or a flag: true is 1 and false is 0.
     Number(u64),
-    /// A text, or a number that is not whole or is negative, as text. Borrowed from the answer where it can be: a list of
-    /// 10,000 guests has 200,000 of them.
+    /// A text, or a fractional or negative number as text. Borrowed from the response if possible: a list of 10,000 guests has 200,000 of
+    /// them.
     Text(Cow<'a, str>),
 }
 
@@ -34,17 +34,17 @@ impl PerlScalar<'_> {
         }
     }
 
-    /// The text, if it is one of its own and not empty.
+    /// The text, if it is not empty.
     pub(super) fn word(&self) -> Option<Box<str>> {
         self.text().filter(|text| !text.is_empty()).map(Into::into)
     }
 
-    /// Whether there is nothing, said or not.
+    /// Whether the value is absent or `null`.
     pub(super) fn is_absent_or_null(&self) -> bool {
         matches!(self, Self::Absent | Self::Null)
     }
 
-    /// Whether something is there that says nothing where a guard belongs.
+    /// Whether the value is present but cannot be a guard.
     pub(super) fn is_invalid_guard(&self) -> bool {
         matches!(self, Self::Null | Self::NotScalar)
     }
@@ -76,7 +76,7 @@ impl PerlScalar<'_> {
     }
 }
 
-/// A whole number, also where it was written as `2.0`.
+/// A whole number, also in the form `2.0`.
 fn parse_whole_number(text: &str) -> Option<u64> {
     let (digits, fraction) = text.split_once('.').unwrap_or((text, ""));
     let is_whole = fraction.bytes().all(|digit| digit == b'0');

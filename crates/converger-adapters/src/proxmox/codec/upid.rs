@@ -1,6 +1,6 @@
 //! The id of a task: `UPID:node:pid:pstart:starttime:type:id:user:`.
 //!
-//! Its parts are data of others: the node in it says where the task can be asked for, and nothing else is decided by it.
+//! Its parts are foreign data. The node selects where to query the task; nothing else depends on it.
 
 use std::fmt;
 
@@ -18,7 +18,7 @@ pub struct Upid {
 }
 
 impl Upid {
-    /// Parses it; anything that Proxmox itself would not parse is none.
+    /// Parses a task id; `None` for anything that Proxmox itself would not parse.
     #[must_use]
     pub fn new(text: &str) -> Option<Self> {
         let inner = text.strip_prefix("UPID:")?.strip_suffix(':')?;
@@ -49,32 +49,32 @@ impl Upid {
         &self.text
     }
 
-    /// The node that runs it, which is the only one that can be asked about it.
+    /// The node that runs it, which is the only one that knows it.
     #[must_use]
     pub fn node(&self) -> &NodeName {
         &self.node
     }
 
-    /// When it was started, in seconds since 1970 by the node's clock.
+    /// When it started, in seconds since 1970 on the node's clock.
     #[must_use]
     pub fn started_at(&self) -> u64 {
         self.started_at
     }
 
-    /// What kind of task it is, such as `qmstart`.
+    /// The type of the task, such as `qmstart`.
     #[must_use]
     pub fn worker(&self) -> &str {
         &self.worker
     }
 
-    /// The guest that it is about, where its target is one: for tasks of guests only, since `cephdestroyosd:3` is not guest 3.
+    /// The guest that the task is about. Only tasks of guests have one: `cephdestroyosd:3` is not about guest 3.
     #[must_use]
     pub fn guest(&self) -> Option<Vmid> {
         let of_guests = ["qm", "vz", "ha"].iter().any(|prefix| self.worker.starts_with(prefix)) || &*self.worker == "resize";
         of_guests.then(|| self.target.parse().ok().and_then(Vmid::new)).flatten()
     }
 
-    /// Who started it: a user, or a token as `user@realm!token`.
+    /// The user who started it, or a token as `user@realm!token`.
     #[must_use]
     pub fn user(&self) -> &str {
         &self.user

@@ -1,11 +1,11 @@
-//! What a config write rests on: the digest of the reading that it was checked on, the guest agent's property, whose other options a write
-//! keeps, and what waited for the next start in that reading.
+//! The basis of a config write: the digest of the config that it was checked against, the `agent` property, whose other options a write
+//! keeps, and the pending changes of that config.
 //!
-//! A write tries again everything that waits (`docs/decisions/0003-pending-changes.md`). So none is made where something waits that cannot be declared, such as a
-//! key that reaches the host, or where under a written key something else waits than was planned. Proxmox's digest covers what waits too, so that
-//! neither can appear between the reading and the write.
+//! A write makes Proxmox retry all pending changes (`docs/decisions/0003-pending-changes.md`). So nothing is written while a change is
+//! pending that cannot be declared, such as one of a key that reaches the host, or while a written key has another pending change than
+//! planned. Proxmox's digest covers pending changes too, so neither can appear between the read and the write.
 //!
-//! What never enters: whether what waits under another managed key is ours. The core knows what is declared.
+//! Must not decide whether pending changes of other managed keys are ours. The core knows what is declared.
 
 use std::fmt::Write;
 
@@ -18,7 +18,7 @@ use super::config::GuestConfig;
 use super::field::UnwritableChange;
 use super::identifiers::ConfigDigest;
 
-/// The reading that a config write is bound to.
+/// The config that a write is bound to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WriteBasis {
     digest: ConfigDigest,
@@ -26,7 +26,7 @@ pub struct WriteBasis {
     pending: Box<[PendingKey]>,
 }
 
-/// One key that waits for the next start, with what stands for its value.
+/// A key with a pending change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct PendingKey {
     key: Box<str>,
@@ -35,16 +35,16 @@ struct PendingKey {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum PendingMark {
-    /// The key is to go.
+    /// The key will be removed.
     Removal,
-    /// The beginning of the hash of a value.
+    /// The beginning of the hash of the pending value.
     Value(Box<str>),
     /// A key or a value that this program does not manage.
     Foreign,
 }
 
 impl WriteBasis {
-    /// The basis that a reading gives; none where it has no digest.
+    /// The basis from a config; `None` if it has no digest.
     #[must_use]
     pub fn from_config(config: &GuestConfig) -> Option<Self> {
         let waiting = config.pending.iter().map(|entry| match entry {
@@ -57,7 +57,7 @@ impl WriteBasis {
         Some(Self { digest: config.digest.clone()?, agent: config.agent.clone(), pending: waiting.collect() })
     }
 
-    /// The basis that this text is of.
+    /// Parses a basis from its text.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let mut lines = text.split('\n');
@@ -76,7 +76,7 @@ impl WriteBasis {
         Some(Self { digest, agent, pending: waiting.into() })
     }
 
-    /// A text that [`WriteBasis::parse`] reads as this one; none where a word of others would break it.
+    /// Formats a text for [`WriteBasis::parse`]; `None` if a foreign text would break the format.
     #[must_use]
     pub fn to_text(&self) -> Option<String> {
         let mut text = self.digest.as_str().to_owned();
@@ -98,7 +98,7 @@ impl WriteBasis {
         self.agent.as_deref()
     }
 
-    /// Why nothing may be written while this waits.
+    /// Why the changes must not be written with these pending changes.
     pub(super) fn unwritable_reason(&self, changes: &[FieldChange]) -> Option<UnwritableChange> {
         let foreign = self.pending.iter().find(|own| own.mark == PendingMark::Foreign);
         if let Some(own) = foreign {
@@ -135,7 +135,7 @@ impl PendingMark {
     }
 }
 
-/// Sixteen digits are enough: nobody profits from two values that share them, and both are shown in the plan.
+/// Sixteen digits are enough: nobody gains from two values with equal hashes, and the plan shows both values.
 fn value_hash(value: &FieldValue) -> Box<str> {
     let mut text = String::new();
     for byte in Sha256::digest(value.to_string()).iter().take(8) {
@@ -192,7 +192,7 @@ mod tests {
             let waiting: Vec<_> = waiting.into_iter().map(|mark| ("cores", mark)).collect();
             assert_eq!(test_basis(&waiting).unwritable_reason(&cores_change(planned.clone())), refusal, "{waiting:?} {planned:?}");
         }
-        // What waits under another managed key may be ours: the core has judged it.
+        // The pending change of another managed key may be ours; the core has judged it.
         assert_eq!(test_basis(&[("memory", two())]).unwritable_reason(&cores_change(None)), None);
     }
 
