@@ -1,8 +1,8 @@
-//! The least that any client must do to read a lab: fetch the three answers of a reading over HTTPS and parse them into types.
+//! The minimum that any client must do to read a lab: fetch the three responses of an observation over HTTPS and parse them into types.
 //!
-//! `fetch DIR` does that and prints how much came; `fetch DIR desired` prints a declared state of all guests as they are;
-//! `fetch DIR lists COUNT` fetches the list of all guests so often and prints how long one is. DIR is what `converger lab --into`
-//! left. For `cargo xtask bench`, which holds `converger audit` and `converger lab` against it.
+//! `fetch DIR` does that and prints the number of bytes. `fetch DIR desired` prints a declared state of all guests in their current state.
+//! `fetch DIR lists COUNT` fetches the list of all guests COUNT times and prints the time of one. DIR is the directory that `converger lab
+//! --into` wrote. `cargo xtask bench` compares `converger audit` and `converger lab` with it.
 
 use std::error::Error;
 use std::fs;
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 type FetchResult<T> = Result<T, Box<dyn Error>>;
 
-/// A row of the list, with what a reading keeps of it.
+/// A row of the list, with the fields that an observation keeps.
 #[derive(Deserialize)]
 #[expect(dead_code, reason = "parsed and thrown away: that is what is measured")]
 struct FetchedRow {
@@ -75,7 +75,7 @@ async fn fetch_lists(room: &Path, count: u32) -> FetchResult<Value> {
 async fn print_desired(room: &Path) -> FetchResult<Value> {
     let lab = LabEndpoint::open(room)?;
     let rows: FetchedAnswer<Vec<FetchedRow>> = serde_json::from_slice(&lab.get("cluster/resources?type=vm").await?)?;
-    // Who is neither running nor stopped cannot be declared to be so.
+    // A guest that is neither running nor stopped cannot be declared in its current state.
     let settled = rows.data.iter().filter(|row| matches!(row.status.as_str(), "running" | "stopped"));
     let guests: Vec<Value> =
         settled.map(|row| json!({ "vmid": row.vmid, "kind": row.kind, "name": row.name, "state": row.status })).collect();

@@ -1,4 +1,4 @@
-//! The replay adapter passes what any observer must pass, and says what is wrong with what it cannot read.
+//! The replay adapter passes the conformance checks, and its errors say what is wrong with an unreadable source.
 
 use std::fs;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use converger_core::guest::EnvironmentName;
 use converger_core::observe::{self, Observation};
 use futures_util::FutureExt as _;
 
-/// Worlds as files. What an observer changes shows in the bytes.
+/// Worlds as files. A change by the observer shows in the bytes.
 struct ReplayFixture {
     room: tempfile::TempDir,
     written: Vec<u8>,
@@ -87,7 +87,7 @@ fn malformed_file_error_has_diagnostics_and_text() {
 }
 
 #[test]
-fn refuses_a_reading_of_another_environment() {
+fn refuses_an_observation_of_another_environment() {
     let text = r#"{"schema":"converger.observation/1","environment":"other","complete":true,"quorate":true,"nodes":[],"guests":[]}"#;
     let error = observe_text_error(text);
     assert!(matches!(&error, ObserveError::OtherEnvironment { .. }), "{error}");

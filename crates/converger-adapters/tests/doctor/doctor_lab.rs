@@ -1,4 +1,4 @@
-//! A lab on a virtual clock, asked without sockets.
+//! A lab on a virtual clock, queried without sockets.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -20,7 +20,7 @@ pub(crate) const FLAVOURS: [Flavour; 3] = [Flavour::V7, Flavour::V8, Flavour::V9
 
 pub(crate) const TOKEN: &str = "svc@pve!probe";
 
-/// Two nodes with a virtual machine and a container on storage that both see, and a service user with a token of its own.
+/// Two nodes with a virtual machine and a container on shared storage, and a service user with a token.
 pub(crate) const WORLD: &str = "
 cluster: house
 nodes: { pve1: {}, pve2: {} }
@@ -54,14 +54,14 @@ struct DoctorLabState {
     now_ms: u64,
 }
 
-/// A world under way.
+/// A running world.
 #[derive(Clone)]
 pub(crate) struct DoctorLab(Arc<Mutex<DoctorLabState>>);
 
 impl DoctorLab {
     pub(crate) fn new(setting: &WorldSpec) -> Self {
         let world = World::new(setting).unwrap_or_else(|error| panic!("{error}"));
-        // A first round has been told.
+        // Let pvestatd report once.
         let bench = Self(Arc::new(Mutex::new(DoctorLabState { world, now_ms: setting.start_ms })));
         bench.advance_time(20_000);
         bench
@@ -95,7 +95,7 @@ impl DoctorLab {
         UNIX_EPOCH + Duration::from_millis(self.lock_state().now_ms)
     }
 
-    /// Method and path of every request so far.
+    /// Method and path of all requests so far.
     pub(crate) fn requests(&self) -> Vec<String> {
         self.lock_state().world.records().map(|record| format!("{} {}", record.method, record.path)).collect()
     }
@@ -110,7 +110,7 @@ impl DoctorLab {
     }
 }
 
-/// One node as the entry to a world.
+/// One node as the endpoint of a world.
 pub(crate) struct DoctorLabNode {
     bench: DoctorLab,
     node: String,
@@ -141,7 +141,7 @@ impl ProxmoxTransport for DoctorLabNode {
     }
 }
 
-/// A `Date` header; the day of the week is nobody's business here.
+/// A `Date` header. The day of the week does not matter here.
 fn date_header(secs: u64) -> String {
     const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
     let (mut days, mut year) = (secs / 86_400, 1970);
@@ -172,14 +172,14 @@ pub(crate) fn call_command(session: &ProxmoxSession<DoctorLabNode>, command: &Pr
     block_on(session.call(command))
 }
 
-/// What is asked of the doctor.
+/// The parameters of an examination.
 #[derive(Clone)]
 pub(crate) struct DoctorVisit {
     pub(crate) entries: Vec<&'static str>,
     pub(crate) cluster: Option<&'static str>,
     pub(crate) scope: Option<Vec<u64>>,
     pub(crate) secret: &'static str,
-    /// A declared state, which says what is wanted of the guests; its environment is written by itself.
+    /// A declared state, which determines the required privileges. Only its guests are given; the rest is added.
     pub(crate) declared: Option<&'static str>,
 }
 
@@ -189,12 +189,12 @@ impl Default for DoctorVisit {
     }
 }
 
-/// The findings at a world.
+/// The findings in a world.
 pub(crate) fn visit_findings(bench: &DoctorLab, visit: &DoctorVisit) -> Vec<DoctorFinding> {
     examine_lab(bench, visit).findings
 }
 
-/// What an examination of a world comes to. Whatever is asked, it only reads, each thing once.
+/// Examines a world, and checks that the doctor only reads and that its texts are displayable.
 pub(crate) fn examine_lab(bench: &DoctorLab, visit: &DoctorVisit) -> DoctorReport {
     let ways: Vec<EndpointSession<DoctorLabNode>> = visit
         .entries
@@ -223,7 +223,7 @@ pub(crate) fn examine_lab(bench: &DoctorLab, visit: &DoctorVisit) -> DoctorRepor
     examined
 }
 
-/// Every finding is fit to be shown: a name in kebab-case, a sentence, nothing that acts on a terminal.
+/// Every finding is displayable: a check name in kebab-case, a sentence, and no control characters.
 fn check_texts(found: &[DoctorFinding]) {
     for finding in found {
         let is_kebab = finding.check.split('-').all(|part| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_lowercase()));
@@ -241,19 +241,19 @@ fn check_texts(found: &[DoctorFinding]) {
     }
 }
 
-/// The levels that a check came to, in order.
+/// The levels of a check, in order.
 pub(crate) fn levels_of(found: &[DoctorFinding], check: &str) -> Vec<FindingLevel> {
     found.iter().filter(|finding| finding.check == check).map(|finding| finding.level).collect()
 }
 
-/// The one finding of a check.
+/// The only finding of a check.
 pub(crate) fn only_finding<'f>(found: &'f [DoctorFinding], check: &str) -> &'f DoctorFinding {
     let own: Vec<&DoctorFinding> = found.iter().filter(|finding| finding.check == check).collect();
     assert_eq!(own.len(), 1, "{check} in {found:#?}");
     own[0]
 }
 
-/// The lines of a finding that are typed on a node.
+/// The commands of a finding.
 pub(crate) fn remedy_lines(finding: &DoctorFinding) -> Vec<&str> {
     finding.remedy.iter().flat_map(|remedy| &remedy.lines).map(|line| line.text.as_str()).collect()
 }

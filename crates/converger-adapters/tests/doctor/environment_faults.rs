@@ -1,4 +1,4 @@
-//! What the doctor says on bad days: endpoints, clocks, releases, clusters, nodes, high availability, locks, and words of others.
+//! The doctor's findings on bad days: endpoints, clocks, releases, clusters, nodes, high availability, locks, and foreign text.
 
 use std::collections::BTreeMap;
 
@@ -30,11 +30,11 @@ fn reports_each_of_several_endpoints() {
     let both = DoctorVisit { entries: vec!["pve1", "pve2"], ..DoctorVisit::default() };
     for flavour in FLAVOURS {
         let found = visit_findings(&DoctorLab::new(&three_node_setting(flavour)).apply_event(WorldEvent::NodeDown("pve1".into())), &both);
-        assert_eq!(levels_of(&found, "endpoint"), [FindingLevel::Warn, FindingLevel::Ok], "the other one is there");
-        assert!(only_finding(&found, "token").found.contains("pve2:8006"), "the rest is asked there");
+        assert_eq!(levels_of(&found, "endpoint"), [FindingLevel::Warn, FindingLevel::Ok], "the other endpoint responds");
+        assert!(only_finding(&found, "token").found.contains("pve2:8006"), "the rest is read there");
         assert!(only_finding(&found, "nodes").found.contains("offline: pve1"), "{found:#?}");
         let found = visit_findings(&healthy_lab(flavour).apply_event(WorldEvent::NodeDown("pve1".into())), &DoctorVisit::default());
-        assert_eq!(levels_of(&found, "endpoint"), [FindingLevel::Fail], "nobody is there");
+        assert_eq!(levels_of(&found, "endpoint"), [FindingLevel::Fail], "no endpoint responds");
         assert_eq!(only_finding(&found, "rest").level, FindingLevel::Unknown);
     }
 }
@@ -102,7 +102,7 @@ fn warns_of_unknown_releases() {
             &DoctorVisit::default(),
         );
         assert!(only_finding(&found, "version").level == FindingLevel::Warn && only_finding(&found, "version").found.contains(version));
-        assert_eq!(only_finding(&found, "may-read").level, FindingLevel::Ok, "the rest is told all the same");
+        assert_eq!(only_finding(&found, "may-read").level, FindingLevel::Ok, "the other checks still run");
     }
 }
 
@@ -128,7 +128,7 @@ fn does_not_query_another_cluster() {
             "{cluster:?}"
         );
         assert!(!found.iter().any(|own| own.check.starts_with("may-") || own.check == "guests"), "{found:#?}");
-        assert_eq!(bench.requests().len(), 2, "who it is, and where it belongs");
+        assert_eq!(bench.requests().len(), 2, "its release and its cluster");
     }
 }
 
@@ -142,7 +142,7 @@ fn shows_the_line_that_pins_the_cluster_name() {
     let alone = setting_with_roles(Flavour::V9, &[("/", "Administrator")]);
     let alone = WorldSpec { cluster: None, nodes: lab_setting(Flavour::V9, "nodes: { pve1: {} }").nodes, ..alone };
     let found = visit_findings(&DoctorLab::new(&alone), &DoctorVisit { cluster: None, ..DoctorVisit::default() });
-    assert_eq!(remedy_lines(only_finding(&found, "cluster")), ["cluster = \"pve1\""], "a node without a cluster goes by its own name");
+    assert_eq!(remedy_lines(only_finding(&found, "cluster")), ["cluster = \"pve1\""], "a node without a cluster has its own name");
     assert_eq!(only_finding(&found, "quorum").level, FindingLevel::Ok);
 }
 
@@ -187,7 +187,7 @@ fn lists_locks_with_their_guests() {
     );
     assert_eq!(remedy_lines(locks), ["pvesh get /cluster/tasks", "qm unlock 100"]);
     let found = visit_findings(&bench, &DoctorVisit { scope: Some(vec![]), ..DoctorVisit::default() });
-    assert_eq!(only_finding(&found, "locks").level, FindingLevel::Ok, "what is out of scope is nobody's business");
+    assert_eq!(only_finding(&found, "locks").level, FindingLevel::Ok, "guests out of scope are ignored");
 }
 
 #[test]
@@ -199,7 +199,7 @@ fn summarises_high_availability() {
         let ha = only_finding(&found, "ha");
         assert!(ha.level == FindingLevel::Warn && ha.found.contains("2 of 2 guests") && ha.found.contains("`fence` 101"), "{ha:?}");
         assert_eq!(remedy_lines(only_finding(&found, "ha-error"))[0], "ha-manager set vm:100 --state disabled");
-        assert_eq!(levels_of(&found, "ha-fencing").len(), usize::from(flavour == Flavour::V9), "said since 9");
+        assert_eq!(levels_of(&found, "ha-fencing").len(), usize::from(flavour == Flavour::V9), "reported since 9");
         own.ha = WorldSpec::from_yaml("ha: { 'vm:100': { believed: started } }").expect("ha").ha;
         let found = visit_findings(&DoctorLab::new(&own), &DoctorVisit::default());
         assert!(only_finding(&found, "ha").level == FindingLevel::Ok && only_finding(&found, "ha").found.contains("1 of 2 guests"));
@@ -221,7 +221,7 @@ fn lists_pending_config_keys() {
 }
 
 #[test]
-fn templates_are_counted() {
+fn counts_templates() {
     let mut own = setting_with_roles(Flavour::V9, &[("/", "Administrator")]);
     own.guests[0].config.insert("template".into(), converger_lab::ScalarSpec::Number(1));
     let found = visit_findings(&DoctorLab::new(&own), &DoctorVisit::default());
@@ -247,7 +247,10 @@ fn escapes_foreign_text() {
         &DoctorVisit { cluster: None, ..DoctorVisit::default() },
     );
     let cluster = only_finding(&found, "cluster");
-    assert!(cluster.found.contains("\\u{1b}[31mhouse") && remedy_lines(cluster).is_empty(), "nobody is to copy that: {cluster:?}");
+    assert!(
+        cluster.found.contains("\\u{1b}[31mhouse") && remedy_lines(cluster).is_empty(),
+        "it must not be offered for copying: {cluster:?}"
+    );
     assert!(only_finding(&found, "locks").found.contains("\\u{202e}kcol"));
 }
 
@@ -260,7 +263,11 @@ fn asks_everything_once() {
         bench.requests().into_iter().for_each(|request| *counts.entry(request).or_default() += 1);
         let twice: Vec<(&str, usize)> =
             counts.iter().filter(|(_, count)| **count > 1).map(|(path, count)| (path.as_str(), *count)).collect();
-        assert_eq!(twice, [("GET /api2/extjs/cluster/status", 2)], "only what a reading begins and ends with, for {scope:?}: {counts:#?}");
+        assert_eq!(
+            twice,
+            [("GET /api2/extjs/cluster/status", 2)],
+            "only the state of the cluster is read again, for {scope:?}: {counts:#?}"
+        );
     }
 }
 

@@ -1,5 +1,5 @@
-//! The doctor at the bed of the lab: every finding against a world that has it and one that has not, on every release; and the
-//! table of privileges, with which each verb works and without any one of which it does not.
+//! The doctor in the lab: every finding in a world that has the fault and in one that does not, on every release; and the table of
+//! privileges, with exactly which each verb works.
 
 mod doctor_lab;
 mod environment_faults;

@@ -1,4 +1,4 @@
-//! What the doctor says about token and privileges, in worlds that lack them and in worlds that do not.
+//! The doctor's findings about token and privileges, in worlds that lack them and in worlds that do not.
 
 use converger_adapters::proxmox::doctor::{DoctorFinding, FindingLevel, PrivilegeUse};
 use converger_lab::{Flavour, GuestSpec, LabGuestKind, WorldEvent};
@@ -24,7 +24,7 @@ fn reports_nothing_missing_in_a_healthy_lab() {
 }
 
 #[test]
-fn tags_that_the_datacenter_keeps_to_itself_are_told_before_they_are_written() {
+fn reports_restricted_tags_before_they_are_written() {
     let declared = "  - { vmid: 100, kind: qemu, name: web, config: { tags: [Web, db] } }\n";
     for flavour in FLAVOURS {
         let found = |role: &str, options: &[(&str, &str)]| {
@@ -57,7 +57,7 @@ fn wrong_secret_gives_one_finding_and_no_guesses() {
         assert_eq!(remedy_lines(token), ["pveum user token list 'svc@pve'", "pveum user list"]);
         assert_eq!(only_finding(&found, "rest").level, FindingLevel::Unknown);
         assert!(!found.iter().any(|finding| finding.check.starts_with("may-")), "{found:#?}");
-        assert_eq!(levels_of(&found, "endpoint"), [FindingLevel::Ok], "it is there, and says no");
+        assert_eq!(levels_of(&found, "endpoint"), [FindingLevel::Ok], "it responds and rejects the token");
         assert_eq!(bench.requests().len(), 1, "one attempt");
     }
 }
@@ -101,7 +101,7 @@ fn reports_privilege_separation_without_entries() {
         let nothing = visit_findings(&DoctorLab::new(&setting), &DoctorVisit::default());
         assert_eq!(only_finding(&nothing, "token-separation").level, FindingLevel::Fail);
         assert_eq!(only_finding(&nothing, "may-read").level, FindingLevel::Fail);
-        assert_eq!(only_finding(&nothing, "token").level, FindingLevel::Ok, "it is accepted, and may do nothing");
+        assert_eq!(only_finding(&nothing, "token").level, FindingLevel::Ok, "it is accepted without any privilege");
         let role = "pveum role add ConvergerRead --privs \"Sys.Audit VM.Audit\"";
         let entries = [
             "pveum acl modify / --tokens 'svc@pve!probe' --roles ConvergerRead",
@@ -110,7 +110,7 @@ fn reports_privilege_separation_without_entries() {
         assert_eq!(
             remedy_lines(only_finding(&nothing, "may-read")),
             [role, entries[0], entries[1]],
-            "who has what cannot be read, so both are granted"
+            "the privileges of the user cannot be read, so both are granted"
         );
         setting.tokens.values_mut().for_each(|token| token.full = true);
         let whole = visit_findings(&DoctorLab::new(&setting), &DoctorVisit::default());
@@ -138,11 +138,7 @@ fn grants_to_the_token_only_what_the_user_already_has() {
     }
     let found = visit_findings(&DoctorLab::new(&setting), &DoctorVisit::default());
     let expected = ["pveum acl modify / --users 'svc@pve' --roles ConvergerPower"];
-    assert_eq!(
-        remedy_lines(only_finding(&found, "may-start"))[1..],
-        expected,
-        "without separation an entry of the token counts for nothing"
-    );
+    assert_eq!(remedy_lines(only_finding(&found, "may-start"))[1..], expected, "without separation, an entry of the token has no effect");
 }
 
 #[test]
@@ -156,16 +152,16 @@ fn requires_reading_and_warns_of_other_verbs() {
         let (planned, requested): (Vec<&DoctorFinding>, Vec<&DoctorFinding>) =
             others.into_iter().partition(|own| own.part == Some(PrivilegeUse::Apply));
         assert!(planned.len() == 7 && planned.iter().all(|own| own.level == FindingLevel::Warn), "{flavour:?} {planned:#?}");
-        assert!(requested.iter().all(|own| own.level == FindingLevel::Unneeded), "no plan asks for them: {flavour:?} {requested:#?}");
-        assert!(found.ends_with(&requested.iter().map(|own| (*own).clone()).collect::<Vec<_>>()), "they stand below everything else");
+        assert!(requested.iter().all(|own| own.level == FindingLevel::Unneeded), "no plan needs them: {flavour:?} {requested:#?}");
+        assert!(found.ends_with(&requested.iter().map(|own| (*own).clone()).collect::<Vec<_>>()), "they are listed last");
         let has_bridge = remedy_lines(only_finding(&found, "may-clone"))[0].contains("SDN.Use");
-        assert_eq!(has_bridge, flavour != Flavour::V7, "7 has no such privilege, and would refuse the role");
+        assert_eq!(has_bridge, flavour != Flavour::V7, "release 7 has no such privilege and rejects the role");
     }
 }
 
 #[test]
 fn unknown_privilege_of_an_unplanned_verb_is_unneeded() {
-    // More guests that no list shows than are asked for one by one.
+    // More unlisted guests than are queried one by one.
     let hidden: Vec<u64> = (1000..1040).collect();
     let found = visit_findings(&healthy_lab(Flavour::V9), &DoctorVisit { scope: Some(hidden), ..DoctorVisit::default() });
     let level = |check: &str| only_finding(&found, check).level;
@@ -186,11 +182,11 @@ fn declared_state_needs_only_its_guests_and_fields() {
     assert_eq!(both, is(&[("may-read", ""), ("may-start", web), ("may-stop", dns)]));
     let fields =
         of("  - { vmid: 100, kind: qemu, name: web, config: { cores: 2 } }\n  - { vmid: 101, kind: lxc, name: dns, config: { tags: [] } }");
-    assert_eq!(fields, is(&[("may-read", ""), ("may-set-cpu", web), ("may-set-options", dns)]), "no run-state is declared");
+    assert_eq!(fields, is(&[("may-read", ""), ("may-set-cpu", web), ("may-set-options", dns)]), "no run state is declared");
     let restart = of("  - { vmid: 100, kind: qemu, name: web, config: { memory: 512MiB }, restart: when-needed }");
     assert_eq!(restart, is(&[("may-read", ""), ("may-stop", web), ("may-set-memory", web)]));
     let nothing = of("  - { vmid: 100, kind: qemu, name: web }");
-    assert_eq!(nothing, is(&[("may-read", "")]), "who only looks needs no more");
+    assert_eq!(nothing, is(&[("may-read", "")]), "a guest without declared state only needs reading");
 }
 
 #[test]
@@ -282,7 +278,7 @@ fn many_guests_need_few_requests() {
     assert!(bench.requests().len() < 25, "{:#?}", bench.requests());
     let start = only_finding(&found, "may-start");
     assert!(start.found.contains("400 guests") && start.found.contains("more"), "{start:?}");
-    assert_eq!(remedy_lines(start).len(), 3, "one entry at the root reaches them all: {start:?}");
+    assert_eq!(remedy_lines(start).len(), 3, "one entry at the root covers them all: {start:?}");
     assert!(
         start.remedy.as_ref().is_some_and(|remedy| remedy.text.contains("pool") && !remedy.text.contains("than are listed here")),
         "{start:?}"

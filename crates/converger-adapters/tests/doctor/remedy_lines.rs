@@ -1,4 +1,4 @@
-//! The lines that the doctor says are typed into the lab: after them what was missing is there, and nothing that was there is gone.
+//! Applies the doctor's commands to the lab: afterwards nothing is missing, and no privilege was lost.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use crate::doctor_lab::{
     DoctorLab, DoctorVisit, FLAVOURS, WORLD, examine_lab, lab_setting, only_finding, remedy_lines, setting_with_roles, visit_findings,
 };
 
-/// The words of a line, as a shell would see them.
+/// Splits a line into words as a shell does.
 fn shell_words(line: &str) -> Vec<String> {
     let mut words = vec![String::new()];
     let mut quote = None;
@@ -24,7 +24,7 @@ fn shell_words(line: &str) -> Vec<String> {
     words
 }
 
-/// Types a `pveum` line into a setting.
+/// Applies a `pveum` command to a setting.
 fn apply_pveum_line(setting: &mut WorldSpec, line: &str) {
     let words = shell_words(line);
     let option = |name: &str| words.iter().position(|word| word == name).map(|index| words[index + 1].clone());
@@ -52,7 +52,7 @@ fn apply_remedy(mut setting: WorldSpec, finding: &DoctorFinding) -> WorldSpec {
     setting
 }
 
-/// Checks that are ok.
+/// The checks that passed.
 fn passed_checks(found: &[DoctorFinding]) -> BTreeSet<&'static str> {
     found
         .iter()
@@ -61,7 +61,7 @@ fn passed_checks(found: &[DoctorFinding]) -> BTreeSet<&'static str> {
         .collect()
 }
 
-/// Types what each finding about privileges says, one after the other, until all are ok; how many that took.
+/// Applies the remedies of the privilege findings one by one until all pass; returns the number of rounds.
 fn apply_all_remedies(mut setting: WorldSpec, ask: &DoctorVisit, name: &str) -> usize {
     let mut before = BTreeSet::new();
     for round in 0..20 {
@@ -78,10 +78,10 @@ fn apply_all_remedies(mut setting: WorldSpec, ask: &DoctorVisit, name: &str) -> 
         let after = visit_findings(&DoctorLab::new(&setting), ask);
         assert_eq!(only_finding(&after, open.check).level, FindingLevel::Ok, "{name}: {open:#?} {:#?}", only_finding(&after, open.check));
     }
-    panic!("{name}: it never ends");
+    panic!("{name}: the remedies do not converge");
 }
 
-/// Beginnings from which a token can be brought to all privileges, each with what stands there already.
+/// Initial settings from which a token can get all privileges, each with different existing entries.
 fn initial_settings(flavour: Flavour) -> Vec<(&'static str, WorldSpec)> {
     let nothing = lab_setting(flavour, WORLD);
     let mut whole = nothing.clone();
@@ -112,13 +112,13 @@ fn remedy_lines_grant_the_rest_and_revoke_nothing() {
     for flavour in FLAVOURS {
         for (name, setting) in initial_settings(flavour) {
             let rounds = apply_all_remedies(setting, &DoctorVisit::default(), &format!("{flavour:?} {name}"));
-            // Starting and stopping need the same, options come with the order of starts or before it, and so does space.
+            // Some remedies meet several needs: starting and stopping need the same privilege, and options and disk space are shared too.
             assert!((1..=13).contains(&rounds), "{flavour:?} {name}: {rounds}");
         }
     }
 }
 
-/// Everything that plans can come to need is there after one block was pasted, and nothing that they cannot.
+/// One block of commands grants everything that plans may need, and nothing else.
 #[test]
 fn one_block_grants_all_that_plans_need_and_no_more() {
     let only = "  - { vmid: 100, kind: qemu, name: web, state: running, config: { cores: 2 } }";
@@ -158,11 +158,11 @@ fn remedy_lines_grant_no_more_than_needed() {
     setting = apply_remedy(setting, only_finding(&found, "may-read"));
     assert_eq!(setting.roles.get("ConvergerRead").map(Vec::as_slice), Some(["Sys.Audit".to_owned(), "VM.Audit".to_owned()].as_slice()));
     let found = visit_findings(&DoctorLab::new(&setting), &DoctorVisit::default());
-    assert_eq!(passed_checks(&found), BTreeSet::from(["may-read"]), "reading is all that reading gives");
+    assert_eq!(passed_checks(&found), BTreeSet::from(["may-read"]), "the role for reading only permits reading");
     setting = apply_remedy(setting, only_finding(&found, "may-set-startup"));
     let startup: Vec<(&str, bool)> =
         setting.acl.iter().filter(|entry| entry.role == "ConvergerStartup").map(|entry| (entry.path.as_str(), entry.here_only)).collect();
-    assert_eq!(startup, [("/", true), ("/", true)], "Sys.Modify is had on / and nowhere else");
+    assert_eq!(startup, [("/", true), ("/", true)], "Sys.Modify is granted on / and does not propagate");
 }
 
 #[test]

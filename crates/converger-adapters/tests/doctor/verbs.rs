@@ -1,5 +1,5 @@
-//! The table of privileges against the lab: with exactly what it names a verb works from reading to proof, and with any one of
-//! them taken away it does not.
+//! Checks the table of privileges in the lab: with exactly its privileges a verb works from the first read to the proof, and without any
+//! one of them it fails.
 
 use std::collections::BTreeSet;
 
@@ -28,7 +28,7 @@ fn guest_path(kind: GuestKind) -> GuestPath {
 
 type MakeWrite = Box<dyn Fn(&observe::ProxmoxReading, &DoctorLab) -> ProxmoxWrite>;
 
-/// A write of a verb: how to make it from what was read, and whether the guest has to run.
+/// A write of a verb: how to build it from what was read, and whether the guest must run.
 struct VerbAttempt {
     name: String,
     must_run: bool,
@@ -39,7 +39,7 @@ fn fixed_attempt(name: &str, runs: bool, write: ProxmoxWrite) -> VerbAttempt {
     VerbAttempt { name: name.to_owned(), must_run: runs, write: Box::new(move |_, _| write.clone()) }
 }
 
-/// Every write that a verb stands for.
+/// All writes that belong to a verb.
 fn attempts_of_verb(verb: PrivilegedVerb, kind: GuestKind) -> Vec<VerbAttempt> {
     let guest = || guest_path(kind);
     let name = |text| SnapshotName::new(text).expect("a name");
@@ -144,7 +144,7 @@ fn with_privileges(flavour: Flavour, privileges: &BTreeSet<&str>) -> WorldSpec {
     lab_setting(flavour, &format!("{WORLD}roles: {{ exact: [{list}] }}\nacl: {acl}\n"))
 }
 
-/// Reads, writes, waits for the task, and reads again: the whole of what the program does with a verb.
+/// Reads, writes, waits for the task, and reads again, as the program does for a verb.
 fn perform_attempt(setting: &WorldSpec, kind: GuestKind, own: Option<&VerbAttempt>) -> Result<(), String> {
     let mut bench = DoctorLab::new(setting);
     if own.is_some_and(|own| own.must_run) {
@@ -163,7 +163,7 @@ fn perform_attempt(setting: &WorldSpec, kind: GuestKind, own: Option<&VerbAttemp
     if let ProxmoxEvent::Accepted(AcceptedChange::Task(upid)) = accepted {
         wait_for_task(&bench, &ProxmoxRead::TaskStatus(upid))?;
     }
-    // A reboot is over before the guest is up again.
+    // The task of a reboot ends before the guest is up again.
     bench.advance_time(20_000);
     let passed = bench.clock().duration_since(before).expect("forwards");
     match promise.check(&block_on(hand.read_promise(&write)), passed.as_secs()) {
@@ -197,7 +197,7 @@ fn take_reading(bench: &DoctorLab, kind: GuestKind) -> Result<observe::ProxmoxRe
     }
 }
 
-/// The privileges that the table names for a verb, reading included, each as its alternatives.
+/// The privileges of a verb and of reading according to the table, each with its alternatives.
 fn needed_privileges(verb: PrivilegedVerb, flavour: Flavour, kind: GuestKind) -> Vec<&'static [&'static str]> {
     let major = u32::from(flavour.major());
     let mut needs: Vec<&[&str]> = PrivilegedVerb::Read.needs(major, kind).chain(verb.needs(major, kind)).map(|need| need.any_of).collect();
@@ -209,7 +209,7 @@ fn first_privileges(needs: &[&'static [&'static str]]) -> BTreeSet<&'static str>
     needs.iter().filter_map(|any_of| any_of.first().copied()).collect()
 }
 
-/// Every verb with every write of it, on every release and kind.
+/// Every verb with each of its writes, on every release and kind.
 fn all_cases() -> Vec<(Flavour, GuestKind, PrivilegedVerb, Option<VerbAttempt>)> {
     let mut cases = Vec::new();
     for (flavour, kind) in FLAVOURS.into_iter().flat_map(|flavour| GuestKind::ALL.map(|kind| (flavour, kind))) {

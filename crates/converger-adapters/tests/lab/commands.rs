@@ -1,4 +1,4 @@
-//! Which commands there are, read out of the codec's own source, so that a list of them cannot lag behind.
+//! The list of commands, extracted from the codec's source, so that it cannot be incomplete.
 
 use std::collections::BTreeSet;
 
@@ -6,12 +6,12 @@ use converger_adapters::proxmox::codec::{ProxmoxCommand, ProxmoxRead, ProxmoxWri
 
 const SOURCE: &str = include_str!("../../src/proxmox/codec/command.rs");
 
-/// The variants of `pub enum <name>`: the words that begin a line at the first level of its braces.
+/// The variants of `pub enum <name>`: the words at the beginning of lines at the first brace level.
 pub(crate) fn command_variants(name: &str) -> BTreeSet<&'static str> {
     enum_variants(SOURCE, name)
 }
 
-/// Those of an enum in another source.
+/// Like [`command_variants`], for an enum in another source.
 pub(crate) fn enum_variants(source: &'static str, name: &str) -> BTreeSet<&'static str> {
     let head = format!("pub enum {name} {{\n");
     let (_, body) = source.split_once(&head).unwrap_or_else(|| panic!("no enum {name}"));
@@ -21,12 +21,12 @@ pub(crate) fn enum_variants(source: &'static str, name: &str) -> BTreeSet<&'stat
     own.map(|line| line.split(|own: char| !own.is_ascii_alphanumeric()).next().unwrap_or_default()).collect()
 }
 
-/// The variant of a command, as it is shown for debugging.
+/// The variant of a command, from its debug output.
 fn variant_name(shown: &str) -> String {
     shown.split(|own: char| !own.is_ascii_alphanumeric()).next().unwrap_or_default().to_owned()
 }
 
-/// The variants of reads and writes that none of these commands is of.
+/// The variants of reads and writes that occur in none of these commands.
 pub(crate) fn unused_variants<'c>(commands: impl IntoIterator<Item = &'c ProxmoxCommand>) -> Vec<&'static str> {
     let own = |read: &ProxmoxRead| variant_name(&format!("{read:?}"));
     let other = |write: &ProxmoxWrite| variant_name(&format!("{write:?}"));

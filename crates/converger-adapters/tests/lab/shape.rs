@@ -1,9 +1,9 @@
-//! The shape of a JSON text, as a number: its names, its brackets, and of each value no more than its type and whether it reads as a
-//! number. The table of the API looks at nothing else in what a method returned, so that texts of one shape are judged alike.
+//! A hash of the shape of a JSON text: its names and brackets, and for each value only its type and whether it parses as a number. The API
+//! table checks nothing else in the result of a method, so texts of the same shape get the same verdict.
 //!
-//! What never enters: whether a text is JSON at all. Who reads the answer finds that out, and so does the check of its shape's first text.
+//! Does not check whether a text is JSON. The parser of the response does, and so does the check of the first text of each shape.
 
-/// What is mixed so far.
+/// The hash so far.
 #[derive(Clone, Copy)]
 pub(crate) struct ShapeHasher(u64);
 
@@ -16,8 +16,8 @@ impl ShapeHasher {
         self.0 = (self.0.rotate_left(23) ^ word).wrapping_mul(0xff51_afd7_ed55_8ccd);
     }
 
-    /// These bytes and their number, so that no two texts run into each other. Of a long text four parts are mixed beside each other: none
-    /// waits for the one before it.
+    /// Adds these bytes and their number, so that adjacent texts stay distinct. A long text is hashed in four independent lanes, so that
+    /// none waits for another.
     pub(crate) fn add_bytes(&mut self, bytes: &[u8]) {
         let (blocks, tail) = bytes.as_chunks::<32>();
         if !blocks.is_empty() {
@@ -33,7 +33,7 @@ impl ShapeHasher {
         self.add_word(rest.iter().fold(bytes.len() as u64, |word, byte| word << 8 | u64::from(*byte)));
     }
 
-    /// The shape of a JSON text.
+    /// Adds the shape of a JSON text.
     pub(crate) fn add_shape(&mut self, json: &[u8]) {
         let mut rest = json;
         while let Some((first, after)) = rest.split_first() {
@@ -52,7 +52,7 @@ impl ShapeHasher {
         }
     }
 
-    /// A text from behind its first quote on: a name counts whole, and so does what has an escape in it.
+    /// Adds a text, starting after its opening quote. A name is hashed completely, and so is a text with an escape.
     fn add_text<'t>(&mut self, rest: &'t [u8]) -> &'t [u8] {
         let (text, after, is_escaped) = split_at_quote(rest);
         if is_escaped || after.trim_ascii_start().first() == Some(&b':') {
@@ -68,7 +68,7 @@ impl ShapeHasher {
     }
 }
 
-/// Up to the quote that ends it, from behind that on, and whether anything in it is escaped.
+/// The text up to the closing quote, the rest after it, and whether the text contains an escape.
 fn split_at_quote(rest: &[u8]) -> (&[u8], &[u8], bool) {
     let mut end = 0;
     while let Some(found) = rest.get(end..).and_then(find_quote_or_escape) {
@@ -77,13 +77,13 @@ fn split_at_quote(rest: &[u8]) -> (&[u8], &[u8], bool) {
         if rest[end] == b'"' {
             return (&rest[..end], &rest[end + 1..], is_escaped);
         }
-        // What is escaped ends nothing.
+        // An escaped character does not end the text.
         end += 2;
     }
     (rest, &[], true)
 }
 
-/// Eight bytes at a time: most of an answer is looked at here.
+/// Scans eight bytes at a time, because most of the response is scanned here.
 fn find_quote_or_escape(rest: &[u8]) -> Option<usize> {
     let (eights, tail) = rest.as_chunks::<8>();
     for (number, eight) in eights.iter().enumerate() {
@@ -99,12 +99,12 @@ fn find_quote_or_escape(rest: &[u8]) -> Option<usize> {
 
 const ONES: u64 = 0x0101_0101_0101_0101;
 
-/// The highest bit of bytes that are zero; the lowest such bit is never one of another byte.
+/// Sets the highest bit of each zero byte; the lowest set bit is always correct.
 fn zero_byte_bits(word: u64) -> u64 {
     word.wrapping_sub(ONES) & !word & ONES << 7
 }
 
-/// As the check asks it; most texts begin with what begins no number.
+/// Whether the text parses as a number, as the check defines it. Most texts fail at their first character.
 fn is_number(text: &[u8]) -> bool {
     let may_be = text.first().is_some_and(|first| first.is_ascii_digit() || b"+-.iInN".contains(first));
     may_be && std::str::from_utf8(text).is_ok_and(|text| text.parse::<f64>().is_ok())

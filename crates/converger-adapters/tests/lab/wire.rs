@@ -1,7 +1,7 @@
-//! The wire between the client and a lab in the same process: how a request of the codec reaches a world, how its answer comes back, and
-//! that both have the form that the table of the API gives them. Every test that drives the client against a world takes this way.
+//! The in-process connection between the client and a lab: passes requests of the codec to a world and its responses back, and checks both
+//! against the API table. All tests that run the client in a world use it.
 //!
-//! What never enters: clocks, worlds, and what the client makes of an answer.
+//! Must not depend on clocks, on worlds, or on how the client interprets a response.
 
 mod shape;
 
@@ -16,12 +16,12 @@ use converger_lab::{Flavour, LabRequest, LabResponse, WireDelivery, verify_reque
 
 pub(crate) use shape::ShapeHasher;
 
-/// What all requests of a client have in common: its token (`user@realm!name=secret`), and what it understands.
+/// The common part of a client's requests: its token (`user@realm!name=secret`) and the accepted media type.
 pub(crate) fn request_template(token: &str) -> LabRequest {
     LabRequest::new("", "").with_token(token).with_header("Accept", "application/json")
 }
 
-/// As the client sends it, with a form where there is a body, made out of one that was sent before or was not sent yet.
+/// Builds a request as the client sends it, with a form if there is a body. Reuses the buffers of `made`.
 pub(crate) fn build_request(mut made: LabRequest, sent: &HttpRequest) -> LabRequest {
     made.headers.truncate(COMMON_HEADERS);
     made.body.clear();
@@ -33,15 +33,15 @@ pub(crate) fn build_request(mut made: LabRequest, sent: &HttpRequest) -> LabRequ
     }
 }
 
-/// The token, and what is understood.
+/// Number of common headers: the token and the accepted media type.
 const COMMON_HEADERS: usize = 2;
 
-/// So much is remembered of what was checked: many thousand labs are asked in one process.
+/// Limit of the cache of verified exchanges; one process queries many thousand labs.
 const VERIFIED_MAX: usize = 1 << 14;
 
 type VerifiedCache = RefCell<HashMap<u64, Option<&'static str>, BuildHasherDefault<IdentityHasher>>>;
 
-/// What is looked for is mixed already.
+/// The keys are hashes already.
 #[derive(Default)]
 struct IdentityHasher(u64);
 
@@ -58,15 +58,15 @@ impl Hasher for IdentityHasher {
 }
 
 thread_local! {
-    /// What was checked already, with the template of its method: in many labs much is asked and answered byte for byte alike, and most of
-    /// the rest in the same shape.
+    /// Verified exchanges with the templates of their methods. Many exchanges in different labs are identical, and most others have the
+    /// same shape.
     static VERIFIED_EXCHANGES: VerifiedCache = RefCell::default();
     static VERIFIED_REQUESTS: VerifiedCache = RefCell::default();
     static VERIFIED_RESPONSES: VerifiedCache = RefCell::default();
 }
 
-/// Every request is one that Proxmox would take, and every answer has the form that Proxmox gives it. The template of the method that
-/// answered, if one did.
+/// Verifies that Proxmox would accept the request and that the response has the form of Proxmox. Returns the template of the method that
+/// responded, if any.
 pub(crate) fn verify_exchange(flavour: Flavour, request: &LabRequest, answer: &LabResponse) -> Option<&'static str> {
     let fault = |error: String| -> ! { panic!("{flavour:?} {} {}: {error}", request.method, request.path) };
     let asked = request_key(flavour, request);
@@ -98,13 +98,13 @@ fn verify_once(
     found
 }
 
-/// All of a request that is checked.
+/// The key of a request: everything that the check depends on.
 fn request_key(flavour: Flavour, request: &LabRequest) -> ShapeHasher {
     let mut mix = ShapeHasher::new(u64::from(flavour.major()));
     mix.add_bytes(request.method.as_bytes());
     match request.path.split_once(TASK) {
         None => mix.add_bytes(request.path.as_bytes()),
-        // Of the numbers in the id of a task it is checked that they are numbers, and how long they are.
+        // The check only requires the numbers in a task id to be numbers of the right length.
         Some((before, id)) => {
             mix.add_bytes(before.as_bytes());
             for part in id.split(PART) {
@@ -117,7 +117,7 @@ fn request_key(flavour: Flavour, request: &LabRequest) -> ShapeHasher {
     mix
 }
 
-/// How the id of a task begins in a path, and what stands between its parts.
+/// The beginning of a task id in a path, and the separator of its parts.
 const TASK: &str = "UPID%3A";
 const PART: &str = "%3A";
 const NUMBERS: &[u8] = b"0000000000";
@@ -129,12 +129,13 @@ fn add_head(mut mix: ShapeHasher, answer: &LabResponse) -> ShapeHasher {
     mix
 }
 
-/// All that the check of an answer looks at. Of what a method returned that is its shape; of anything else, errors above all, it is every byte.
+/// The key of a response: everything that the check depends on. For the result of a method, that is its shape; for everything else, errors
+/// above all, all bytes.
 fn response_key(flavour: Flavour, template: &str, request: &LabRequest, answer: &LabResponse) -> ShapeHasher {
     let mut mix = ShapeHasher::new(u64::from(flavour.major()));
     [template.as_bytes(), request.method.as_bytes()].iter().for_each(|bytes| mix.add_bytes(bytes));
     mix = add_head(mix, answer);
-    // The last member of the whole, which counts also where there were two of the name.
+    // `success` is the last member, which counts even if a name occurs twice.
     if answer.status == 200 && request.path.starts_with("/api2/extjs/") && answer.body.ends_with(b",\"success\":1}") {
         mix.add_shape(&answer.body);
     } else {
@@ -144,17 +145,17 @@ fn response_key(flavour: Flavour, template: &str, request: &LabRequest, answer: 
     mix
 }
 
-/// As long as the client waits where nothing else is said.
+/// The default deadline of the client.
 pub(crate) fn deadline_ms() -> u64 {
     u64::try_from(RequestLimits::default().deadline.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Whether the client reads so much where nothing else is said.
+/// Whether a body exceeds the default limit of the client.
 fn is_too_large(bytes: u64) -> bool {
     usize::try_from(bytes).map_or(true, |bytes| bytes > RequestLimits::default().body_bytes_max)
 }
 
-/// What arrives of an answer at a client that waits for so long.
+/// What a client with this deadline receives of a response.
 pub(crate) fn receive_response(
     place: &str,
     sent: &HttpRequest,
@@ -165,7 +166,7 @@ pub(crate) fn receive_response(
     match answer.delivery {
         _ if answer.delay_ms > deadline_ms => lost(FailureCause::TooSlow, "no complete response in time"),
         WireDelivery::Deliver => Ok(HttpResponse { status: answer.status, reason: answer.reason, body: answer.body }),
-        // Blanks behind it do not change it, up to what is read at all; in pieces it is whole in the end.
+        // Trailing blanks do not change a response up to the size limit; a slow response is complete in the end.
         WireDelivery::Flood { bytes, .. } if is_too_large(bytes) => lost(FailureCause::TooLarge, "the response is too large"),
         WireDelivery::Drip { .. } | WireDelivery::Flood { .. } => {
             Ok(HttpResponse { status: answer.status, reason: answer.reason, body: answer.body })
@@ -177,7 +178,7 @@ pub(crate) fn receive_response(
     }
 }
 
-/// A request that reads leaves nothing behind, however far it came.
+/// A read has no effect, even if it was delivered.
 fn lost_failure(request: &HttpRequest, cause: FailureCause, text: String) -> ProxmoxFailure {
     let delivery = if request.method() == HttpMethod::Get { Delivery::NotDelivered } else { Delivery::MayHaveRun };
     ProxmoxFailure::without_response(delivery, cause, text)

@@ -1,5 +1,5 @@
-//! The hand against the lab, in each release: every ask is taken, every change does what it says, and what the world knows to be true
-//! agrees with what the hand tells.
+//! The actuator in the lab, on each release: every request is accepted, every change does what it says, and the responses agree with the
+//! truth of the world.
 
 use converger_adapters::proxmox::actuator::{CallerIdentity, clock_command, command_for, interpret_response};
 use converger_adapters::proxmox::client::TokenId;
@@ -28,7 +28,7 @@ guests:
 ha: { 'vm:102': { state: stopped } }
 ";
 
-/// A world, its clock, and how many requests came to it.
+/// A world, its clock, and the number of requests.
 struct ActuatorLab {
     world: World,
     now_ms: u64,
@@ -42,7 +42,7 @@ impl ActuatorLab {
         Self { world: World::new(&setting).expect("a world"), now_ms: setting.start_ms + 60_000, request_count: 0 }
     }
 
-    /// One ask over the very code that the program uses, without sockets.
+    /// One request through the same code as in the program, without sockets.
     fn request(&mut self, ask: &EnvRequest) -> EnvResponse {
         let caller = CallerIdentity { token: TokenId::new(TOKEN).expect("a token"), cluster: Some("lab".into()) };
         match command_for(ask) {
@@ -89,11 +89,11 @@ impl ActuatorLab {
         let ask = EnvRequest::Send { address: place.clone(), change, revision };
         let before = self.request_count;
         let EnvResponse::Sent(sent) = self.request(&ask) else { panic!("an answer to a change") };
-        assert_eq!(self.request_count, before + 1, "one ask is one request");
+        assert_eq!(self.request_count, before + 1, "one environment request is one API request");
         sent
     }
 
-    /// Sends, and waits until the task has ended.
+    /// Sends a change and waits until its task has ended.
     fn send_and_wait(&mut self, place: &GuestAddress, change: Change) -> TaskState {
         match self.send_change(place, change) {
             SendResult::Task(task) => self.wait_for_task(&task),
@@ -105,7 +105,7 @@ impl ActuatorLab {
         for _ in 0..100 {
             match self.request(&EnvRequest::Task(task.clone())) {
                 EnvResponse::Task(TaskState::Running) => self.advance_time(1_000),
-                // How old it is depends on how long it took; the next test looks at that.
+                // Its age depends on how long the task took; another test checks it.
                 EnvResponse::Task(TaskState::Ended { warnings, .. }) => return TaskState::Ended { warnings, age_secs: None },
                 EnvResponse::Task(state) => return state,
                 other => panic!("{other:?}"),
@@ -151,8 +151,8 @@ const FLAVOURS: [Flavour; 3] = [Flavour::V7, Flavour::V8, Flavour::V9];
 
 const ENDED_WELL: TaskState = TaskState::Ended { warnings: 0, age_secs: None };
 
-/// By the clock of its own node, whatever those of the entry and of this machine say: a guest that has been up for less was started by it or
-/// since.
+/// The age of a task is measured on the clock of its own node, whatever the clocks of the endpoint and of this machine say. A guest that
+/// has been up for less than that was started by the task or later.
 #[test]
 fn task_age_uses_the_clock_of_its_node() {
     for flavour in FLAVOURS {
@@ -172,9 +172,9 @@ fn task_age_uses_the_clock_of_its_node() {
     }
 }
 
-/// Also one that failed: a reboot that timed out is told from one that came later by that.
+/// The same for a failed reboot: its age distinguishes it from a later one.
 #[test]
-fn a_reboot_that_failed_is_as_old_as_it_is_on_its_own_node() {
+fn failed_reboot_is_dated_by_its_node() {
     for flavour in FLAVOURS {
         let mut lab = ActuatorLab::new(flavour);
         let place = address_on("pve2", GuestKind::Qemu, 104);
@@ -185,13 +185,13 @@ fn a_reboot_that_failed_is_as_old_as_it_is_on_its_own_node() {
     }
 }
 
-/// The node starts a rebooted guest itself: that task is found although it is not ours, and says why the guest is down.
+/// The node itself starts a rebooted guest. The task is found although it is not ours, and says why the guest is down.
 #[test]
-fn the_start_that_failed_after_a_reboot_is_found_with_what_it_said() {
+fn finds_the_failed_start_after_a_reboot_with_its_error() {
     for flavour in FLAVOURS {
         let mut lab = ActuatorLab::new(flavour);
         assert_eq!(lab.send_and_wait(&web_address(), Change::Start), ENDED_WELL);
-        assert_eq!(lab.send_change(&web_address(), set_cores(9)), SendResult::Done, "nobody counts processors at a write");
+        assert_eq!(lab.send_change(&web_address(), set_cores(9)), SendResult::Done, "a write does not check the number of processors");
         assert_eq!(lab.send_and_wait(&web_address(), Change::Reboot { timeout_secs: 30 }), ENDED_WELL);
         lab.advance_time(5_000);
         assert!(!lab.is_running(&web_address()), "{flavour:?}");
@@ -210,9 +210,9 @@ fn the_start_that_failed_after_a_reboot_is_found_with_what_it_said() {
     }
 }
 
-/// A lost answer's task on a node whose clock is off is as young as it is, and an older one of ours is no younger for it.
+/// A wrong clock of the node does not change the age of a task: neither of the task of a lost response nor of an older task of ours.
 #[test]
-fn wrong_node_clock_hides_no_task_and_rejuvenates_none() {
+fn wrong_node_clock_does_not_change_task_ages() {
     for flavour in FLAVOURS {
         for off_s in [-40, 40] {
             let mut lab = ActuatorLab::new(flavour);
@@ -240,7 +240,7 @@ fn wrong_node_clock_hides_no_task_and_rejuvenates_none() {
                 RequestFault { path: Some("*/nodes/pve2/time".into()), fault: Some(ResponseFault::LostBefore), ..RequestFault::default() };
             lab.world.add_request_fault(time);
             let unread = lab.request(&ask);
-            assert!(matches!(&unread, EnvResponse::Unreadable(_)), "without a clock nothing is told: {unread:?}");
+            assert!(matches!(&unread, EnvResponse::Unreadable(_)), "without the clock the list is unread: {unread:?}");
         }
     }
 }
@@ -272,7 +272,7 @@ fn every_change_works_in_every_release() {
 }
 
 #[test]
-fn rejects_a_write_based_on_a_stale_reading() {
+fn rejects_a_write_based_on_a_stale_config() {
     for flavour in FLAVOURS {
         for place in [web_address(), dns_address()] {
             let mut lab = ActuatorLab::new(flavour);
@@ -281,7 +281,7 @@ fn rejects_a_write_based_on_a_stale_reading() {
             let EnvResponse::Sent(SendResult::Rejected(cause)) =
                 lab.request(&EnvRequest::Send { address: place.clone(), change: set_cores(4), revision })
             else {
-                panic!("a no")
+                panic!("a rejection")
             };
             assert_eq!(cause.kind, EnvFaultKind::ConfigChanged, "{flavour:?} {cause:?}");
             assert_eq!(lab.world.guest_truth(place.vmid.get()).expect("a guest").config["cores"], "2");
@@ -296,7 +296,7 @@ fn write_keeps_other_agent_options() {
     let off = FieldChange { field: Field::Agent, before, after, pending: None, effect: ChangeEffect::Recorded };
     assert_eq!(lab.send_change(&web_address(), Change::ConfigSet(Box::new([off]))), SendResult::Done);
     assert_eq!(lab.world.guest_truth(100).expect("a guest").config["agent"], "enabled=0,type=isa");
-    assert_eq!(lab.live_config(&dns_address()).revision.expect("a revision").as_str().len(), 40, "a container has none");
+    assert_eq!(lab.live_config(&dns_address()).revision.expect("a revision").as_str().len(), 40, "a container has no agent");
 }
 
 #[test]
@@ -356,13 +356,13 @@ fn finds_the_task_after_a_lost_response() {
                 assert_eq!(lab.wait_for_task(&found[0]), ENDED_WELL);
                 assert!(lab.is_running(&place));
                 assert_eq!(lab.own_tasks(&place, Change::Stop), [], "another change");
-                assert_eq!(lab.own_tasks(&place, Change::Start), found, "also when it has ended");
+                assert_eq!(lab.own_tasks(&place, Change::Start), found, "even after it has ended");
             }
         }
     }
 }
 
-/// More tasks than a list holds are no reason not to find the last one.
+/// The last task is found even if there are more tasks than a list contains.
 #[test]
 fn finds_the_task_of_a_guest_with_many_tasks() {
     for flavour in FLAVOURS {
@@ -397,7 +397,7 @@ fn undelivered_change_leaves_no_task() {
         fault: Some(ResponseFault::LostBefore),
         ..RequestFault::default()
     });
-    assert!(matches!(lab.send_change(&web_address(), Change::Start), SendResult::MaybeExecuted(_)), "nobody can know");
+    assert!(matches!(lab.send_change(&web_address(), Change::Start), SendResult::MaybeExecuted(_)), "the outcome is unclear");
     assert_eq!(lab.own_tasks(&web_address(), Change::Start), []);
     assert!(!lab.is_running(&web_address()));
 }
@@ -410,7 +410,7 @@ fn task_of_another_token_is_never_ours() {
     assert_eq!(lab.world.answer_at(lab.now_ms, "pve1", &other).status, 200);
     assert_eq!(lab.own_tasks(&web_address(), Change::Start), []);
     lab.advance_time(10_000);
-    assert!(lab.is_running(&web_address()), "it did run");
+    assert!(lab.is_running(&web_address()), "the other task did run");
     assert_eq!(lab.own_tasks(&web_address(), Change::Start), []);
 }
 

@@ -1,6 +1,6 @@
-//! The observer passes what any observer must pass, over HTTPS and against worlds whose truth is known.
+//! The observer passes the conformance checks over HTTPS, in worlds whose truth is known.
 //!
-//! Worlds that Proxmox cannot be in (a lock that may not be read where the guest may) are shown as far as it can: the guest is hidden.
+//! Worlds that are impossible in Proxmox (an unreadable lock of a readable guest) are approximated by hiding the guest.
 
 use std::collections::BTreeSet;
 
@@ -32,7 +32,7 @@ impl ObserverFixture for ProxmoxFixture {
         let name = EnvironmentName::new("stage").expect("a name");
         let environment = ConnectionSettings { name, cluster: None, endpoints: vec![endpoint], token: test_token(), bounds: test_limits() };
         let observer = ProxmoxObserver::new(environment).expect("an observer");
-        // Proxmox has no way to read what waits without reading the config.
+        // Proxmox cannot return pending changes without the config.
         let has_config = truth.guests.iter().any(|row| row.config.is_read());
         if has_config { observer } else { observer.with_needs(ReadSet::Declared([].into())) }
     }
@@ -67,7 +67,7 @@ fn scripted_proxmox(truth: &Observation) -> ScriptedProxmox {
     let mut desk = ScriptedProxmox::with_guests(&cluster, guests);
     desk.forbidden = truth.guests.iter().filter(|row| is_hidden(row)).map(|row| row.vmid.get()).collect::<BTreeSet<_>>();
     if !truth.complete {
-        // Somebody is there whom the list does not show.
+        // A guest exists that the list does not show.
         let hidden = ScriptedGuest { kind: "qemu", node: "n1".into(), listed: None, own: None, current: "{}".into(), pending: "[]".into() };
         desk.guests.insert(101, hidden);
         desk.forbidden.insert(101);

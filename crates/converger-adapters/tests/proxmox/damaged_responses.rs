@@ -1,5 +1,4 @@
-//! Damaged and hostile answers: nothing panics, nothing that is not whole is taken for whole, and no text of others gets further than its
-//! own field.
+//! Damaged and hostile responses: nothing panics, nothing incomplete is taken for complete, and no foreign text leaves its field.
 
 use converger_adapters::proxmox::codec::{GuestPath, HttpResponse, ProxmoxCommand, ProxmoxRead, ProxmoxWrite, Upid, UserId, decode};
 use converger_adapters::proxmox::observe::ReadSet;
@@ -60,7 +59,7 @@ fn sample_bodies() -> Vec<String> {
 }
 
 #[test]
-fn damaged_answers_never_panic() {
+fn damaged_responses_never_panic() {
     let mut rng = Rng::new(SEED);
     let (commands, bodies) = (sample_commands(), sample_bodies());
     for case in 0..20_000 {
@@ -90,7 +89,7 @@ fn damaged_list_never_makes_a_guest_run_or_vanish() {
         for vmid in 100..104 {
             let row = taken.observation.find(Vmid::new(vmid).expect("an id"));
             assert!(row.is_some() || !taken.observation.complete, "seed {SEED} case {case}: guest {vmid} vanished in {text}");
-            // Damage can spell another state, but none that was never written.
+            // Damage can turn a state into another one, but only if its word occurs in the text.
             let is_running = row.is_some_and(|row| matches!(&row.status, ObservedStatus::Known(state) if state.word() == "running"));
             assert!(!is_running || text.contains("running"), "{text}");
         }
@@ -101,7 +100,7 @@ fn damaged_list_never_makes_a_guest_run_or_vanish() {
 fn g16_foreign_text_stays_in_its_field() {
     for hostile in HOSTILE_TEXTS {
         let name = serde_json::to_string(hostile).expect("JSON");
-        // Where tags are none, the guest is unknown already and is not asked for; where there are some, the rule for tags is.
+        // With invalid tags the guest is already unknown and is not read; with valid ones the rule for tags is read.
         for (tags, requests) in [(name.as_str(), 3..8), ("\"\"", 6..7)] {
             let row = format!(
                 r#"{{"vmid":100,"type":"qemu","node":"n1","status":"stopped","name":{name},"template":0,"lock":{name},"tags":{tags}}}"#
@@ -119,7 +118,7 @@ fn g16_foreign_text_stays_in_its_field() {
             assert_eq!(row.name.as_deref(), Some(*hostile));
             let paths: Vec<String> = desk.requests();
             assert!(paths.iter().all(|path| path.bytes().all(|byte| byte.is_ascii_graphic() || byte == b' ')), "{paths:?}");
-            assert!(requests.contains(&paths.len()), "no text asked for more: {paths:?}");
+            assert!(requests.contains(&paths.len()), "no text causes further requests: {paths:?}");
         }
     }
 }

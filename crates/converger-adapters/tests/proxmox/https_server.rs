@@ -1,4 +1,4 @@
-//! An HTTPS server on the loopback that does to the wire what is asked of it, and remembers what it was asked.
+//! An HTTPS server on the loopback that produces faults on request and records what it receives.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -19,27 +19,27 @@ use tokio_rustls::TlsAcceptor;
 /// What the server does with a request.
 #[derive(Clone, Debug)]
 pub(crate) enum ServerReply {
-    /// A plain answer.
+    /// Sends a response.
     Answer(HttpResponse),
-    /// The same from the node that was asked itself: the connection stays, and no word says otherwise.
+    /// Sends a response without `Connection: close`, as a node does for its own calls, and keeps the connection open.
     KeepAlive(HttpResponse),
-    /// These bytes, and then the end of the connection.
+    /// Sends these bytes and closes the connection.
     Raw(Vec<u8>),
-    /// These bytes, and then the end of TCP without a word of TLS.
+    /// Sends these bytes and closes TCP without a TLS close.
     Cut(Vec<u8>),
-    /// These bytes below TLS, where no record of it is, and then the end of TCP.
+    /// Sends these bytes below TLS, without a TLS record, and closes TCP.
     Garbled(Vec<u8>),
-    /// These bytes, and then one more again and again.
+    /// Sends these bytes, then single bytes endlessly.
     Drip(Vec<u8>),
-    /// These bytes, and then the same block without end.
+    /// Sends these bytes, then the same block endlessly.
     Flood(Vec<u8>),
-    /// Nothing, while the connection stays.
+    /// Sends nothing and keeps the connection open.
     Hang,
-    /// Nothing, and the end of the connection.
+    /// Sends nothing and closes the connection.
     Close,
 }
 
-/// A request as it came.
+/// A received request.
 #[derive(Clone, Debug)]
 pub(crate) struct ReceivedRequest {
     pub(crate) method: String,
@@ -48,31 +48,31 @@ pub(crate) struct ReceivedRequest {
     pub(crate) body: String,
 }
 
-/// A number for each node; what the endpoint answers itself is under an empty name.
+/// A number per node; the endpoint's own calls are under an empty name.
 type NodeCounts = Arc<Mutex<BTreeMap<String, usize>>>;
 
 type ReplyHandler = Arc<dyn Fn(&ReceivedRequest) -> ServerReply + Send + Sync>;
 
-/// A running server. It ends with the runtime of the test's thread.
+/// A running server. It ends with its runtime.
 pub(crate) struct TestHttpsServer {
     pub(crate) address: SocketAddr,
     pub(crate) fingerprint: Fingerprint,
     pub(crate) received: Arc<Mutex<Vec<ReceivedRequest>>>,
-    /// The most requests that were under way at once, by node.
+    /// The maximum number of concurrent requests by node.
     pub(crate) at_once_max: NodeCounts,
-    /// How many connections there were.
+    /// Number of connections.
     pub(crate) connections: Arc<AtomicUsize>,
     /// Taken only when the server is dropped.
     runtime: Option<tokio::runtime::Runtime>,
 }
 
-/// A certificate for names, and the key that it is for.
+/// A certificate with its key.
 pub(crate) struct TestCertificate {
     pub(crate) chain: Vec<CertificateDer<'static>>,
     pub(crate) key: PrivateKeyDer<'static>,
 }
 
-/// An authority of one's own, as every cluster has one.
+/// A private authority, as every cluster has one.
 pub(crate) struct TestAuthority(CertifiedIssuer<'static, KeyPair>);
 
 impl TestAuthority {
@@ -116,7 +116,7 @@ pub(crate) fn start_server_with(
     handler: impl Fn(&ReceivedRequest) -> ServerReply + Send + Sync + 'static,
 ) -> TestHttpsServer {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
-    // Bound without a runtime: a server may be started by code that already runs on one.
+    // Bound without a runtime, because the caller may already run on one.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     listener.set_nonblocking(true).expect("a listener of the runtime");
     let mut server = TestHttpsServer {
@@ -147,7 +147,7 @@ pub(crate) fn start_server_with(
 }
 
 impl Drop for TestHttpsServer {
-    /// A runtime must not be dropped by code that runs on one, unless it is left to end by itself.
+    /// A runtime must not be dropped on another runtime, unless it shuts down in the background.
     fn drop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
@@ -179,7 +179,7 @@ pub(crate) fn test_token() -> ApiToken {
     ApiToken { id: TokenId::new("svc@pve!probe").expect("an id"), secret: TokenSecret::new(SECRET).expect("a secret") }
 }
 
-/// Small enough for tests of what is too much, large enough for a busy machine.
+/// Small enough for tests of the limits, large enough for a busy machine.
 pub(crate) fn test_limits() -> RequestLimits {
     let [connect, connect_to_change, deadline] = [Duration::from_secs(20); 3];
     RequestLimits { body_bytes_max: 1 << 20, connect, connect_to_change, deadline, ..RequestLimits::default() }
@@ -212,7 +212,7 @@ impl HttpsConnection {
             self.seen.lock().expect("unpoisoned").push(request.clone());
             let node = request.path.split("/nodes/").nth(1).and_then(|rest| rest.split('/').next()).unwrap_or("").to_owned();
             self.count_request(&node);
-            // Others get their turn before this one is done, so that what may overlap does.
+            // Lets other tasks run first, so that concurrent requests do overlap.
             for _ in 0..8 {
                 tokio::task::yield_now().await;
             }
@@ -236,7 +236,7 @@ impl HttpsConnection {
     }
 }
 
-/// The next request on the connection.
+/// Reads the next request on the connection.
 async fn next_request(stream: &mut ServerStream) -> Option<ReceivedRequest> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -261,10 +261,10 @@ async fn write_response(stream: &mut ServerStream, also: &str, answer: &HttpResp
     stream.write_all(head.as_bytes()).await.is_ok() && stream.write_all(&answer.body).await.is_ok() && stream.flush().await.is_ok()
 }
 
-/// Gives the reply; whether the connection goes on.
+/// Sends the reply; returns whether the connection stays open.
 async fn send_reply(stream: &mut ServerStream, reply: ServerReply) -> bool {
     match reply {
-        // As Proxmox does where a call is passed on: both words, and the connection stays.
+        // As Proxmox does for forwarded calls: both headers, and the connection stays open.
         ServerReply::Answer(answer) => write_response(stream, "Connection: close\r\n", &answer).await,
         ServerReply::KeepAlive(answer) => write_response(stream, "", &answer).await,
         ServerReply::Raw(bytes) => {
@@ -292,7 +292,7 @@ async fn send_reply(stream: &mut ServerStream, reply: ServerReply) -> bool {
     }
 }
 
-/// Runs a future of the client to its end.
+/// Runs a future to completion.
 pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime").block_on(future)
 }

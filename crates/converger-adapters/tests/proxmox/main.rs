@@ -1,5 +1,5 @@
-//! The Proxmox client, put before answers that this directory makes: in process for what a reading says, over HTTPS on the loopback
-//! for what the wire does.
+//! Tests of the Proxmox client with scripted responses: in process for the content of observations, over HTTPS on the loopback for the
+//! transport.
 
 mod actuator;
 mod conformance;

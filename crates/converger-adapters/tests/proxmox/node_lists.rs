@@ -1,4 +1,4 @@
-//! Where run-states come from: the lists of the nodes, checked against the cluster's list, which may be five minutes old.
+//! Run states come from the lists of the nodes, combined with the cluster's list, which may be five minutes old.
 
 use converger_adapters::proxmox::codec::HttpResponse;
 use converger_adapters::proxmox::observe::{ReadSet, UnknownReason};
@@ -14,7 +14,7 @@ use crate::scripted_proxmox::{
 const RUNNING: Option<RunState> = Some(RunState::Running);
 const STOPPED: Option<RunState> = Some(RunState::Stopped);
 
-/// A running guest that the cluster's list has last heard of when its process had run for so long, and its node lists now like this.
+/// A running guest whose uptime was `then_secs` at the last report to the cluster, and whose node lists it as `own` now.
 fn reported(vmid: u32, then: &str, then_secs: u32, own: &str) -> ScriptedGuest {
     let plain = running_guest(vmid, "n1");
     let listed = plain
@@ -36,7 +36,7 @@ fn paths(desk: &ScriptedProxmox) -> Vec<String> {
 }
 
 #[test]
-fn g1_a_stopped_guest_is_not_converged_because_a_stale_list_says_running() {
+fn g1_stale_list_does_not_make_a_stopped_guest_converged() {
     let stopped = ScriptedGuest { current: stopped_guest(100, "n1").current, ..reported(100, "running", 990, OWN_STOPPED) };
     let desk = ScriptedProxmox::with_guests(STANDALONE_NODE, [(100, stopped)]);
     let taken = take_reading(&desk, &[100], &declared_needs(RUNNING, false, &[100]), None).expect("a reading");
@@ -44,7 +44,7 @@ fn g1_a_stopped_guest_is_not_converged_because_a_stale_list_says_running() {
 }
 
 #[test]
-fn g4_a_thousand_converged_guests_cost_one_request_per_node_and_kind() {
+fn g4_thousand_converged_guests_cost_one_request_per_node_and_kind() {
     let cluster = cluster_rows("lab", 1, &[("n1", 1), ("n2", 1), ("n3", 1)]);
     let guests = (100..1100).map(|vmid| (vmid, if vmid % 2 == 0 { stopped_guest(vmid, "n1") } else { running_guest(vmid, "n2") }));
     let desk = ScriptedProxmox::with_guests(&cluster, guests.chain([(2000, container(2000, "n2")), (2001, stopped_guest(2001, "n3"))]));
@@ -60,7 +60,7 @@ fn g4_a_thousand_converged_guests_cost_one_request_per_node_and_kind() {
 }
 
 #[test]
-fn g4_a_late_report_costs_one_request_more_per_node_however_many_guests_it_has() {
+fn g4_late_report_costs_one_more_request_per_node() {
     let guests = (100..1100).map(|vmid| (vmid, reported(vmid, "running", 10, OWN_RUNNING)));
     let desk = ScriptedProxmox::with_guests(STANDALONE_NODE, guests).with_override("qemu?full=1", vec![full(100..1100)]);
     let ids: Vec<u64> = (100..1100).collect();
@@ -72,15 +72,15 @@ fn g4_a_late_report_costs_one_request_more_per_node_however_many_guests_it_has()
     assert_eq!(said, [(UnknownReason::ReportLate, text)]);
 }
 
-/// The list in full, where every monitor says `running`.
+/// The full list, in which every monitor reports `running`.
 fn full(ids: std::ops::Range<u32>) -> HttpResponse {
     let rows = ids.map(|vmid| format!(r#"{{"vmid":{vmid},"status":"running","qmpstatus":"running","name":"g{vmid}","uptime":1000}}"#));
     success_response(&format!("[{}]", rows.collect::<Vec<_>>().join(",")))
 }
 
-/// Both lists about a guest, and what follows: its run-state, what else is read of it, and whether a person is told that the report is late.
+/// Both lists of a guest, and the result: its run state, further reads, and whether a note reports the late report.
 #[test]
-fn both_lists_decide_the_run_state_together() {
+fn both_lists_determine_the_run_state() {
     let paused = r#"{"vmid":$,"status":"running","qmpstatus":"paused","name":"g$","uptime":1000}"#.replace('$', "100");
     let full = &["qemu?full=1"][..];
     let cases: [(&str, ScriptedGuest, &str, &[&str], bool); 9] = [
@@ -113,7 +113,7 @@ fn both_lists_decide_the_run_state_together() {
 }
 
 #[test]
-fn a_container_has_no_pause_that_would_be_asked_for() {
+fn containers_need_no_monitor_state() {
     let row = r#"{"vmid":100,"type":"lxc","node":"n1","status":"running","name":"g100","uptime":10}"#;
     let own =
         r#"{"vmid":100,"status":"running","name":"g100","uptime":500,"lock":"backup","tags":"b;a","template":0,"cpus":2,"maxmem":1024}"#;
@@ -130,7 +130,7 @@ fn a_container_has_no_pause_that_would_be_asked_for() {
 }
 
 #[test]
-fn g17_a_run_state_is_unknown_where_the_list_of_its_node_cannot_be_read() {
+fn g17_run_state_is_unknown_if_the_node_list_is_unreadable() {
     let malformed = HttpResponse { body: b"{\"data\":".to_vec(), ..success_response("") };
     let cases = [
         (raw_response(595, "No route to host"), "node-silent", "node n2 does not respond (595 No route to host); unknown on it: guest 101"),
@@ -165,7 +165,7 @@ fn g17_a_run_state_is_unknown_where_the_list_of_its_node_cannot_be_read() {
 }
 
 #[test]
-fn g17_the_list_of_one_kind_that_cannot_be_read_says_nothing_about_the_other() {
+fn g17_unreadable_list_of_one_kind_does_not_affect_the_other() {
     let desk = ScriptedProxmox::with_guests(STANDALONE_NODE, [(100, stopped_guest(100, "n1")), (200, container(200, "n1"))])
         .with_override("n1/lxc", vec![raw_response(596, "Connection timed out")]);
     let taken = take_reading(&desk, &[100, 200], &ReadSet::Declared([].into()), None).expect("a reading");
@@ -178,11 +178,11 @@ fn g17_the_list_of_one_kind_that_cannot_be_read_says_nothing_about_the_other() {
     .with_override("n2/qemu", vec![raw_response(595, "Connection refused")]);
     let taken = take_reading(&silent, &[100, 200], &ReadSet::Declared([].into()), None).expect("a reading");
     assert_eq!((status_or_cause(&taken, 100).as_str(), status_or_cause(&taken, 200).as_str()), ("node-silent", "node-silent"));
-    assert_eq!(silent.requests().iter().filter(|path| path.contains("nodes/")).count(), 1, "it is not asked for the second list");
+    assert_eq!(silent.requests().iter().filter(|path| path.contains("nodes/")).count(), 1, "the second list is not requested");
 }
 
 #[test]
-fn g17_a_pause_that_cannot_be_excluded_leaves_the_guest_unknown() {
+fn g17_guest_that_may_be_paused_is_unknown() {
     for (answer, word) in [
         (raw_response(596, "Connection timed out"), "no-answer"),
         (failure_response("500", "oops"), "node-list-unread"),
@@ -199,7 +199,7 @@ fn g17_a_pause_that_cannot_be_excluded_leaves_the_guest_unknown() {
 }
 
 #[test]
-fn a_guest_that_the_list_of_its_node_lacks_is_looked_for_by_itself() {
+fn guest_missing_from_its_node_list_is_read_by_itself() {
     let lacks = || three_guests().with_override("n1/qemu", vec![success_response("[]")]);
     let gone = || failure_response("500", "Configuration file 'nodes/n1/qemu-server/100.conf' does not exist");
     let cases = [
@@ -224,7 +224,7 @@ fn a_guest_that_the_list_of_its_node_lacks_is_looked_for_by_itself() {
 }
 
 #[test]
-fn a_guest_that_moved_is_listed_by_two_nodes_and_the_one_that_the_cluster_names_counts() {
+fn guest_listed_by_two_nodes_is_read_from_the_clusters_node() {
     let both = r#"[{"vmid":100,"status":"stopped","name":"g100","uptime":0},{"vmid":101,"status":"running","name":"g101","uptime":105}]"#;
     let taken = take_reading(
         &three_guests().with_override("n2/qemu", vec![success_response(both)]),
@@ -238,7 +238,7 @@ fn a_guest_that_moved_is_listed_by_two_nodes_and_the_one_that_the_cluster_names_
 }
 
 #[test]
-fn g17_a_list_of_a_node_that_lacks_very_many_guests_is_not_believed_and_they_are_not_asked_for_one_by_one() {
+fn g17_node_list_lacking_many_guests_is_not_trusted() {
     let ids: Vec<u64> = (100..133).collect();
     let desk = ScriptedProxmox::with_guests(STANDALONE_NODE, (100..133).map(|vmid| (vmid, running_guest(vmid, "n1"))))
         .with_override("n1/qemu", vec![success_response("[]")]);
@@ -249,7 +249,7 @@ fn g17_a_list_of_a_node_that_lacks_very_many_guests_is_not_believed_and_they_are
 }
 
 #[test]
-fn g3_a_row_of_a_node_list_that_makes_no_sense_leaves_the_guest_unknown() {
+fn g3_invalid_node_list_row_leaves_the_guest_unknown() {
     let own = OWN_RUNNING.replace("$", "100").replace("1000", "105");
     for (from, to) in [
         (r#""status":"running""#, r#""status":["running"]"#),
@@ -274,7 +274,7 @@ fn g3_a_row_of_a_node_list_that_makes_no_sense_leaves_the_guest_unknown() {
 }
 
 #[test]
-fn where_everything_is_read_no_list_of_a_node_is_asked_for() {
+fn reading_everything_requests_no_node_lists() {
     let desk = three_guests();
     let taken = take_reading(&desk, &[100, 101], &ReadSet::Everything, None).expect("a reading");
     assert_eq!((status_or_cause(&taken, 100).as_str(), status_or_cause(&taken, 101).as_str()), ("stopped", "running"));

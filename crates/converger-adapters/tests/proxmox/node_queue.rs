@@ -1,4 +1,4 @@
-//! Who waits for whom at one node: two requests at once, changes before readings, and a change that waited is not sent at all.
+//! The request queue of one node: two requests in flight, changes before reads, and a change that waited too long is not sent.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use crate::scripted_proxmox::raw_response;
 
-/// A node whose answers to readings take so long on the clock of the test; what it was asked, and when.
+/// A node whose responses to reads take `delay` on the test clock; records its requests with their times.
 #[derive(Clone)]
 struct SlowNode {
     delay: Duration,
@@ -81,10 +81,10 @@ async fn send_reading(session: &ProxmoxSession<SlowNode>) -> Result<ProxmoxEvent
 }
 
 async fn send_change(session: &ProxmoxSession<SlowNode>) -> ProxmoxFailure {
-    session.call(&ProxmoxCommand::Write(ProxmoxWrite::Stop(guest_path()))).await.expect_err("nobody carries it out")
+    session.call(&ProxmoxCommand::Write(ProxmoxWrite::Stop(guest_path()))).await.expect_err("the node is unreachable")
 }
 
-/// On a clock that moves when nobody has anything else to do.
+/// Runs on a paused clock, which advances only when all tasks are idle.
 fn run_on_paused_time(test: impl Future<Output = ()>) {
     tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().expect("a runtime").block_on(test);
 }
@@ -101,17 +101,17 @@ fn change_without_timely_permit_is_never_sent() {
         };
         let (_, (failure, after)) = future::join(readings, late).await;
         assert_eq!((failure.cause, failure.delivery), (FailureCause::Busy, Delivery::NotDelivered), "{failure}");
-        assert_eq!(after.as_secs(), 5, "it is told once it is given up");
+        assert_eq!(after.as_secs(), 5, "it fails as soon as it gives up");
         assert!(failure.to_string().contains("desk: the node was busy") && failure.to_string().contains("not sent"), "{failure}");
-        assert_eq!((slow.reading_count(), slow.change_times()), (6, vec![]), "who reads goes on, and the change is not sent later");
+        assert_eq!((slow.reading_count(), slow.change_times()), (6, vec![]), "reads continue, and the change is not sent later");
         assert_eq!(slow.concurrent_max(), REQUESTS_PER_NODE_MAX);
-        assert_eq!(send_change(&session).await.cause, FailureCause::NodeUnreachable, "one who gave up takes no room");
+        assert_eq!(send_change(&session).await.cause, FailureCause::NodeUnreachable, "a cancelled waiter holds no permit");
         assert_eq!(slow.change_times(), [45]);
     });
 }
 
 #[test]
-fn changes_precede_waiting_readings() {
+fn changes_precede_waiting_reads() {
     run_on_paused_time(async {
         let slow = SlowNode::with_delay_secs(1);
         let session = ProxmoxSession::new(slow.clone());
@@ -122,11 +122,11 @@ fn changes_precede_waiting_readings() {
         let asked = slow.requests.lock().expect("unpoisoned").iter().map(|(method, _)| *method).collect::<Vec<_>>();
         assert_eq!(asked[..4], [HttpMethod::Get, HttpMethod::Get, HttpMethod::Post, HttpMethod::Post], "{asked:?}");
         assert_eq!((slow.change_times(), slow.concurrent_max()), (vec![1, 1], REQUESTS_PER_NODE_MAX));
-        assert_eq!(slow.began.elapsed().as_secs(), 4, "eight readings, two at once");
+        assert_eq!(slow.began.elapsed().as_secs(), 4, "eight reads, two at once");
     });
 }
 
-/// Whoever asks for a last word before sending has the turn already: between both nothing is waited for.
+/// A caller that checks the holds right before sending already has the permit, so nothing delays the change after the check.
 #[test]
 fn acquired_permit_sends_at_once_and_is_released_unused() {
     run_on_paused_time(async {
@@ -139,17 +139,17 @@ fn acquired_permit_sends_at_once_and_is_released_unused() {
             session
                 .call_with_permit(turn, &ProxmoxCommand::Write(ProxmoxWrite::Stop(guest_path())))
                 .await
-                .expect_err("nobody carries it out")
+                .expect_err("the node is unreachable")
         };
         let (_, failure) = future::join(readings, later).await;
         assert_eq!((failure.cause, slow.change_times()), (FailureCause::NodeUnreachable, vec![4]), "it was sent at once");
-        // Readings from 0, 3, 4 and 6 on: until the change was sent one at a time, beside the turn.
+        // Reads begin at 0, 3, 4 and 6: one at a time beside the acquired permit until the change was sent.
         assert_eq!((slow.began.elapsed().as_secs(), slow.concurrent_max()), (9, 2));
         assert_eq!(slow.requests.lock().expect("unpoisoned").iter().map(|(_, at)| *at).collect::<Vec<_>>(), [0, 3, 4, 4, 6]);
         let unused = session.acquire_permit(Some(guest_path().node)).await.expect("there is room");
         drop(unused);
         future::join_all((0..2).map(|_| send_reading(&session))).await;
-        assert_eq!(slow.began.elapsed().as_secs(), 12, "both at once: nobody has the turn any more");
+        assert_eq!(slow.began.elapsed().as_secs(), 12, "both at once: the permit was released");
     });
 }
 
@@ -167,6 +167,6 @@ fn cancelled_waiters_leave_no_gap() {
         drop(running);
         waiting.remove(0).await.expect_err("595");
         future::join(send_reading(&session), send_reading(&session)).await.0.expect_err("595");
-        assert_eq!((slow.reading_count(), slow.began.elapsed().as_secs()), (5, 2), "both places are there again");
+        assert_eq!((slow.reading_count(), slow.began.elapsed().as_secs()), (5, 2), "both permits are free again");
     });
 }

@@ -1,4 +1,4 @@
-//! What a reading says, and what it takes: from the list alone, with details, and where something is not as it should be.
+//! The content and the cost of observations: from the list alone, with details, and with irregularities.
 
 use converger_adapters::proxmox::codec::{FailureCause, HttpResponse};
 use converger_adapters::proxmox::observe::{GuestNeed, ProxmoxReading, ReadSet, ReadingError, UnknownReason};
@@ -174,7 +174,7 @@ fn guests_of_an_offline_node_are_unknown_without_requests() {
 }
 
 #[test]
-fn a_node_that_falls_silent_after_its_list_is_asked_no_more_and_counts_as_offline() {
+fn node_unreachable_after_its_list_is_abandoned_and_offline() {
     let guests = (100..120).map(|vmid| (vmid, stopped_guest(vmid, "n2"))).chain([(200, stopped_guest(200, "n1"))]);
     let cluster = cluster_rows("lab", 1, &[("n1", 1), ("n2", 1)]);
     let ids: Vec<u64> = (100..120).chain([200]).collect();
@@ -185,7 +185,7 @@ fn a_node_that_falls_silent_after_its_list_is_asked_no_more_and_counts_as_offlin
         }
         let taken = take_reading(&desk, &ids, &declared_needs(None, true, &ids), None).expect("a reading");
         let asked = desk.requests().iter().filter(|path| path.contains("nodes/n2/qemu/")).count();
-        assert!(asked <= 2, "two may be under way at once; {asked} were sent");
+        assert!(asked <= 2, "two may be in flight; {asked} were sent");
         assert!((100..120).all(|vmid| status_or_cause(&taken, vmid) == "node-silent"));
         assert_eq!(status_or_cause(&taken, 200), "stopped");
         let online: Vec<bool> = taken.observation.nodes.iter().map(|node| node.online).collect();
@@ -213,11 +213,11 @@ fn guest_changed_during_the_reading_is_unknown() {
     assert_eq!(status_or_cause(&taken, 100), "renamed-while-read");
     assert_eq!(
         taken.notes[0].text, r#"guest 100: its name is "g100" in its config and "other" in its run state"#,
-        "names that are equal are no cause"
+        "equal names are not reported"
     );
 }
 
-/// What `/pending` gives of a guest called `g100`, with these marks and this digest.
+/// The `/pending` response of a guest named `g100` with these marks and this digest.
 fn config_with_marks(marks: &str, digest: &str) -> HttpResponse {
     success_response(&format!(
         r#"[{{"key":"name","value":"g100"}},{{"key":"cores","value":2}},{marks}{{"key":"digest","value":"{digest}"}}]"#
@@ -228,8 +228,8 @@ fn config_with_marks(marks: &str, digest: &str) -> HttpResponse {
 fn g1_never_combines_run_state_and_config_of_different_guests() {
     let uuid = |uuid: &str| format!(r#"{{"key":"smbios1","value":"uuid={uuid}"}},"#);
     let doubts = [
-        ("made anew under its name", [config_with_marks(&uuid("a"), "01"), config_with_marks(&uuid("b"), "02")]),
-        ("made anew without marks", [config_with_marks(&uuid("a"), "01"), config_with_marks("", "02")]),
+        ("recreated with the same name", [config_with_marks(&uuid("a"), "01"), config_with_marks(&uuid("b"), "02")]),
+        ("recreated without marks", [config_with_marks(&uuid("a"), "01"), config_with_marks("", "02")]),
         ("without marks, and changed", [config_with_marks("", "01"), config_with_marks("", "02")]),
     ];
     for (name, configs) in doubts {
@@ -350,20 +350,16 @@ fn g2_unseen_guest_is_not_missing() {
             UnknownReason::ListShrunken,
         ),
         (
-            "a node does not answer",
+            "a node does not respond",
             three_guests().with_override("n2/qemu/999/status/current", vec![raw_response(595, "No route to host")]),
             UnknownReason::NotProven,
         ),
         (
-            "the id cannot be asked for",
+            "the id cannot be checked",
             three_guests().with_override("nextid?vmid=999", vec![failure_response("500", "oops")]),
             UnknownReason::NotProven,
         ),
-        (
-            "nobody says what the token may do",
-            three_guests().with_override("%2F999", vec![raw_response(596, "")]),
-            UnknownReason::NotProven,
-        ),
+        ("the permissions cannot be read", three_guests().with_override("%2F999", vec![raw_response(596, "")]), UnknownReason::NotProven),
     ];
     for (name, desk, reason) in doubts {
         let taken = take_reading(&desk, &[100, 999], &declared_needs(None, false, &[100, 999]), None).expect("a reading");
@@ -375,7 +371,7 @@ fn g2_unseen_guest_is_not_missing() {
 
 #[test]
 fn g2_guest_moving_during_the_search_is_not_missing() {
-    // It is on n2 while n1 is asked, and on n1 while n2 is; neither the list nor the ids know of it.
+    // The guest is on n2 while n1 is asked, and on n1 while n2 is asked. Neither the list nor the ids contain it.
     let gone = failure_response("500", "Configuration file 'nodes/n1/qemu-server/999.conf' does not exist");
     let desk = three_guests().with_override("n1/qemu/999/status/current", vec![gone, success_response(&stopped_guest(999, "n1").current)]);
     let taken = take_reading(&desk, &[999], &declared_needs(None, false, &[999]), None).expect("a reading");
@@ -383,7 +379,7 @@ fn g2_guest_moving_during_the_search_is_not_missing() {
     assert_eq!(taken.notes[0].reason, UnknownReason::ListShrunken);
 }
 
-/// A cluster of which n2 is not the node that answers, with as many guests there, of which these hang.
+/// A cluster whose endpoint is on n1, with `count` guests on n2, of which these hang.
 fn cluster_with_hanging_guests(count: u32, hung: &[u32]) -> (ScriptedProxmox, Vec<u64>) {
     let cluster = cluster_rows("lab", 1, &[("n1", 1), ("n2", 1)]);
     let ids: Vec<u64> = (100..100 + u64::from(count)).collect();
@@ -405,18 +401,18 @@ fn g1_one_hanging_guest_does_not_silence_its_node() {
                 "{hung} hangs, {vmid} was read"
             );
         }
-        assert!(taken.observation.nodes.iter().all(|node| node.online), "a node that answers is online");
+        assert!(taken.observation.nodes.iter().all(|node| node.online), "a responding node is online");
         let said: Vec<&str> = taken.notes.iter().map(|note| note.text.as_str()).collect();
         assert_eq!(said, [format!("node n2 responds, but not for guest {hung} (596 Connection timed out)")]);
     }
 }
 
 #[test]
-fn g1_abandons_a_stalled_node_and_keeps_its_earlier_answers() {
+fn g1_abandons_a_stalled_node_and_keeps_its_earlier_responses() {
     let (desk, ids) = cluster_with_hanging_guests(40, &(104..140).collect::<Vec<u32>>());
     let taken = take_reading(&desk, &ids, &declared_needs(None, true, &ids), None).expect("a reading");
     let asked = desk.requests().iter().filter(|path| path.contains("nodes/n2/qemu/")).count();
-    assert!((8..=9).contains(&asked), "four answered, and four in a row or one more did not; {asked} were sent");
+    assert!((8..=9).contains(&asked), "four got a response, then four or five in a row did not; {asked} were sent");
     assert!((100..104).all(|vmid| status_or_cause(&taken, vmid) == "stopped"));
     assert!((104..140).all(|vmid| status_or_cause(&taken, vmid) == "no-answer"));
 }
@@ -455,7 +451,7 @@ fn g2_mass_disappearance_is_not_believed() {
     let desk = ScriptedProxmox::with_guests(STANDALONE_NODE, [(500, stopped_guest(500, "n1"))]);
     let taken = take_reading(&desk, &ids, &declared_needs(None, false, &ids), None).expect("a reading");
     assert!(!taken.observation.complete);
-    assert_eq!(desk.requests().len(), 3, "nothing is asked for one by one");
+    assert_eq!(desk.requests().len(), 3, "no guest is searched for");
 }
 
 #[test]
@@ -466,7 +462,7 @@ fn g1_quorum_must_hold_before_and_after() {
         let desk = || three_guests().with_override("cluster/status", vec![success_response(before), success_response(after)]);
         let taken = take_reading(&desk(), &[100, 101], &declared_needs(None, false, &[100, 101]), None).expect("a reading");
         assert!(!taken.observation.quorate);
-        assert!(taken.observation.complete, "all that was asked for is listed");
+        assert!(taken.observation.complete, "all guests in scope are listed");
         assert_eq!(status_or_cause(&taken, 101), "node-offline");
         let taken = take_reading(&desk(), &[999], &declared_needs(None, false, &[999]), None).expect("a reading");
         assert!(!taken.observation.complete, "without quorum nothing is proven absent");
@@ -474,7 +470,7 @@ fn g1_quorum_must_hold_before_and_after() {
 }
 
 #[test]
-fn g1_failed_final_cluster_reading_is_incomplete_but_keeps_quorum() {
+fn g1_failed_final_cluster_read_is_incomplete_but_keeps_quorum() {
     let (n1, n2) =
         (three_guests().cluster, three_guests().cluster.replace(r#""local":1"#, r#""local":9"#).replace(r#""local":0"#, r#""local":1"#));
     let n2 = success_response(&n2.replace(r#""local":9"#, r#""local":0"#));
@@ -490,29 +486,29 @@ fn g1_failed_final_cluster_reading_is_incomplete_but_keeps_quorum() {
 }
 
 #[test]
-fn g1_guests_of_a_silent_node_stay_unknown_without_final_cluster_reading() {
+fn g1_guests_of_a_silent_node_stay_unknown_without_a_final_cluster_read() {
     let desk = three_guests()
         .with_override("cluster/status", vec![success_response(&three_guests().cluster), raw_response(596, "Connection timed out")]);
     let desk = desk.with_override("100/pending", vec![raw_response(595, "Connection refused")]);
     let taken = take_reading(&desk, &[100], &declared_needs(None, true, &[100]), None).expect("a reading");
     assert_eq!((status_or_cause(&taken, 100).as_str(), status_or_cause(&taken, 200).as_str()), ("node-silent", "node-silent"));
-    assert_eq!(status_or_cause(&taken, 101), "running", "the other node answered");
+    assert_eq!(status_or_cause(&taken, 101), "running", "the other node responded");
 }
 
 #[test]
-fn another_cluster_gives_no_reading() {
+fn another_cluster_gives_no_observation() {
     let error = take_reading(&three_guests(), &[100], &ReadSet::Everything, Some("production")).expect_err("refused").to_string();
     assert_eq!(error, "desk is in the cluster `lab`, not in `production`");
     assert!(take_reading(&three_guests(), &[100], &ReadSet::Everything, Some("lab")).is_ok());
     let alone = ScriptedProxmox::with_guests(STANDALONE_NODE, [(100, stopped_guest(100, "n1"))]);
-    assert!(take_reading(&alone, &[100], &ReadSet::Everything, Some("n1")).is_ok(), "a node in no cluster goes by its own name");
+    assert!(take_reading(&alone, &[100], &ReadSet::Everything, Some("n1")).is_ok(), "a node without a cluster has its own name");
     let other = cluster_rows("other", 1, &[("n1", 1), ("n2", 1)]);
     let swapped = three_guests().with_override("cluster/status", vec![success_response(&three_guests().cluster), success_response(&other)]);
     assert!(matches!(take_reading(&swapped, &[100], &ReadSet::Everything, Some("lab")), Err(ReadingError::OtherCluster { .. })));
 }
 
 #[test]
-fn missing_list_or_cluster_gives_no_reading_and_a_remedy() {
+fn unreadable_list_or_cluster_gives_an_error_with_a_remedy() {
     let down = raw_response(500, "RPCEnvironment init request failed: Unable to load access control list: Connection refused");
     let cases = [
         (
@@ -525,7 +521,7 @@ fn missing_list_or_cluster_gives_no_reading_and_a_remedy() {
             "cluster/status",
             raw_response(401, "Authentication failed!"),
             FailureCause::Unauthenticated,
-            "the secret is that of the token svc@pve!probe",
+            "the secret belongs to the token svc@pve!probe",
         ),
         ("cluster/status", down, FailureCause::ClusterDown, "pve-cluster"),
         ("cluster/status", raw_response(301, "Moved Permanently"), FailureCause::Redirected, "the address of the API itself"),
@@ -552,12 +548,12 @@ fn invalid_rows_do_not_hide_others() {
         {"vmid":101,"type":"oci","node":"n1","status":"running"},{"vmid":100,"type":"qemu","node":"gone-node","status":"stopped","name":"g100"}]"#;
     let desk = three_guests().with_override("resources?type=vm", vec![success_response(rows)]);
     let taken = take_reading(&desk, &[100, 101], &declared_needs(None, false, &[100, 101]), None).expect("a reading");
-    assert_eq!(status_or_cause(&taken, 100), "node-offline", "its node is no member of the cluster");
-    assert!(!taken.observation.complete, "what is listed in a way that is not understood is not missing");
+    assert_eq!(status_or_cause(&taken, 100), "node-offline", "its node is not a member of the cluster");
+    assert!(!taken.observation.complete, "a guest with an invalid row is not missing");
 }
 
 #[test]
-fn the_rule_for_tags_is_read_once_and_only_where_tags_are_declared() {
+fn tag_rule_is_read_once_and_only_if_tags_are_declared() {
     let with_tags = |tags| match declared_needs(None, true, &[100]) {
         ReadSet::Declared(needs) => ReadSet::Declared(needs.into_iter().map(|(vmid, need)| (vmid, GuestNeed { tags, ..need })).collect()),
         needs => needs,
@@ -579,11 +575,11 @@ fn the_rule_for_tags_is_read_once_and_only_where_tags_are_declared() {
     let desk = ScriptedProxmox::with_guests(STANDALONE_NODE, [(100, ScriptedGuest { listed, ..stopped_guest(100, "n1") })])
         .with_override("cluster/options", vec![success_response("{}")]);
     let taken = take_reading(&desk, &[100], &ReadSet::Everything, None).expect("a reading");
-    assert_eq!((taken.observation.tag_case, asked(&desk)), (Some(TagCase::Lowered), 1), "all is read, and a guest has tags");
+    assert_eq!((taken.observation.tag_case, asked(&desk)), (Some(TagCase::Lowered), 1), "everything is read, and a guest has tags");
 }
 
 #[test]
-fn g1_a_config_without_its_digest_leaves_the_guest_unknown() {
+fn g1_config_without_digest_leaves_the_guest_unknown() {
     for pending in [r#"[{"key":"name","value":"g100"},{"key":"cores","value":2}]"#, r#"[{"key":"name","value":"g100"},{"key":"digest"}]"#] {
         for needs in [ReadSet::Everything, declared_needs(None, true, &[100])] {
             let desk = three_guests().with_override("100/pending", vec![success_response(pending)]);
@@ -591,13 +587,13 @@ fn g1_a_config_without_its_digest_leaves_the_guest_unknown() {
             assert_eq!(status_or_cause(&taken, 100), "answer-malformed", "{pending}");
             let text = "guest 100: its config came without a `digest`, which every release of Proxmox sends";
             assert_eq!(taken.notes.iter().map(|note| note.text.as_str()).collect::<Vec<_>>(), [text], "{pending}");
-            assert_eq!(status_or_cause(&taken, 200), "stopped", "others are not concerned");
+            assert_eq!(status_or_cause(&taken, 200), "stopped", "other guests are not affected");
         }
     }
 }
 
 #[test]
-fn g1_an_answer_with_a_key_twice_or_a_list_for_an_object_leaves_the_guest_unknown() {
+fn g1_response_with_duplicate_key_or_list_for_object_leaves_the_guest_unknown() {
     let digest = r#"{"key":"digest","value":"0fe8"}"#;
     let name = r#"{"key":"name","value":"g100"}"#;
     let bodies = [
@@ -627,7 +623,7 @@ fn g1_an_answer_with_a_key_twice_or_a_list_for_an_object_leaves_the_guest_unknow
 }
 
 #[test]
-fn g2_a_row_of_the_list_that_does_not_say_where_its_guest_is_leaves_it_unknown() {
+fn g2_list_row_without_node_or_type_leaves_its_guest_unknown() {
     for (row, field) in [
         (r#"{"vmid":101,"type":"qemu","status":"stopped","name":"g101"}"#, "node"),
         (r#"{"vmid":101,"type":"qemu","node":["n1"],"status":"stopped","name":"g101"}"#, "node"),
@@ -641,10 +637,10 @@ fn g2_a_row_of_the_list_that_does_not_say_where_its_guest_is_leaves_it_unknown()
         assert_eq!(taken.notes.iter().map(|note| note.text.as_str()).collect::<Vec<_>>(), [text.as_str()], "{row}");
         let unlisted: Vec<(u32, &str)> = taken.observation.unlisted.iter().map(|own| (own.vmid.get(), &*own.cause)).collect();
         assert_eq!((unlisted, taken.observation.complete), (vec![(101, "answer-malformed")], false), "{row}");
-        // A row outside of the scope concerns nobody.
+        // A row outside of the scope has no effect.
         let taken = take_reading(&desk, &[100], &declared_needs(None, false, &[100]), None).expect("a reading");
         assert!(taken.observation.complete && taken.notes.is_empty(), "{row}: {:?}", taken.notes);
-        // Beside a whole row of the same guest it leaves open which of them counts.
+        // Beside a complete row of the same guest, it is unclear which of the two counts.
         let rows = format!("[{row},{}]", stopped_guest(101, "n1").listed.unwrap_or_default());
         let taken = take_reading(
             &three_guests().with_override("resources?type=vm", vec![success_response(&rows)]),
@@ -658,7 +654,7 @@ fn g2_a_row_of_the_list_that_does_not_say_where_its_guest_is_leaves_it_unknown()
 }
 
 #[test]
-fn g2_a_list_with_a_row_of_nobody_is_no_list() {
+fn g2_list_with_a_row_without_id_is_rejected() {
     for row in [
         r#"{"type":"qemu","node":"n1","status":"stopped","name":"g101"}"#,
         r#"{"vmid":"x","type":"qemu","node":"n1","status":"stopped"}"#,
@@ -676,7 +672,7 @@ fn g2_a_list_with_a_row_of_nobody_is_no_list() {
 }
 
 #[test]
-fn reading_is_independent_of_row_order() {
+fn observation_is_independent_of_row_order() {
     let desk = three_guests();
     let first = take_reading(&desk, &[100, 101, 200], &ReadSet::Everything, None).expect("a reading");
     let rows: Vec<String> = desk.guests.values().rev().filter_map(|guest| guest.listed.clone()).collect();
@@ -732,7 +728,7 @@ fn g17_ha_ownership_is_known_only_from_the_node() {
     let own = ScriptedGuest { listed, ..stopped_guest(100, "n1") };
     let taken = take_reading(&ScriptedProxmox::with_guests(STANDALONE_NODE, [(100, own.clone())]), &[100], &ReadSet::Everything, None)
         .expect("a reading");
-    assert_eq!(find_guest(&taken, 100).ha, Reading::Read(None), "the list is older than what the node says");
+    assert_eq!(find_guest(&taken, 100).ha, Reading::Read(None), "the list is older than the node's response");
     for ha in ["[]", "{}", r#"{"managed":"yes"}"#] {
         let current = own.current.replace(r#"{"managed":0}"#, ha);
         let taken = take_reading(
@@ -747,7 +743,7 @@ fn g17_ha_ownership_is_known_only_from_the_node() {
 }
 
 #[test]
-fn g2_two_cluster_views_in_one_reading_prove_nothing() {
+fn g2_two_cluster_views_in_one_observation_prove_nothing() {
     let lab = cluster_rows("lab", 1, &[("n1", 1), ("n2", 1)]);
     let after = |rows: &str| three_guests().with_override("cluster/status", vec![success_response(&lab), success_response(rows)]);
     let ask = |desk: &ScriptedProxmox| take_reading(desk, &[100, 999], &declared_needs(None, false, &[100, 999]), None);
@@ -760,7 +756,7 @@ fn g2_two_cluster_views_in_one_reading_prove_nothing() {
     assert!(grown.observation.quorate && !grown.observation.complete);
     assert!(grown.notes.iter().any(|note| note.reason == UnknownReason::NotProven), "{:?}", grown.notes);
     let alone = three_guests().with_override("cluster/status", vec![success_response(STANDALONE_NODE), success_response(&lab)]);
-    assert!(ask(&alone).is_err(), "a node that is alone is not the cluster that answers later");
+    assert!(ask(&alone).is_err(), "a node without a cluster is not the cluster that responds later");
     assert!(ask(&after(&lab)).expect("a reading").observation.complete);
 }
 

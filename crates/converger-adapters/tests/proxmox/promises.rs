@@ -1,4 +1,4 @@
-//! Every change promises something that is read afterwards, and no answer to the change itself keeps it.
+//! Every change has a promise that is checked by reading; the response to the change itself never keeps it.
 
 use converger_adapters::proxmox::actuator::{CallerIdentity, ProxmoxActuator};
 use converger_adapters::proxmox::client::{ProxmoxSession, TokenId};
@@ -30,19 +30,19 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().build().expect("a runtime").block_on(future)
 }
 
-/// Reads what the promise asks for, before and after, is given this one after the other, and judges ten seconds later.
+/// Gives `before` and `after` as the responses to the two reads, and checks the promise ten seconds later.
 fn judge_promise_from(write: &ProxmoxWrite, before: HttpResponse, after: HttpResponse) -> PromiseCheck {
     let hand = test_actuator(ScriptedProxmox::default().with_override("", vec![before, after]));
     let promise = write.promise(&block_on(hand.read_promise(write)));
     promise.check(&block_on(hand.read_promise(write)), 10)
 }
 
-/// The same where nothing before matters.
+/// Like [`judge_promise_from`], without a usable first response.
 fn judge_promise(write: &ProxmoxWrite, after: &HttpResponse) -> PromiseCheck {
-    judge_promise_from(write, raw_response(595, "nobody was asked"), after.clone())
+    judge_promise_from(write, raw_response(595, "not read"), after.clone())
 }
 
-/// The path of what is read to tell whether a change was done.
+/// The paths that are read to check a promise.
 fn requested_paths(write: &ProxmoxWrite) -> Vec<String> {
     let desk = ScriptedProxmox::default().with_override("", vec![raw_response(595, "No route to host")]);
     block_on(test_actuator(desk.clone()).read_promise(write));
@@ -78,7 +78,7 @@ fn power_promise_is_judged_by_run_state() {
             assert!(is_kept(&judge_promise(&write, &status_response(wanted))));
             assert!(is_not_kept(&judge_promise(&write, &status_response(other))));
             assert!(is_unclear(&judge_promise(&write, &raw_response(595, "No route to host"))));
-            assert!(is_unclear(&judge_promise(&write, &gone_response())), "not there is neither running nor stopped");
+            assert!(is_unclear(&judge_promise(&write, &gone_response())), "a missing guest is neither running nor stopped");
         }
     }
 }
@@ -114,10 +114,10 @@ fn config_promise_is_kept_in_effect_or_pending() {
     ] {
         assert!(is_not_kept(&judge_promise(&write, &items(cores, rest))), "{cores} {rest}");
     }
-    assert!(is_unclear(&judge_promise(&write, &items(r#""value":"x""#, ""))), "nobody knows what it says");
+    assert!(is_unclear(&judge_promise(&write, &items(r#""value":"x""#, ""))), "the value is not understood");
     assert!(
         is_unclear(&judge_promise(&write, &success_response(r#"[{"key":"cores","value":4},{"key":"tags","value":"a"}]"#))),
-        "cut off: it has no digest"
+        "truncated: it has no digest"
     );
 }
 
@@ -131,9 +131,9 @@ fn snapshot_promise_is_judged_by_the_list() {
     assert!(is_not_kept(&created("", r#"{"name":"s1","snapstate":"prepare"},"#)));
     assert!(is_not_kept(&created("", "")));
     let old = r#"{"name":"s1","snaptime":5},"#;
-    assert!(is_not_kept(&created(old, old)), "that one was there before");
+    assert!(is_not_kept(&created(old, old)), "the snapshot existed before");
     assert!(is_kept(&created(old, r#"{"name":"s1","snaptime":9},"#)));
-    assert!(is_unclear(&judge_promise(&create, &list(old))), "what was there before was not read");
+    assert!(is_unclear(&judge_promise(&create, &list(old))), "the earlier snapshots were not read");
     let delete = ProxmoxWrite::SnapshotDelete { guest: guest_path(), name: name.clone() };
     assert!(is_kept(&judge_promise(&delete, &list(""))));
     assert!(is_not_kept(&judge_promise(&delete, &list(r#"{"name":"s1","snapstate":"delete"},"#))));
@@ -162,8 +162,8 @@ fn clone_promise_is_kept_once_unlocked() {
     assert!(is_not_kept(&copied(not_yet())));
     assert!(is_unclear(&copied(raw_response(596, ""))));
     let there = || success_response(r#"[{"key":"digest","value":"0f"},{"key":"name","value":"copy"}]"#);
-    assert!(is_unclear(&judge_promise_from(&write, there(), there())), "somebody had the id before");
-    assert!(is_unclear(&judge_promise(&write, &there())), "whether somebody had the id before was not read");
+    assert!(is_unclear(&judge_promise_from(&write, there(), there())), "the id was taken before");
+    assert!(is_unclear(&judge_promise(&write, &there())), "the id was not checked before");
 }
 
 #[test]
@@ -187,13 +187,13 @@ fn grow_promise_is_judged_by_disk_size() {
     assert!(is_not_kept(&judge_promise(&write, &disk("31G"))) && is_not_kept(&judge_promise(&write, &success_response("[]"))));
 }
 
-/// Two nodes under quorum, on which nobody has the guest.
+/// Two nodes with quorum, neither of which has the guest.
 fn empty_cluster() -> ScriptedProxmox {
     ScriptedProxmox::with_guests(&cluster_rows("house", 1, &[("n1", 1), ("n2", 1)]), [])
 }
 
 #[test]
-fn g2_deleted_guest_is_gone_and_silence_proves_nothing() {
+fn g2_deleted_guest_is_gone_and_missing_responses_prove_nothing() {
     let kept =
         |desk: ScriptedProxmox| Promise::Gone.check(&block_on(test_actuator(desk).read_promise(&ProxmoxWrite::Delete(guest_path()))), 0);
     assert!(is_kept(&kept(empty_cluster())));
@@ -201,10 +201,10 @@ fn g2_deleted_guest_is_gone_and_silence_proves_nothing() {
     assert!(is_not_kept(&kept(still.clone())));
     assert!(
         is_not_kept(&kept(still.clone().with_override("nextid?vmid=100", vec![success_response("\"100\"")]))),
-        "the list of ids can be empty in silence"
+        "the list of ids can be empty without an error"
     );
     let elsewhere = || ScriptedProxmox { guests: [(100, scripted_proxmox::stopped_guest(100, "n2"))].into(), ..empty_cluster() };
-    assert!(is_unclear(&kept(elsewhere())), "its id is taken: it may have moved, or another guest has the id");
+    assert!(is_unclear(&kept(elsewhere())), "its id is taken: it may have moved, or another guest has its id");
     let blind = elsewhere().with_override("nextid?vmid=100", vec![success_response("\"100\"")]);
     assert!(is_not_kept(&kept(blind)), "it is on the other node, whatever the list of ids says");
     for (path, answer) in [
@@ -229,10 +229,10 @@ fn g2_nothing_is_gone_without_quorum_before_and_after() {
     let both: &[(&str, u8)] = &[("n1", 1), ("n2", 1)];
     assert!(is_kept(&kept(&[(1, both)])));
     assert!(is_unclear(&kept(&[(0, both)])), "never");
-    assert!(is_unclear(&kept(&[(1, both), (0, both)])), "lost meanwhile");
-    assert!(is_unclear(&kept(&[(1, both), (1, &[("n1", 1), ("n2", 0)])])), "a node went");
-    assert!(is_unclear(&kept(&[(1, both), (1, &[("n1", 1), ("n2", 1), ("n3", 1)])])), "a node came that was not asked");
-    assert!(is_unclear(&kept(&[(1, &[("n1", 1), ("n2", 0)])])), "a node that cannot be asked may have it");
+    assert!(is_unclear(&kept(&[(1, both), (0, both)])), "quorum was lost in the meantime");
+    assert!(is_unclear(&kept(&[(1, both), (1, &[("n1", 1), ("n2", 0)])])), "a node went offline");
+    assert!(is_unclear(&kept(&[(1, both), (1, &[("n1", 1), ("n2", 1), ("n3", 1)])])), "a node joined that was not asked");
+    assert!(is_unclear(&kept(&[(1, &[("n1", 1), ("n2", 0)])])), "an offline node may have it");
 }
 
 #[test]
@@ -248,8 +248,8 @@ fn reboot_promise_is_kept_by_a_reset_uptime() {
     let runs = |uptime: &str| success_response(&format!(r#"{{"status":"running","qmpstatus":"running","ha":{{"managed":0}}{uptime}}}"#));
     let kept = |before: HttpResponse, after: HttpResponse| judge_promise_from(&write, before, after);
     assert!(is_kept(&kept(runs(",\"uptime\":70"), runs(",\"uptime\":\"9\""))));
-    assert!(is_kept(&kept(runs(",\"uptime\":3"), runs(",\"uptime\":8"))), "ten seconds have gone by, and it was up for eight");
-    assert!(is_not_kept(&kept(runs(",\"uptime\":70"), runs(",\"uptime\":80"))), "it was running all the time");
+    assert!(is_kept(&kept(runs(",\"uptime\":3"), runs(",\"uptime\":8"))), "ten seconds have passed, and its uptime is eight");
+    assert!(is_not_kept(&kept(runs(",\"uptime\":70"), runs(",\"uptime\":80"))), "it ran all the time");
     assert!(is_not_kept(&kept(runs(",\"uptime\":70"), status_response("stopped"))), "it is down and not up again");
     assert!(is_unclear(&kept(runs(",\"uptime\":70"), runs(""))));
     assert!(is_unclear(&kept(runs(",\"uptime\":70"), raw_response(595, "No route to host"))));

@@ -1,4 +1,5 @@
-//! A reading has bounds of its own: a server that stays just below those of each answer does not keep anybody for ever.
+//! An observation has limits of its own, so that a server that stays just below the limits of each response cannot keep a client busy
+//! forever.
 
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use converger_core::guest::EnvironmentName;
 
 use crate::scripted_proxmox::{STANDALONE_NODE, ScriptedProxmox, scope_of, stopped_guest};
 
-/// A desk each of whose answers takes so long on the clock of the test, is filled up with blanks, or is too large by itself.
+/// A scripted Proxmox whose responses take `delay` on the test clock, are padded with blanks, or exceed the limit of a single response.
 #[derive(Clone)]
 struct SlowScriptedProxmox {
     proxmox: ScriptedProxmox,
@@ -59,7 +60,7 @@ fn check_refused(
     said: &str,
     requests: std::ops::RangeInclusive<usize>,
 ) {
-    let unread = take_reading(burden, bounds).expect_err("no half of a reading");
+    let unread = take_reading(burden, bounds).expect_err("no partial observation");
     assert_eq!((unread.code(), unread.to_string().as_str()), (code, said));
     assert!(unread.remedy().contains("declare its guests in several files"), "{}", unread.remedy());
     let asked = burden.proxmox.requests().len();
@@ -67,15 +68,15 @@ fn check_refused(
 }
 
 #[test]
-fn gives_up_a_reading_that_takes_too_long() {
+fn gives_up_an_observation_that_takes_too_long() {
     let slow = SlowScriptedProxmox { delay: Duration::from_secs(59), ..large_proxmox() };
-    // A quarter of an hour and one answer more, where all would have taken two days and a half.
+    // 15 minutes and one more response; all responses would have taken two and a half days.
     let said = "desk: the whole environment cannot be read: the observation took longer than 900 s";
     check_refused(&slow, RequestLimits::default(), FailureCode::ReadingTooSlow, said, 16..=17);
 }
 
 #[test]
-fn gives_up_a_reading_that_grows_too_large() {
+fn gives_up_an_observation_that_grows_too_large() {
     let large = SlowScriptedProxmox { bytes: 1 << 20, ..large_proxmox() };
     let bounds = RequestLimits { reading_bytes_max: 8 << 20, ..RequestLimits::default() };
     let said = "desk: the whole environment cannot be read: the responses of one observation exceed 8 MiB in total";
@@ -103,12 +104,12 @@ fn reads_thousands_of_guests_within_the_budget() {
 }
 
 #[test]
-fn budget_exceeded_at_the_last_request_fails_the_reading() {
+fn budget_exceeded_at_the_last_request_fails_the_observation() {
     let mut late = large_proxmox();
     late.proxmox.guests.retain(|vmid, _| *vmid == 100);
     late.delay = Duration::from_secs(10);
     let bounds = |secs| RequestLimits { reading: Duration::from_secs(secs), ..RequestLimits::default() };
-    // Six answers, of which the last says once more what the state of the cluster is.
+    // Six responses, of which the last one repeats the state of the cluster.
     for (secs, is_read) in [(49, false), (50, true)] {
         assert_eq!(take_reading(&late, bounds(secs)).is_ok(), is_read, "{secs} s");
     }

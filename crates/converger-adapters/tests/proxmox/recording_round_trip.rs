@@ -1,4 +1,4 @@
-//! A recording is a reading: whatever a server says, what is written of it is read back as the same reading, and never refused.
+//! Round trips of observations: whatever a server responds, the recording is read back as the same observation and never rejected.
 
 use converger_adapters::proxmox::observe::ReadSet;
 use converger_core::artifact::write_observation;
@@ -13,7 +13,7 @@ use crate::scripted_proxmox::{STANDALONE_NODE, ScriptedGuest, ScriptedProxmox, s
 const SEED: u64 = 0x0dd;
 const CASES: usize = 1_500;
 
-/// Texts that Proxmox would not keep, and a hand-edited file, an older release or somebody in between may give all the same.
+/// Texts that Proxmox would not store, but that a hand-edited file, an older release or an intermediary may contain.
 const ODD_TEXTS: [&str; 30] = [
     "",
     " ",
@@ -50,7 +50,7 @@ const ODD_TEXTS: [&str; 30] = [
 const NUMBERS: [&str; 12] =
     ["0", "1", "2", "-1", "1.5", "4294967296", "9007199254740991", "9007199254740992", "18446744073709551615", "1e300", "\"7\"", "\"0x7\""];
 
-/// Keys that are no fields: marks, guards, and what nobody manages.
+/// Keys that are not fields: marks, guards, and unmanaged keys.
 const OTHER_KEYS: [&str; 13] =
     ["", "smbios1", "meta", "rootfs", "net0", "net1", "lock", "template", "protection", "digest", "scsi0", "args", "é"];
 
@@ -64,7 +64,7 @@ fn random_value(rng: &mut Rng) -> Value {
     }
 }
 
-/// Some of these members, with a value of any sort.
+/// Adds some of these members, with values of any type.
 fn with_random_members(rng: &mut Rng, keys: &[&str], mut row: Value) -> Value {
     for key in keys {
         if rng.index(3) == 0 {
@@ -100,7 +100,7 @@ fn write_reading(reading: &Scoped) -> Vec<u8> {
     bytes
 }
 
-/// Reads at the desk, writes it down and reads it back.
+/// Takes an observation, writes it and reads it back.
 fn check_round_trip(desk: &ScriptedProxmox, needs: &ReadSet, case: &str) -> Scoped {
     let taken = take_reading(desk, &[100], needs, None).unwrap_or_else(|unread| panic!("{case}: {unread}"));
     let reading = taken.observation.into_scoped(&scope_of(&[100]));
@@ -114,7 +114,7 @@ fn check_round_trip(desk: &ScriptedProxmox, needs: &ReadSet, case: &str) -> Scop
 }
 
 #[test]
-fn any_reading_round_trips() {
+fn any_observation_round_trips() {
     let mut rng = Rng::new(SEED);
     let mut known = 0;
     for case in 0..CASES {
@@ -125,10 +125,10 @@ fn any_reading_round_trips() {
         let reading = check_round_trip(&ScriptedProxmox::with_guests(STANDALONE_NODE, [(100, guest)]), &needs, &said);
         known += usize::from(matches!(reading.guests[0].status, ObservedStatus::Known(_)));
     }
-    assert!((CASES / 10..CASES * 9 / 10).contains(&known), "{known} of {CASES} are known: the draw shows only one side");
+    assert!((CASES / 10..CASES * 9 / 10).contains(&known), "{known} of {CASES} are known: the random cases are one-sided");
 }
 
-/// The one guest of a desk with this item in its config, as it is read back: known or the cause, and the keys that wait.
+/// Reads back the only guest, with this item in its config: its status or cause, its tags, and its pending keys.
 fn read_back_with_item(item: &str) -> (String, Vec<String>, Vec<String>) {
     let pending = format!(r#"[{{"key":"name","value":"g100"}},{{"key":"digest","value":"0fe8"}},{item}]"#);
     let reading = check_round_trip(
@@ -167,7 +167,7 @@ fn g3_invalid_tag_leaves_the_guest_unknown() {
 }
 
 #[test]
-fn marks_that_are_none_make_a_guest_unknown() {
+fn invalid_birth_marks_make_a_guest_unknown() {
     for (key, value) in
         [("smbios1", "uuid= "), ("smbios1", "uuid=,manufacturer=x"), ("meta", "ctime=9007199254740992"), ("meta", "ctime=soon")]
     {
@@ -177,7 +177,7 @@ fn marks_that_are_none_make_a_guest_unknown() {
 }
 
 #[test]
-fn a_value_that_is_not_understood_is_read_back_as_it_was_written() {
+fn unknown_value_round_trips_unchanged() {
     for text in ["xyz", "legacy=", " "] {
         let pending = format!(r#"[{{"key":"name","value":"g100"}},{{"key":"boot","value":"{text}"}},{{"key":"digest","value":"0fe8"}}]"#);
         let reading = check_round_trip(
@@ -239,7 +239,7 @@ fn g2_cause_of_an_unlisted_guest_survives_recording() {
     assert_eq!(again, reading);
     for reading in [&reading, &again] {
         let causes = [101, 102, 103].map(|vmid| cause(reading, vmid));
-        // Of the last one nothing is in doubt, but that one guest is hidden makes the whole list doubtful.
+        // The last guest itself is not in doubt, but a hidden guest makes the whole list doubtful.
         assert_eq!(causes, ["hidden", "not-permitted", "not-listed"]);
     }
 }

@@ -1,5 +1,5 @@
-//! Every request that the client can send, held against the lab's table of Proxmox's API in each release: method, path and parameters. Which
-//! commands there are is read out of the codec's source, so that none is left out.
+//! Every request of the client, checked against the lab's API table of each release: method, path and parameters. The commands are
+//! extracted from the codec's source, so that none is missing.
 
 use std::collections::BTreeMap;
 
@@ -81,7 +81,7 @@ fn sample_value(field: Field) -> FieldValue {
     }
 }
 
-/// What a write rests on: the digest, and this.
+/// The basis of a write: the digest, followed by `rest`.
 fn test_basis(rest: &str) -> WriteBasis {
     WriteBasis::parse(&format!("{}\n{rest}", test_digest().as_str())).expect("a basis")
 }
@@ -90,7 +90,7 @@ pub(crate) fn field_change(field: Field, after: Option<FieldValue>) -> FieldChan
     FieldChange { field, before: None, after, pending: None, effect: ChangeEffect::Recorded }
 }
 
-/// One write that sets every managed field of a kind, and one that removes all that can be.
+/// One write that sets every managed field of a kind, and one that removes all removable fields.
 fn config_writes(kind: GuestKind) -> Vec<ProxmoxWrite> {
     let rules: Vec<_> = TABLE.iter().filter(|rule| rule.kind == kind && rule.role == FieldRole::Managed).collect();
     let set: Vec<FieldChange> = rules.iter().map(|rule| field_change(rule.field, Some(sample_value(rule.field)))).collect();
@@ -143,7 +143,7 @@ fn request_parameters(request: &HttpRequest) -> BTreeMap<String, String> {
 #[test]
 fn every_request_is_known_to_every_release() {
     let commands = all_commands();
-    assert_eq!(unused_variants(&commands), [""; 0], "commands of which no request is checked");
+    assert_eq!(unused_variants(&commands), [""; 0], "commands without a checked request");
     for command in &commands {
         let request = wire::build_request(wire::request_template("svc@pve!probe=s"), &encode(command));
         for flavour in [Flavour::V7, Flavour::V8, Flavour::V9] {
@@ -171,7 +171,7 @@ fn only_writes_use_other_methods_than_get_and_only_post_and_put_have_a_body() {
 }
 
 #[test]
-fn nothing_that_reaches_the_host_or_overrides_a_guard_is_ever_sent() {
+fn never_sends_a_key_that_reaches_the_host_or_overrides_a_guard() {
     let banned = [
         "lock",
         "skiplock",
@@ -194,7 +194,7 @@ fn nothing_that_reaches_the_host_or_overrides_a_guard_is_ever_sent() {
     }
 }
 
-/// A guest that does not answer must not keep anybody from reading the cluster, and nothing is run in one or beside one.
+/// A guest that does not respond must not block the observation of the cluster, and nothing is executed inside of a guest.
 #[test]
 fn no_request_reaches_inside_a_guest() {
     for command in all_commands() {

@@ -1,4 +1,4 @@
-//! What answers mean: one event each, in both shapes of the API and in the types that the releases give.
+//! The decoding of responses: one event each, in both formats of the API and with the types of all releases.
 
 use converger_adapters::proxmox::codec::{
     AcceptedChange, Delivery, Expiry, FailureCause, GuestPath, HaService, HttpResponse, IdAvailability, ProxmoxCommand, ProxmoxEvent,
@@ -109,7 +109,7 @@ fn decodes_a_cluster_and_a_standalone_node() {
     assert_eq!(both.nodes.values().collect::<Vec<_>>(), [&true, &false]);
     assert_eq!(both.local.as_ref().map(NodeName::as_str), Some("n1"));
     assert!(!cluster(&rows.replace(r#""quorate":"1""#, r#""quorate":0"#)).quorate);
-    assert!(!cluster(&rows.replace(r#""quorate":"1","#, "")).quorate, "not said is not so");
+    assert!(!cluster(&rows.replace(r#""quorate":"1","#, "")).quorate, "a missing flag counts as false");
     let alone = cluster(r#"[{"type":"node","name":"n1","online":1,"local":1,"nodeid":0}]"#);
     assert!(alone.quorate && alone.name.is_none());
 }
@@ -135,7 +135,8 @@ fn g2_contradicting_cluster_rows_are_malformed() {
 #[test]
 fn g2_missing_guest_must_be_the_requested_one() {
     let text = |vmid: u32| failure_response("500", &format!("Configuration file 'nodes/n100/qemu-server/{vmid}.conf' does not exist"));
-    let cause = |answer: &HttpResponse| decode_read(ProxmoxRead::GuestStatus(guest_path(GuestKind::Qemu)), answer).expect_err("a no").cause;
+    let cause =
+        |answer: &HttpResponse| decode_read(ProxmoxRead::GuestStatus(guest_path(GuestKind::Qemu)), answer).expect_err("a rejection").cause;
     assert_eq!(
         (cause(&text(100)), cause(&text(999)), cause(&text(1100))),
         (FailureCause::NoSuchGuest, FailureCause::Malformed, FailureCause::Malformed)
@@ -168,7 +169,7 @@ fn decodes_a_user_with_tokens() {
     let own = user(r#"{"enable":"0","expire":5,"tokens":{"a":{"privsep":0,"expire":"7"},"b":{"expire":0}},"email":"x"}"#);
     assert_eq!((own.enabled, own.expiry), (false, Expiry::At(5)));
     assert_eq!(own.tokens.get("a"), Some(&TokenState { separated: false, expiry: Expiry::At(7) }));
-    assert_eq!(own.tokens.get("b"), Some(&TokenState { separated: true, expiry: Expiry::Never }), "separation is on unless it is off");
+    assert_eq!(own.tokens.get("b"), Some(&TokenState { separated: true, expiry: Expiry::Never }), "separation is on by default");
     let bare = user("{}");
     assert_eq!((bare.enabled, bare.expiry, bare.tokens.len()), (true, Expiry::Never, 0));
     for odd in [r#""soon""#, "[]", "null", "-5"] {
@@ -262,14 +263,14 @@ fn maps_write_failures_to_cause_and_delivery() {
         (raw_response(501, "Unexpected content for method 'DELETE'"), FailureCause::NotImplemented, Delivery::Rejected),
     ];
     for (answer, cause, delivery) in cases {
-        let failure = decode_start(&answer).expect_err("a no");
+        let failure = decode_start(&answer).expect_err("a rejection");
         assert_eq!((failure.cause, failure.delivery), (cause, delivery), "{failure}");
     }
 }
 
-/// Another certificate may be the same for several clusters, and a fingerprint that is none would be the same for all that give it.
+/// Several clusters may share another certificate, and an invalid fingerprint would be the same for all clusters that return it.
 #[test]
-fn refuses_to_take_anything_but_the_root_ca_for_the_identity_of_a_cluster() {
+fn only_the_root_ca_identifies_a_cluster() {
     let identity = |rows: &str| decode_read(ProxmoxRead::Certificates(NodeName::new("n1").expect("a name")), &success_response(rows));
     let (own, leaf) = (["AB"; 32].join(":"), r#"{"filename":"pve-ssl.pem","fingerprint":"CD"}"#);
     for (name, fingerprint) in [("/etc/pve/pve-root-ca.pem", own.clone()), ("pve-root-ca.pem", own.to_lowercase())] {

@@ -1,4 +1,4 @@
-//! A desk that answers as Proxmox does, from a few facts about guests. Only what the client asks for; the lab is the real look-alike.
+//! A scripted Proxmox that responds from a few facts about guests. It only supports the client's requests; the lab is the full simulation.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -10,21 +10,21 @@ use converger_core::desired::Scope;
 use converger_core::guest::{EnvironmentName, Vmid};
 use serde_json::{Value, json};
 
-/// A guest at the desk: JSON for each thing that can be asked about it.
+/// A guest: the JSON of each response about it.
 #[derive(Clone, Debug)]
 pub(crate) struct ScriptedGuest {
     pub(crate) kind: &'static str,
     pub(crate) node: String,
-    /// The row in the cluster's list; none hides it there.
+    /// The row in the cluster's list; `None` hides the guest there.
     pub(crate) listed: Option<String>,
-    /// The row in the list of its own node; none: made of the two others.
+    /// The row in the list of its own node; `None` derives it from `listed` and `current`.
     pub(crate) own: Option<String>,
     pub(crate) current: String,
     pub(crate) pending: String,
 }
 
 impl ScriptedGuest {
-    /// What the list of its own node shows. A process that is there is `running` for it, whatever its monitor says.
+    /// The row in the list of its own node. A guest with a process is `running` there, whatever its monitor reports.
     fn own_row(&self, vmid: u32, is_full: bool) -> String {
         let parsed = |text: &str| serde_json::from_str(text).unwrap_or(Value::Null);
         if let Some(own) = &self.own {
@@ -51,14 +51,14 @@ impl ScriptedGuest {
     }
 }
 
-/// What the desk knows, and who overrules it.
+/// The facts and the overrides.
 #[derive(Clone, Default)]
 pub(crate) struct ScriptedProxmox {
     pub(crate) cluster: String,
     pub(crate) guests: BTreeMap<u32, ScriptedGuest>,
     /// Guests on which the token has no privilege.
     pub(crate) forbidden: BTreeSet<u32>,
-    /// Answers that count more than what the desk knows, by the end of the path: used up in order, the last one stays.
+    /// Responses that take precedence, by the end of the path. They are used in order; the last one stays.
     pub(crate) overrides: Arc<Mutex<BTreeMap<String, Vec<HttpResponse>>>>,
     pub(crate) log: Arc<Mutex<Vec<String>>>,
 }
@@ -90,7 +90,7 @@ pub(crate) fn raw_response(status: u16, reason: &str) -> HttpResponse {
     HttpResponse { status, reason: reason.into(), body: Vec::new() }
 }
 
-/// A plain stopped guest called `g<vmid>`.
+/// A plain stopped guest named `g<vmid>`.
 pub(crate) fn stopped_guest(vmid: u32, node: &str) -> ScriptedGuest {
     let kind = "qemu";
     ScriptedGuest {
@@ -209,7 +209,7 @@ pub(crate) fn scope_of(ids: &[u64]) -> Scope {
     Scope::new(ids.iter().filter_map(|id| Vmid::new(*id)).collect())
 }
 
-/// Takes a reading at the desk, without sockets.
+/// Takes an observation, without sockets.
 pub(crate) fn take_reading(
     desk: &ScriptedProxmox,
     ids: &[u64],

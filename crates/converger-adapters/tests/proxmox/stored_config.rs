@@ -1,5 +1,5 @@
-//! A guest's config as Proxmox keeps it: what a form becomes when it is written, and how it reads back. Section 5 of the facts, said
-//! once more by code that shares nothing with the codec.
+//! A guest's config as Proxmox stores it: how a written form is stored and how it reads back (`docs/proxmox-facts.md`). It is implemented
+//! independently of the codec.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +26,7 @@ pub(crate) struct StoredConfig {
 }
 
 impl StoredConfig {
-    /// Writes a form, as the handler of PUT does.
+    /// Stores a form, as the handler of PUT does.
     pub(crate) fn write_form(&mut self, form: &str) {
         for (key, value) in parse_form(form) {
             match key.as_str() {
@@ -53,7 +53,7 @@ impl StoredConfig {
         }
     }
 
-    /// The list that `/pending` gives, with its types.
+    /// The list that `/pending` returns, with its types.
     pub(crate) fn pending_items(&self) -> String {
         let items = self.keys.iter().map(|(key, text)| json!({"key": key, "value": self.typed_value(key, text)}));
         Value::Array(items.collect()).to_string()
@@ -85,7 +85,7 @@ fn normalize_boot(text: &str) -> String {
     order.map_or_else(|| text.to_owned(), |order| format!("order={order}"))
 }
 
-/// A form as Proxmox takes it apart.
+/// Splits a form as Proxmox does.
 fn parse_form(form: &str) -> Vec<(String, String)> {
     let pairs = form.split(['&', ';']).map(|pair| {
         let mut parts = pair.split('=');

@@ -1,5 +1,4 @@
-//! What the wire does, and what the client makes of it: each bad day ends as a failure that says what became of the request, and
-//! as a sentence that says what to do.
+//! Faults of the transport: each one ends as a failure with the delivery of the request and a useful message.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
@@ -37,7 +36,7 @@ fn check_failure(server: &TestHttpsServer, command: &ProxmoxCommand, cause: Fail
     assert!(failure.to_string().contains(part), "{failure}");
 }
 
-/// The same for a command that reads and one that writes: only the latter leaves something behind.
+/// Checks a command that reads and one that writes: only the latter may have run.
 fn check_read_and_write_failure(reply: &ServerReply, cause: FailureCause, part: &str) {
     let reply = reply.clone();
     let server = start_server(move |_| reply.clone());
@@ -140,7 +139,7 @@ fn bounds_the_body_with_or_without_length() {
 }
 
 #[test]
-fn connection_closed_without_response_leaves_a_write_open() {
+fn connection_closed_without_response_leaves_a_write_unclear() {
     check_read_and_write_failure(&ServerReply::Close, FailureCause::Interrupted, "connection broke");
 }
 
@@ -156,19 +155,19 @@ fn bounds_the_time_of_a_dripping_response() {
     }
 }
 
-/// A record with a tag that fits nothing, a fatal alert in the clear, and what is no record at all.
+/// A record with an invalid tag, a fatal alert in plain text, and bytes that are not a record.
 fn broken_tls_records() -> [Vec<u8>; 3] {
     [[&[23, 3, 3, 0, 64][..], &[0x5a; 64]].concat(), vec![21, 3, 3, 0, 2, 2, 80], b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec()]
 }
 
 #[test]
-fn g13_broken_tls_during_the_response_leaves_a_write_open() {
+fn g13_broken_tls_during_the_response_leaves_a_write_unclear() {
     for bytes in broken_tls_records() {
         check_read_and_write_failure(&ServerReply::Garbled(bytes), FailureCause::Interrupted, "connection broke");
     }
 }
 
-/// Whoever answers the first bytes of a handshake with what `answer` makes of them, and then hangs up.
+/// A server that replies to the first bytes of a handshake with the result of `answer` and then hangs up.
 fn break_handshake(answer: impl FnOnce(&[u8]) -> Vec<u8> + Send + 'static) -> (String, std::thread::JoinHandle<()>) {
     use std::io::{Read as _, Write as _};
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -182,7 +181,7 @@ fn break_handshake(answer: impl FnOnce(&[u8]) -> Vec<u8> + Send + 'static) -> (S
     (url, thread)
 }
 
-/// The first bytes of what a real server answers to a hello.
+/// The first bytes of a real server's reply to a hello.
 fn partial_handshake(server: std::net::SocketAddr, hello: &[u8]) -> Vec<u8> {
     use std::io::{Read as _, Write as _};
     let mut stream = std::net::TcpStream::connect(server).expect("a connection");
@@ -214,7 +213,7 @@ fn broken_handshake_delivers_nothing() {
 
 #[test]
 fn connect_timeout_is_not_a_late_response() {
-    // The system takes the connection, and nobody speaks: as behind a firewall, or where the process of the server hangs.
+    // The system accepts the connection, but nothing is sent: as behind a firewall, or with a hung server process.
     let mute = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let url = format!("https://{}", mute.local_addr().expect("an address"));
     let pins = Trust::Fingerprints(Box::new([Fingerprint::of_certificate(b"x")]));
@@ -224,11 +223,11 @@ fn connect_timeout_is_not_a_late_response() {
         let client = ProxmoxClient::new(endpoint, &test_token(), RequestLimits { connect, deadline, ..test_limits() }).expect("a client");
         let failure = exchange_command(&client, &stop_command()).expect_err("a failure");
         assert_eq!((failure.cause, failure.delivery), (FailureCause::Unreachable, Delivery::NotDelivered), "{failure}");
-        assert!(failure.cause.is_connect_failure(), "the next endpoint is asked");
+        assert!(failure.cause.is_connect_failure(), "the next endpoint is tried");
     }
 }
 
-/// A hold that comes while a connection is made would not be seen any more: everything was asked before.
+/// A hold that is set during connecting would be missed, because all checks have passed before.
 #[test]
 fn g12_change_is_never_sent_on_a_late_connection() {
     let server = start_server(|_| ServerReply::Answer(success_response("null")));
@@ -237,17 +236,17 @@ fn g12_change_is_never_sent_on_a_late_connection() {
     let endpoint = Endpoint::new(&gate, server.pinned_trust()).expect("an address");
     let short = RequestLimits { connect_to_change: Duration::from_millis(150), ..test_limits() };
     let client = ProxmoxClient::new(endpoint, &test_token(), short).expect("a client");
-    let failure = exchange_command(&client, &stop_command()).expect_err("nobody lets it through in time");
+    let failure = exchange_command(&client, &stop_command()).expect_err("the gate does not open in time");
     assert_eq!((failure.cause, failure.delivery), (FailureCause::Busy, Delivery::NotDelivered), "{failure}");
     assert!(failure.to_string().contains("the change was not sent"), "{failure}");
-    // Now both are let through: the one that was given up, and one for a reading.
-    passes.send(()).and_then(|()| passes.send(())).expect("the gate is there");
+    // Now let both connections through: the abandoned one and one for a read.
+    passes.send(()).and_then(|()| passes.send(())).expect("the gate is running");
     let read = exchange_command(&client, &version_command());
-    assert!(read.is_err_and(|failure| failure.cause == FailureCause::Malformed), "it was answered, with no version");
+    assert!(read.is_err_and(|failure| failure.cause == FailureCause::Malformed), "it got a response without a version");
     assert_eq!(server.requests().iter().map(|seen| seen.method.clone()).collect::<Vec<_>>(), ["GET"]);
 }
 
-/// A way to a server that lets nobody through before it is told to, one connection each time.
+/// A proxy that lets connections through one by one, each after a message in `passes`.
 fn slow_gate(server: std::net::SocketAddr, passes: std::sync::mpsc::Receiver<()>) -> String {
     use std::net::{TcpListener, TcpStream};
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -269,7 +268,7 @@ fn slow_gate(server: std::net::SocketAddr, passes: std::sync::mpsc::Receiver<()>
     url
 }
 
-/// An address at which nobody listens: the port was given back.
+/// An address without a listener: the port was released.
 fn unused_address() -> String {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     format!("https://{}", listener.local_addr().expect("an address"))
@@ -285,7 +284,7 @@ fn refused_connection_delivers_nothing() {
     assert!(failure.to_string().contains("no connection"), "{failure}");
 }
 
-/// Proxmox closes an idle connection after 5 s, and whatever is just being sent on it is lost.
+/// Proxmox closes an idle connection after 5 s, and a request that is just being sent on it is lost.
 #[test]
 fn reuses_idle_connections_and_closes_them_before_proxmox() {
     let desk = ScriptedProxmox::with_guests(STANDALONE_NODE, []);
@@ -293,22 +292,22 @@ fn reuses_idle_connections_and_closes_them_before_proxmox() {
     let connections = || server.connections.load(std::sync::atomic::Ordering::SeqCst);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().expect("a runtime");
     runtime.block_on(async {
-        // While something blocks, the paused clock moves only where it is told to, and waits for the other side of the wire.
+        // While a blocking task runs, the paused clock advances only explicitly, and the test waits for the server.
         let (release, held) = std::sync::mpsc::channel::<()>();
         let holder = tokio::task::spawn_blocking(move || held.recv().is_err());
         let client = server.client_with(server.pinned_trust());
         let ask_after = async |wait: Duration| {
             tokio::time::advance(wait).await;
             client.exchange(&encode(&version_command())).await.expect("an answer");
-            // The connection goes back to where it is taken from when its own task has had its turn.
+            // The connection returns to the pool only after its own task has run.
             for _ in 0..32 {
                 tokio::task::yield_now().await;
             }
             connections()
         };
         assert_eq!(ask_after(Duration::ZERO).await, 1);
-        assert_eq!(ask_after(Duration::from_secs(2)).await, 1, "it is used again");
-        assert_eq!(ask_after(Duration::from_millis(4_500)).await, 2, "it was idle for too long, and Proxmox had not closed it yet");
+        assert_eq!(ask_after(Duration::from_secs(2)).await, 1, "it is reused");
+        assert_eq!(ask_after(Duration::from_millis(4_500)).await, 2, "it was idle for too long, before Proxmox would have closed it");
         assert_eq!(ask_after(Duration::from_secs(60)).await, 3);
         drop(release);
         assert!(holder.await.expect("it ends"));
@@ -327,7 +326,7 @@ fn serve_scripted(desk: ScriptedProxmox) -> TestHttpsServer {
 }
 
 #[test]
-fn reading_uses_one_endpoint_and_two_requests_per_node() {
+fn observation_uses_one_endpoint_and_two_requests_per_node() {
     let cluster = cluster_rows("lab", 1, &[("n1", 1), ("n2", 1)]);
     let desk =
         ScriptedProxmox::with_guests(&cluster, (100..130).map(|vmid| (vmid, stopped_guest(vmid, if vmid % 2 == 0 { "n1" } else { "n2" }))));
@@ -350,7 +349,7 @@ fn reading_uses_one_endpoint_and_two_requests_per_node() {
 }
 
 #[test]
-fn does_not_switch_endpoints_after_an_answer() {
+fn does_not_switch_endpoints_after_a_response() {
     let broken =
         start_server(|_| ServerReply::Answer(raw_response(500, "RPCEnvironment init request failed: Unable to load access control list")));
     let good = serve_scripted(ScriptedProxmox::with_guests(STANDALONE_NODE, []));
@@ -360,13 +359,13 @@ fn does_not_switch_endpoints_after_an_answer() {
 }
 
 #[test]
-fn wrong_pin_is_noted_in_the_reading_and_nothing_is_sent() {
+fn wrong_pin_is_noted_in_the_observation_and_nothing_is_sent() {
     let desk = || ScriptedProxmox::with_guests(&cluster_rows("lab", 1, &[("n1", 1)]), [(100, stopped_guest(100, "n1"))]);
     let (other, good) = (serve_scripted(desk()), serve_scripted(desk()));
     let observer = observer_of(&[(other.url(), good.pinned_trust()), (good.url(), good.pinned_trust())]);
     let report = block_on(observer.take_report(&scope_of(&[100]))).expect("a reading");
     assert_eq!((report.endpoint.as_str(), report.passed_over), (good.address.to_string().as_str(), 1));
-    assert!(other.requests().is_empty(), "the token does not travel to whoever answers there");
+    assert!(other.requests().is_empty(), "the token is not sent to the untrusted server");
     let note = &report.reading.notes[0];
     assert_eq!((&*note.code, note.guest), ("pin-mismatch", None));
     assert!(note.text.contains(&other.address.to_string()) && note.text.contains(&other.fingerprint.to_string()), "{note:?}");
@@ -374,7 +373,7 @@ fn wrong_pin_is_noted_in_the_reading_and_nothing_is_sent() {
 }
 
 #[test]
-fn wrong_pin_outweighs_silent_endpoints() {
+fn wrong_pin_outweighs_unreachable_endpoints() {
     let other = serve_scripted(ScriptedProxmox::with_guests(STANDALONE_NODE, []));
     let wrong = start_server(|_| ServerReply::Close).pinned_trust();
     for ways in [
@@ -388,7 +387,7 @@ fn wrong_pin_outweighs_silent_endpoints() {
 }
 
 #[test]
-fn names_every_silent_endpoint_with_its_reason() {
+fn names_every_unreachable_endpoint_with_its_reason() {
     let (one, two) = (unused_address(), unused_address());
     let trust = Trust::Fingerprints(Box::new([start_server(|_| ServerReply::Close).fingerprint]));
     let observer = observer_of(&[(one.clone(), trust.clone()), (two.clone(), trust)]);
@@ -410,7 +409,7 @@ fn doctor_reports_certificates_and_clocks() {
         let place = url.trim_start_matches("https://");
         findings.iter().filter(|own| own.about.as_deref() == Some(place) && own.check == check).map(|own| own.level).collect::<Vec<_>>()
     };
-    assert_eq!(at(&gone, "endpoint"), [FindingLevel::Warn], "another one answers: {findings:#?}");
+    assert_eq!(at(&gone, "endpoint"), [FindingLevel::Warn], "another endpoint responds: {findings:#?}");
     assert_eq!(at(&server.url(), "endpoint"), [FindingLevel::Fail, FindingLevel::Ok]);
     assert_eq!((at(&server.url(), "tls-pin"), at(&server.url(), "tls")), (vec![FindingLevel::Fail], vec![FindingLevel::Ok]));
     assert_eq!(at(&server.url(), "version"), [FindingLevel::Ok]);
@@ -471,11 +470,11 @@ fn redacts_a_json_escaped_secret_in_keys_and_values() {
     }
 }
 
-/// How many requests the server of the test below was sent, which is what its clock goes by.
+/// Number of requests to the server of the test below, which drives its clock.
 static REQUEST_COUNT: AtomicU64 = AtomicU64::new(0);
 
 #[test]
-fn g1_reading_is_dated_by_its_start() {
+fn g1_observation_is_dated_by_its_start() {
     let desk = ScriptedProxmox::with_guests(&cluster_rows("lab", 1, &[("n1", 1)]), [(100, stopped_guest(100, "n1"))]);
     let server = start_server(move |seen| {
         REQUEST_COUNT.fetch_add(1, Ordering::SeqCst);
@@ -484,6 +483,6 @@ fn g1_reading_is_dated_by_its_start() {
     let clock = || SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000 + 60 * REQUEST_COUNT.load(Ordering::SeqCst));
     let report = block_on(observer_of(&[(server.url(), server.pinned_trust())]).with_clock(clock).take_report(&scope_of(&[100])))
         .expect("a reading");
-    assert!(report.requests >= 3, "time went by while it was taken");
+    assert!(report.requests >= 3, "time passed while it was taken");
     assert_eq!(report.reading.taken_at.as_deref(), Some("2027-01-15T08:00:00Z"));
 }

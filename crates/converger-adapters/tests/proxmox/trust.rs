@@ -1,4 +1,4 @@
-//! Whom the client trusts: nothing is sent, not even a path, before the certificate was found to be one of those that are meant.
+//! TLS trust: the client sends nothing, not even a path, before it has accepted the certificate.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ fn serve_certificate(identity: &TestCertificate) -> TestHttpsServer {
     start_server_with(&identity.chain[0], config, |_| ServerReply::Answer(success_response("null")))
 }
 
-/// Nothing was sent, and the sentence holds these words.
+/// Checks that nothing was sent, and that the message contains these parts.
 fn check_untrusted(server: &TestHttpsServer, trust: Trust, distrust: &TrustFailure, parts: &[&str]) {
     let client = server.client_with(trust);
     let failure = request_version(&client).expect_err("not trusted");
@@ -58,7 +58,7 @@ fn does_not_trust_an_unpinned_certificate() {
     check_untrusted(&server, pins, &TrustFailure::NotPinned, &["does not match the pinned fingerprint", &shown]);
 }
 
-/// Shows a certificate without having its key.
+/// Presents a certificate without having its key.
 #[derive(Debug)]
 struct KeylessCertResolver(Arc<CertifiedKey>);
 
@@ -101,10 +101,10 @@ fn trusts_only_the_authorities_of_the_file() {
 }
 
 #[test]
-fn system_trust_rejects_self_made_certificates() {
+fn system_trust_rejects_self_signed_certificates() {
     let server = start_server(|_| ServerReply::Answer(success_response("null")));
     let endpoint = Endpoint::new(&server.url(), Trust::System).expect("an address");
-    // A machine without any authority gives no client at all.
+    // On a machine without any authority, no client can be set up.
     if let Ok(client) = ProxmoxClient::new(endpoint, &test_token(), test_limits()) {
         assert_eq!(request_version(&client).expect_err("not trusted").cause, FailureCause::Untrusted);
     }
@@ -129,7 +129,7 @@ fn sends_nothing_to_a_server_without_tls() {
     let failure = request_version(&client).expect_err("no TLS");
     assert_eq!((failure.cause, failure.delivery), (FailureCause::NotTls, Delivery::NotDelivered));
     let heard = plain.join().expect("ended");
-    assert!(!String::from_utf8_lossy(&heard).contains("PVEAPIToken"), "the token is not sent before TLS stands");
+    assert!(!String::from_utf8_lossy(&heard).contains("PVEAPIToken"), "the token is not sent before TLS is established");
 }
 
 #[test]
@@ -140,9 +140,9 @@ fn unusable_authority_file_error_says_what_is_wrong() {
     std::fs::write(path("empty.pem"), "").expect("written");
     std::fs::create_dir(path("folder.pem")).expect("made");
     for (name, part) in [
-        ("missing.pem", "is not there; copy it from a node"),
-        ("cut.pem", "is not in PEM form"),
-        ("empty.pem", "holds no certificate"),
+        ("missing.pem", "does not exist; copy /etc/pve/pve-root-ca.pem from a node"),
+        ("cut.pem", "is not in PEM format"),
+        ("empty.pem", "holds no usable certificate"),
         ("folder.pem", "cannot be read ("),
     ] {
         let endpoint = Endpoint::new("https://pve1.example", Trust::CaFile(path(name))).expect("an address");

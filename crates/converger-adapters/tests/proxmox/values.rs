@@ -1,5 +1,5 @@
-//! Writing a value, keeping it as Proxmox keeps it, and reading it back gives the same value, and planning again plans nothing: for
-//! every managed field, kind and release.
+//! A written value is stored as Proxmox stores it and read back as the same value, and planning again finds nothing to do: for every
+//! managed field, kind and release.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,13 +28,13 @@ fn desired_with_field(kind: GuestKind, field: Field, value: &serde_json::Value) 
 
 fn stored_config(flavour: ProxmoxRelease, kind: GuestKind, start: &[(&str, &str)]) -> StoredConfig {
     let name = if kind == GuestKind::Qemu { "name" } else { "hostname" };
-    // Enough memory for every balloon; what a case starts from counts more.
+    // Enough memory for every balloon; the initial values of a case take precedence.
     let own = [(name, "g100"), ("digest", "0fe8"), ("memory", "4096")];
     let keys = own.iter().chain(start).map(|(key, text)| ((*key).to_owned(), (*text).to_owned()));
     StoredConfig { flavour, kind: kind.word(), keys: keys.collect::<BTreeMap<_, _>>() }
 }
 
-/// The verdict on the guest whose config is on the shelf.
+/// The verdict on the guest with this stored config.
 fn plan_verdict(shelf: &StoredConfig, desired: Desired) -> Verdict {
     let listed = stopped_guest(100, "n1").listed.map(|row| row.replace("qemu", shelf.kind));
     let guest = ScriptedGuest { kind: shelf.kind, listed, pending: shelf.pending_items(), ..stopped_guest(100, "n1") };
@@ -53,7 +53,7 @@ fn config_changes(verdict: &Verdict) -> Option<&[FieldChange]> {
     }
 }
 
-/// Plans, writes what is planned, and plans again.
+/// Plans, writes the planned changes, and plans again.
 fn check_round_trip(flavour: ProxmoxRelease, kind: GuestKind, field: Field, value: &serde_json::Value, start: &[(&str, &str)]) {
     let mut shelf = stored_config(flavour, kind, start);
     let agent = shelf.keys.get("agent").cloned();

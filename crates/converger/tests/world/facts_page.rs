@@ -82,7 +82,7 @@ fn covers_every_release(body: &str) -> bool {
 /// All that the client does in these is to read or write a text, whoever sent it: they take the texts of all releases.
 const TEXT_ONLY_TESTS: [&str; 9] = [
     "a_balloon_fits_into_memory_that_waits_for_a_restart",
-    "write_answered_with_500_may_have_run",
+    "write_with_a_500_response_may_have_run",
     "uses_the_reason_phrase_of_version_7",
     "encodes_unusual_user_names",
     "delete_parameters_are_in_the_query",
