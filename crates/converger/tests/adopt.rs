@@ -1,6 +1,6 @@
-//! `run_init` and `run_pin` as a shell sees them: what is written, what is never written over, and what is left when something is in the way.
+//! `converger init` and `converger pin` as a shell sees them: what they write, what they never overwrite, and what remains after a failure.
 //!
-//! What never enters: which marks and values are written. Those are tests of the core and stories under `scenarios/`.
+//! Which marks and values are written is tested in the core and in `scenarios/`.
 
 use std::fs;
 use std::io::Write;
@@ -32,7 +32,7 @@ guests:
     identity: { uuid: 1c0d6f6e-5a0e-4a55-9d3c-000000000065 }\r
 ";
 
-/// A container and a machine without a time of birth, read in full.
+/// A container and a virtual machine without a creation time, read in full.
 const CURRENT: &str = r#"{"schema":"converger.observation/1","environment":"lab","complete":true,"quorate":true,"nodes":[{"name":"pve1","online":true}],"guests":[
 {"vmid":100,"kind":"lxc","name":"dns","node":"pve1","status":"running","lock":null,"ha":null,"template":false,"protection":false,"tags":["edge"],"pending":[],"config":{"memory":512},"identity":{"rootfs":"local:100/disk.raw","mac":"BC:24:11:00:00:01"}},
 {"vmid":101,"kind":"qemu","name":"web-1","node":"pve1","status":"stopped","lock":null,"ha":null,"template":false,"protection":false,"tags":[],"pending":[],"config":{"cores":2},"identity":{"uuid":"1c0d6f6e-5a0e-4a55-9d3c-000000000065"}}]}"#;
@@ -84,7 +84,7 @@ fn file_names(directory: &Path) -> Vec<String> {
     names
 }
 
-/// It ends with this code, says these things on standard output or standard error, and does not panic.
+/// Checks the exit code, these parts on standard output or standard error, and that it did not panic.
 fn check_end(output: &Output, code: i32, parts: &[&str]) {
     let said = text(&output.stdout) + &text(&output.stderr);
     assert_eq!(output.status.code(), Some(code), "{said}");
@@ -191,11 +191,11 @@ fn pin_keeps_links_and_permissions_and_skips_read_only_files() {
     assert_eq!(read(&room, "desired.yaml"), PINNED);
 }
 
-/// Runs a command that reads its recording from standard input, and does something when it has read everything else.
+/// Runs a command that reads its recording from standard input, and runs `meanwhile` after it has read everything else.
 fn run_with_concurrent_change(room: &TempDir, arguments: &[&str], meanwhile: impl FnOnce()) -> Output {
     let mut child = program(room, arguments).stdin(Stdio::piped()).spawn().expect("the program runs");
     let mut writer = child.stdin.take().expect("piped");
-    // More than a pipe holds: once it is through, the program reads, and it reads this last of all.
+    // More than a pipe holds: once it is written, the program is reading, and it reads this last.
     writer.write_all(" ".repeat(1 << 20).as_bytes()).expect("it reads");
     meanwhile();
     writer.write_all(CURRENT.as_bytes()).expect("it reads");
@@ -287,8 +287,8 @@ fn init_names_missing_arguments() {
     assert_eq!(file_names(room.path()), ["current.json"]);
 }
 
-/// A file of another program may be one line: looking for its end once per guest would take minutes. The limit is of processor
-/// seconds, and more than ten times what is needed.
+/// A file of another program may be one line; searching for its end once per guest would take minutes. The limit is in CPU seconds and more
+/// than ten times what is needed.
 #[cfg(target_os = "linux")]
 #[test]
 fn pin_handles_one_long_line_in_linear_time() {

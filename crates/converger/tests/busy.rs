@@ -1,4 +1,4 @@
-//! One process drives an environment: whoever comes second is refused with the holder's name, before anything is read or asked.
+//! One process at a time drives an environment. A second one is refused with the holder's name, before it reads or asks anything.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 const DESIRED: &str = "version: 1\nenvironment: lab\nguests:\n  - { vmid: 100, kind: lxc, name: dns, state: running }\n";
 
-/// A room whose environment is at an address where nobody listens: whoever comes that far fails, and is not refused.
+/// An environment at an address without a listener: a command that gets as far as reading fails instead of being refused.
 fn work_directory() -> TempDir {
     let room = tempfile::tempdir().expect("a directory");
     let state = room.path().join("state");
@@ -24,7 +24,7 @@ fn work_directory() -> TempDir {
     );
     fs::write(room.path().join("converger.toml"), config).expect("written");
     fs::write(room.path().join("desired.yaml"), DESIRED).expect("written");
-    // Whoever drives an environment has opened the store before: a lock without one would be what a lost store leaves behind.
+    // A process that drives an environment has opened the store. A lock without a store would look like a lost store.
     drop(SqliteStore::open(&state, StoreSettings::new(|_| {})).expect("opened"));
     room
 }

@@ -1,7 +1,6 @@
-//! The program as a shell sees it: exit codes, streams, files that are written whole or not at all, colours, and input
-//! that is meant to hurt.
+//! The program as a shell sees it: exit codes, streams, files that are written completely or not at all, colours, and hostile input.
 //!
-//! What never enters: verdicts and their wording. Those are stories under `scenarios/`.
+//! Verdicts and their wording are tested in `scenarios/`.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -68,7 +67,7 @@ fn stderr(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).expect("UTF-8")
 }
 
-/// It ends with this code and says this on standard error, and nothing on standard output.
+/// Checks the exit code and these parts on standard error, and that standard output is empty.
 fn check_error(output: &Output, code: i32, parts: &[&str]) {
     let said = stderr(output);
     assert_eq!(output.status.code(), Some(code), "{said}");
@@ -129,7 +128,7 @@ fn forbidden_input_is_named_with_a_remedy() {
     let path = room.path().join("desired.yaml");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o000)).expect("taken away");
     let output = run(&room, &["audit", "desired.yaml", "--replay", "current.json"]);
-    // Nothing can be hidden from root, as which CI may run.
+    // Nothing can be hidden from root, which CI may run as.
     if fs::read(&path).is_ok() {
         assert_eq!(output.status.code(), Some(4), "{}", stderr(&output));
     } else {
@@ -218,7 +217,7 @@ fn inputs_are_never_overwritten() {
             check_error(&output, 2, &["would be written over", "--out"]);
         }
     }
-    // Where nothing is said `observe` writes current.json, and a recording that is there is not replaced unasked.
+    // By default `observe` writes current.json, and does not replace an existing recording.
     check_error(&run(&room, &["observe", "desired.yaml", "--replay", "current.json"]), 2, &["current.json is there already", "--out"]);
     let now = [fs::read(room.path().join("desired.yaml")).expect("read"), fs::read(room.path().join("current.json")).expect("read")];
     assert_eq!(now, kept);
@@ -246,7 +245,7 @@ fn invalid_input_writes_no_output() {
     assert_eq!(file_names(room.path()), ["current.json", "desired.yaml", "plan.json"]);
 }
 
-/// The reader is gone before the program has anything to say, because it waits for its input until then.
+/// The reader is gone before the program prints anything, because the program waits for its input until then.
 #[test]
 fn closed_pipe_is_not_a_failure() {
     let room = work_directory();
@@ -352,7 +351,7 @@ fn colours_follow_the_environment_and_json_has_none() {
     assert!(!has_escape(&json, &[forced]), "an artifact has no colours");
 }
 
-/// Runs with so much memory and no more, so that input which swells is found out without a clock.
+/// Runs with a memory limit, so that input that grows in memory is detected without a clock.
 #[cfg(target_os = "linux")]
 fn run_with_memory_limit(room: &TempDir, mebibytes: usize, arguments: &[&str]) -> Output {
     let limited = format!("ulimit -v {} && exec \"$0\" \"$@\"", mebibytes * 1024);
@@ -390,7 +389,7 @@ fn refuses_a_hundred_thousand_brackets_in_bounded_memory() {
     check_error(&run_with_memory_limit(&room, 256, &["audit", "deep.yaml", "--replay", "current.json"]), 2, &["in deep.yaml"]);
 }
 
-/// A configuration that is there and cannot be read may hold a freeze or protection: nothing is taken in its place.
+/// An existing configuration that cannot be read may contain a freeze or protection, so defaults must not replace it.
 #[cfg(unix)]
 #[test]
 fn dangling_config_link_is_an_error() {
@@ -413,7 +412,7 @@ fn configuration_is_never_overwritten() {
     }
 }
 
-/// As root, `--out /dev/null` would put a file in the place of the device.
+/// As root, `--out /dev/null` would replace the device with a file.
 #[cfg(unix)]
 #[test]
 fn pipe_or_device_is_never_replaced_by_a_file() {
@@ -426,7 +425,7 @@ fn pipe_or_device_is_never_replaced_by_a_file() {
     check_error(&output, 1, &["cannot write pipe"]);
 }
 
-/// Nobody may ever write to a pipe, and a device has no end.
+/// A pipe may never have a writer, and a device may be endless.
 #[cfg(unix)]
 #[test]
 fn refuses_a_pipe_or_device_as_recording() {
@@ -443,7 +442,7 @@ fn refuses_a_pipe_or_device_as_recording() {
     assert_eq!(piped.status.code(), Some(4), "{}", stderr(&piped));
 }
 
-/// A converger.toml that leads to an environment on another machine, with the secret in a credential of systemd.
+/// A converger.toml with an environment on another machine, with the secret in a systemd credential.
 fn write_credential_config(room: &TempDir, secret: &str) {
     let config = "[environments.lab]\nurl = \"https://pve1.invalid:8006\"\ntoken = \"svc@pve!main\"\nsecret = { credential = \"pve\" }\n";
     fs::write(room.path().join("converger.toml"), config).expect("written");
@@ -495,8 +494,8 @@ fn help_suggests_only_options_of_the_command() {
     check_error(&run(&room, &["audit", "desired.yaml"]), 2, &["[environments.lab]", "--replay"]);
 }
 
-/// Canonical JSON is one line: a fault in the recording of a large fleet must not take minutes to be shown. The limit is
-/// of processor seconds, and a hundred times what a hundred short snippets take.
+/// Canonical JSON is one line. A fault in the recording of a large fleet must not take minutes to display. The limit is in CPU seconds and
+/// a hundred times what a hundred short snippets take.
 #[cfg(target_os = "linux")]
 #[test]
 fn reports_faults_in_one_long_line_in_linear_time() {
@@ -511,9 +510,9 @@ fn reports_faults_in_one_long_line_in_linear_time() {
     check_error(&output, 2, &["100 faults in desired.json; there may be more"]);
 }
 
-/// The bound in the help is the one that the engine counts with.
+/// The bound in the help is the one that the engine uses.
 #[test]
-fn the_help_of_apply_says_how_long_a_guest_is_kept_back_at_most() {
+fn apply_help_states_the_longest_wait_for_a_guest() {
     let help = stdout(&run(&work_directory(), &["apply", "--help"]));
     let words = help.split_whitespace().collect::<Vec<_>>().join(" ");
     let patience = converger_engine::operation::Patience::default();
@@ -524,7 +523,7 @@ fn the_help_of_apply_says_how_long_a_guest_is_kept_back_at_most() {
 }
 
 #[test]
-fn contract_names_tests_only_where_they_are_asked_for() {
+fn contract_lists_tests_only_on_request() {
     let room = work_directory();
     let told = |arguments: &[&str]| stdout(&run(&room, arguments));
     let (summary, verbose) = (told(&["contract"]), told(&["contract", "--verbose"]));

@@ -1,7 +1,7 @@
-//! Every error that a person can meet has a code that `explain` knows, and says what to do; whatever keeps output or files from being whole
-//! is one of them.
+//! Every error that a user can meet has a code that `explain` knows and a remedy, including everything that prevents complete output or
+//! files.
 //!
-//! What never enters: the stories behind the codes. Those are under `scenarios/`.
+//! The situations behind the codes are tested in `scenarios/`.
 
 use std::fs;
 use std::process::{Command, Output, Stdio};
@@ -39,14 +39,14 @@ fn program(room: &TempDir, arguments: &[&str]) -> Command {
     command
 }
 
-/// The same under a shell, which has done something before.
+/// Runs the program under a shell that executes `before` first.
 fn run_after(room: &TempDir, before: &str, arguments: &[&str]) -> Output {
     let mut command = Command::new("/bin/sh");
     command.args(["-c", &format!("{before}; exec \"$0\" \"$@\""), env!("CARGO_BIN_EXE_converger")]).args(arguments);
     command.current_dir(room.path()).env_clear().stdin(Stdio::null()).output().expect("a shell runs")
 }
 
-/// It ended with this error, whose code is one of the table, and says what to do.
+/// Checks the exit code, the failure code, which must be in the table, and the remedy.
 fn check_coded_error(output: &Output, ended: i32, code: &str, arguments: &[&str]) -> String {
     let said = String::from_utf8(output.stderr.clone()).expect("UTF-8");
     assert_eq!(output.status.code(), Some(ended), "{arguments:?}: {said}");
@@ -92,7 +92,7 @@ fn every_read_error_has_a_code_and_a_remedy() {
     for (code, ended, arguments) in cases {
         let output = program(&room, arguments).output().expect("the program runs");
         let said = check_coded_error(&output, ended, code, arguments);
-        // A fault of a text stands with its place, and what is wrong with arguments beside how they are.
+        // A fault in a text is shown at its position, and a fault in arguments with a hint to `--help`.
         assert!(said.contains("help: ") || code == "input-invalid" || said.contains("--help"), "{arguments:?}: {said}");
         assert!(output.stdout.is_empty() && !said.contains("hunter2"), "{arguments:?}: {said}");
     }

@@ -1,4 +1,4 @@
-//! `converger demo` as a newcomer runs it: it ends well, proves what it claims, and leaves nothing behind, however it ends.
+//! `converger demo` as a newcomer runs it: it succeeds, proves what it claims, and leaves nothing behind, however it ends.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 fn demo_command(temporary: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_converger"));
-    // No home, no configuration: a machine with nothing but the program.
+    // No home and no configuration: a machine with nothing but the program.
     command.arg("demo").env_clear().env("TMPDIR", temporary).current_dir(temporary).stdin(Stdio::null());
     command
 }

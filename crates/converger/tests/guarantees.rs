@@ -1,4 +1,4 @@
-//! The guarantees that only the whole program can show: what a command leaves behind, and what it never does.
+//! Guarantees that only the whole program can show: what a command leaves behind, and what it never does.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ fn example_path(file: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/lab").join(file)
 }
 
-/// Runs the program in a room of its own, which is its home too; gives its output and what it left in the room.
+/// Runs the program in a new directory, which is also its home; returns its output and the files that it left.
 fn run(command: &str, arguments: &[&str]) -> (Output, Vec<String>) {
     let room = tempfile::tempdir().expect("a directory");
     let output = Command::new(env!("CARGO_BIN_EXE_converger"))

@@ -1,6 +1,6 @@
-//! `converger lab` as a process: what it leaves for others leads to it, what it never writes over, its record and its end.
+//! `converger lab` as a process: the files that it writes lead to it, what it never overwrites, its request record, and its end.
 //!
-//! What never enters here: what the lab answers (see the tests of converger-lab).
+//! The responses of the lab are tested in `converger-lab`.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -30,7 +30,7 @@ fn run(room: &TempDir, arguments: &[&str]) -> Output {
     converger(room, arguments).output().expect("it starts")
 }
 
-/// A lab that answers, and what it said; it ends with the test.
+/// A running lab with its output; it is killed with the test.
 struct LabProcess(Child, Vec<String>);
 
 impl LabProcess {
@@ -94,7 +94,7 @@ fn card_names_the_release_and_no_secret() {
     assert!(authority.starts_with("-----BEGIN CERTIFICATE-----") && !authority.contains("PRIVATE KEY"), "{authority}");
 }
 
-/// It ends with this code before it serves anything, and says why and what to do.
+/// Checks that it ends with this code before it serves anything, with these parts in its message.
 fn check_error(room: &TempDir, arguments: &[&str], code: i32, parts: &[&str]) {
     let output = run(room, &[&["lab"], arguments].concat());
     let said = String::from_utf8_lossy(&output.stderr);
@@ -105,7 +105,7 @@ fn check_error(room: &TempDir, arguments: &[&str], code: i32, parts: &[&str]) {
     assert!(output.stdout.is_empty());
 }
 
-/// What the program says where it may have so many files open.
+/// The exit code and output of the program with a limit of open files.
 fn run_with_file_limit(room: &TempDir, files: u32, arguments: &[&str]) -> (Option<i32>, String) {
     let line = format!("ulimit -n {files}; exec \"$@\"");
     let mut shell = Command::new("sh");
@@ -115,7 +115,7 @@ fn run_with_file_limit(room: &TempDir, files: u32, arguments: &[&str]) -> (Optio
     (output.status.code(), said)
 }
 
-/// A process that may open no more files cannot listen, ask or wait. Each command says so under a code, with what to do about it.
+/// A process that may not open more files cannot listen, connect or wait. Each command reports that with a code and a remedy.
 #[test]
 fn file_descriptor_limit_is_reported_with_a_code() {
     let room = TempDir::new().expect("a directory");

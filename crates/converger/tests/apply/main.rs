@@ -1,7 +1,7 @@
-//! `converger apply` as a process among people: signals, terminals, two at once.
+//! `converger apply` as a process: signals, terminals, two processes at once.
 //!
-//! The time of the lab stands still unless a test moves it, so that a task is under way for exactly as long as the test wants. What
-//! never enters here: what is sent and when (the tests of the engine), and goldens (the scenarios).
+//! The time of the lab stands still unless a test advances it, so that a task is in flight for exactly as long as the test wants. What is
+//! sent and when is tested in the engine; expected output is tested in the scenarios.
 
 #[path = "../scenarios/lab.rs"]
 #[allow(dead_code, reason = "the scenarios need more of it")]

@@ -1,4 +1,4 @@
-//! The first signal begins nothing new and waits; the second leaves at once, and the next apply finds out. Two at once: the second is
+//! The first signal starts nothing new and waits. The second one exits at once, and the next apply recovers. A second concurrent apply is
 //! refused.
 
 use std::fs::File;
@@ -14,7 +14,7 @@ use crate::stage::{ApplyFixture, ApplyProcess, STARTS, send_signal};
 
 const DRAIN_NOTICE: &str = "nothing new is begun; what is under way goes on (Ctrl-C again leaves at once)";
 
-/// The rest is done by a later apply, and nothing a second time.
+/// A later apply carries out the rest, and nothing twice.
 #[track_caller]
 fn check_rest(stage: &mut ApplyFixture, recovered: &str) {
     let mut apply = stage.start_apply();
@@ -67,7 +67,7 @@ fn second_signal_exits_at_once_and_next_apply_recovers() {
     }
 }
 
-/// After `--timeout` nothing new is begun, so that the first signal is the second word.
+/// After `--timeout` nothing new is started, so the first signal already counts as the second one.
 #[test]
 fn one_signal_exits_after_the_timeout() {
     let mut stage = ApplyFixture::new(STARTS);
@@ -85,7 +85,7 @@ fn one_signal_exits_after_the_timeout() {
     check_rest(&mut stage, "finding out what became of 1 operation of an earlier run");
 }
 
-/// Until it takes nothing more.
+/// Writes until the pipe is full.
 fn fill_pipe(mut pipe: &File) {
     for size in [4096, 1] {
         loop {
@@ -98,16 +98,16 @@ fn fill_pipe(mut pipe: &File) {
     }
 }
 
-/// Whoever shows what it says takes nothing any more: it leaves all the same, and the journal has what was under way.
+/// The reader of stderr has stopped reading. The program exits nevertheless, and the journal contains the operations in flight.
 #[test]
 fn second_signal_exits_even_if_stderr_is_blocked() {
     let (_reader, screen) = std::io::pipe().expect("a pipe");
-    // Opened once more, so that only this end does not wait.
+    // Opened a second time, so that only this end does not block.
     let flags = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).expect("a flag");
     let filler = File::options().write(true).custom_flags(flags).open(format!("/proc/self/fd/{}", screen.as_raw_fd())).expect("a pipe");
     let (sent, is_sent) = mpsc::channel();
     let sent = Mutex::new(sent);
-    // As soon as something is sent, the screen takes nothing any more.
+    // As soon as something is sent, the pipe of stderr is full.
     let watcher = move |passed: &ServedExchange<'_>| {
         if passed.record.method == "POST" {
             fill_pipe(&filler);
@@ -119,7 +119,7 @@ fn second_signal_exits_even_if_stderr_is_blocked() {
     let mut command = stage.converger(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
     let mut apply = command.stdout(Stdio::null()).stderr(screen).spawn().expect("it starts");
     is_sent.recv().expect("something is sent");
-    // Two of one kind could be taken for one.
+    // Two signals of the same kind could be merged into one.
     ["INT", "TERM"].iter().for_each(|name| send_signal(name, apply.id()));
     assert_eq!(apply.wait().expect("it ends").code(), Some(5));
     assert_eq!(stage.take_sent(), ["101 start"]);

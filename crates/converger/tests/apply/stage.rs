@@ -1,4 +1,4 @@
-//! A lab whose time stands still, a directory for the program, and the program as a process that is listened to.
+//! A lab with a stopped clock, a directory for the program, and the program as a process whose output is read.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _};
@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 use crate::lab::ScenarioLab;
 
-/// A start and a shutdown take longer than anything but a test that moves the clock.
+/// A start and a shutdown take longer than any test, unless the test advances the clock.
 const WORLD: &str = "\
 flavour: 9
 cluster: lab
@@ -25,7 +25,7 @@ guests:
   - { vmid: 103, kind: qemu, node: pve2, name: old-1, state: running, uptime_s: 900, shutdown_ms: 5 }
 ";
 
-/// The second guest comes after the first, so that it is not begun while that is under way.
+/// The second guest depends on the first one, so it is not started while that one is in flight.
 pub(crate) const STARTS: &str = "\
 version: 1
 environment: lab
@@ -34,7 +34,7 @@ guests:
   - { vmid: 102, kind: qemu, name: web-2, state: running, after: [101] }
 ";
 
-/// A guest goes down, which needs its name typed.
+/// A guest is shut down, which requires typing its name.
 pub(crate) const STOP: &str = "\
 version: 1
 environment: lab
@@ -42,7 +42,7 @@ guests:
   - { vmid: 103, kind: qemu, name: old-1, state: stopped }
 ";
 
-/// Where a story plays.
+/// A lab and the working directory of the program.
 pub(crate) struct ApplyFixture {
     pub(crate) directory: TempDir,
     lab: ScenarioLab,
@@ -53,7 +53,7 @@ impl ApplyFixture {
         Self::with_watcher(desired, None)
     }
 
-    /// The same, where somebody is told of every request before its answer goes out.
+    /// Like [`Self::new`], with a watcher that sees every request before its response is sent.
     pub(crate) fn with_watcher(desired: &str, watcher: Option<RequestWatcher>) -> Self {
         Self::with_world(WORLD, desired, ClockMode::Virtual { step_ms: 0 }, watcher)
     }
@@ -64,7 +64,7 @@ impl ApplyFixture {
         let room = TempDir::new().expect("a directory");
         let keys = lab.placeholders();
         let (url, pin) = (&keys["{url}"], &keys["{fingerprint}"]);
-        // Where each request moves the clock, whoever waits asks again at once.
+        // If each request advances the clock, the program must poll without waiting.
         let pace = if matches!(clock, ClockMode::Virtual { step_ms: 1.. }) { "clock = \"requests\"\n" } else { "" };
         let config = format!(
             "[environments.lab]\nmode = \"solo\"\nurl = \"{url}\"\nfingerprints = [\"{pin}\"]\ntoken = \"root@pam!lab\"\nsecret = {{ file = \"secret\" }}\n{pace}"
@@ -77,19 +77,19 @@ impl ApplyFixture {
         stage
     }
 
-    /// A file in the room that nobody else may read.
+    /// Writes a file that only its owner may read.
     pub(crate) fn write_private(&self, name: &str, text: &str) {
         let path = self.path(name);
         fs::write(&path, text).expect("written");
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("set");
     }
 
-    /// The program in the room, with nothing of this process around it but where programs are.
+    /// The program in the working directory, without the variables of this process except `PATH`.
     pub(crate) fn converger(&self, arguments: &[&str]) -> Command {
         self.command(env!("CARGO_BIN_EXE_converger"), arguments)
     }
 
-    /// Any program in the room.
+    /// Any program in the working directory.
     pub(crate) fn command(&self, program: &str, arguments: &[&str]) -> Command {
         let mut command = Command::new(program);
         let path = std::env::var_os("PATH").unwrap_or_default();
@@ -98,26 +98,26 @@ impl ApplyFixture {
         command
     }
 
-    /// What a script does: read the plan, and confirm it.
+    /// The arguments of an apply that confirms the current plan, as a script would.
     pub(crate) fn confirm_arguments(&self) -> Vec<String> {
         let plan = self.converger(&["plan", "desired.yaml", "--json"]).output().expect("it starts");
         let plan: Value = serde_json::from_slice(&plan.stdout).unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&plan.stderr)));
         ["apply", "desired.yaml", "--confirm", plan["digest"].as_str().expect("a digest")].map(str::to_owned).into()
     }
 
-    /// An apply that is confirmed, under way.
+    /// Starts a confirmed apply.
     pub(crate) fn start_apply(&self) -> ApplyProcess {
         let arguments = self.confirm_arguments();
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
         ApplyProcess::start(self.converger(&arguments))
     }
 
-    /// Lets what is under way in the lab come to its end.
+    /// Lets all tasks in the lab end.
     pub(crate) fn finish_tasks(&mut self) {
         self.lab.advance_time(1_000_000);
     }
 
-    /// What was sent since it was last asked for: `101 start`.
+    /// The changes since the last call, such as `101 start`.
     pub(crate) fn take_sent(&mut self) -> Vec<String> {
         let changes = self.lab.requests().into_iter().filter(|record| record.method != "GET");
         changes
@@ -129,7 +129,7 @@ impl ApplyFixture {
             .collect()
     }
 
-    /// What result.json has: `101 done`, `102 not-run`.
+    /// The steps in result.json, such as `101 done` or `102 not-run`.
     pub(crate) fn result_steps(&self) -> Vec<String> {
         let text = fs::read_to_string(self.directory.path().join("result.json")).expect("written");
         let result: Value = serde_json::from_str(&text).expect("JSON");
@@ -142,7 +142,7 @@ impl ApplyFixture {
     }
 }
 
-/// An apply that is under way. It ends with the test.
+/// A running apply. It is killed with the test.
 pub(crate) struct ApplyProcess {
     child: Child,
     errors: BufReader<ChildStderr>,
@@ -160,7 +160,7 @@ impl ApplyProcess {
         self.child.id()
     }
 
-    /// Waits until it has said this.
+    /// Waits until it has printed this.
     #[track_caller]
     pub(crate) fn wait_for(&mut self, part: &str) {
         loop {
@@ -178,7 +178,7 @@ impl ApplyProcess {
         send_signal(name, self.id());
     }
 
-    /// How it ended, and all that it said.
+    /// Its exit code and all its output.
     pub(crate) fn wait_for_end(mut self) -> (Option<i32>, String) {
         let mut said = std::mem::take(&mut self.output);
         self.errors.read_to_string(&mut said).expect("text");

@@ -1,6 +1,6 @@
-//! At a terminal: the question, the names that are typed, a wrong answer, the lines that move, and a terminal that is closed half-way.
+//! At a terminal: the question, typed names, a wrong answer, progress lines, and a terminal that is closed midway.
 //!
-//! The terminal is lent by `script`, which Debian has everywhere.
+//! `script` provides the terminal; every Debian has it.
 
 use std::io::{Read as _, Write as _};
 use std::process::{Child, ChildStdout, Stdio};
@@ -10,7 +10,7 @@ use converger_lab::server::ServedExchange;
 
 use crate::stage::{ApplyFixture, ApplyProcess, STARTS, STOP};
 
-/// A program at a terminal, and a person in front of it.
+/// A program at a terminal.
 struct ScriptTerminal {
     child: Child,
     screen: ChildStdout,
@@ -22,7 +22,7 @@ impl ScriptTerminal {
         Self::start(stage, &format!("exec {} {line}", env!("CARGO_BIN_EXE_converger")))
     }
 
-    /// The same with room for more than one line: what `script` lends has none until somebody says so.
+    /// Like [`Self::open`], with a size of several lines. By default, the terminal of `script` has no size.
     fn open_large(stage: &ApplyFixture, line: &str) -> Self {
         Self::start(stage, &format!("stty rows 40 cols 120; exec {} {line}", env!("CARGO_BIN_EXE_converger")))
     }
@@ -34,7 +34,7 @@ impl ScriptTerminal {
         Self { child, screen, seen: String::new() }
     }
 
-    /// Waits until this stands on the screen, after what was waited for before.
+    /// Waits until this appears on the screen, after everything that was awaited before.
     #[track_caller]
     fn wait_for(&mut self, part: &str) {
         let mut chunk = [0; 4096];
@@ -52,13 +52,13 @@ impl ScriptTerminal {
         input.write_all(format!("{text}\n").as_bytes()).and_then(|()| input.flush()).expect("typed");
     }
 
-    /// The terminal makes a signal of it.
+    /// Presses Ctrl-C, which the terminal turns into a signal.
     fn press_ctrl_c(&mut self) {
         let input = self.child.stdin.as_mut().expect("piped");
         input.write_all(&[3]).and_then(|()| input.flush()).expect("pressed");
     }
 
-    /// How it ended, and what stood on the screen since.
+    /// Its exit code and the rest of the screen.
     fn wait_for_end(mut self) -> (Option<i32>, String) {
         let mut rest = Vec::new();
         self.screen.read_to_end(&mut rest).expect("a screen");
@@ -87,7 +87,7 @@ fn yes_and_typed_name_apply_the_plan_with_progress() {
     terminal.type_line("yes");
     terminal.wait_for(NAME_QUESTION);
     terminal.type_line("old-1");
-    // A line that turns, and is drawn anew.
+    // A spinner line that is redrawn.
     terminal.wait_for("\u{2801}");
     terminal.wait_for("shutdown: under way");
     terminal.wait_for("\u{1b}[2K");
@@ -98,7 +98,7 @@ fn yes_and_typed_name_apply_the_plan_with_progress() {
     assert_eq!(stage.take_sent(), ["103 shutdown"]);
 }
 
-/// Below what is under way stands how many of all have ended.
+/// Below the operations in flight, the number of ended steps is shown.
 #[test]
 fn shows_how_many_steps_ended() {
     let mut stage = ApplyFixture::new(STARTS);
@@ -122,7 +122,7 @@ fn shows_how_many_steps_ended() {
 fn shows_what_a_slow_reading_waits_for() {
     let (answer, answers) = mpsc::channel::<()>();
     let answers = Mutex::new(answers);
-    // No answer goes out before the other end of the channel is gone.
+    // No response is sent until the other end of the channel is dropped.
     let held = Arc::new(move |_: &ServedExchange<'_>| assert!(answers.lock().expect("nobody panicked").recv().is_err(), "nobody sends"));
     let stage = ApplyFixture::with_watcher(STARTS, Some(held));
     let mut terminal = ScriptTerminal::open(&stage, "audit desired.yaml");
@@ -205,7 +205,7 @@ fn without_a_terminal_asks_nothing_and_a_digest_does_not_cover_a_shutdown() {
 #[test]
 fn closed_terminal_starts_nothing_new_and_operations_in_flight_end() {
     let mut stage = ApplyFixture::new(STARTS);
-    // It is open for as long as the program lives, whoever else is gone.
+    // The fifo stays open for as long as the program lives, even if all other processes are gone.
     let fifo = stage.path("alive");
     assert!(stage.command("mkfifo", &["alive"]).status().expect("mkfifo").success());
     let mut terminal = ScriptTerminal::open(&stage, "apply desired.yaml 3>alive");

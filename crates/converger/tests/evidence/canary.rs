@@ -1,6 +1,4 @@
-//! A secret that is recognised wherever it comes out: as itself, and in the forms that others write it in.
-//!
-//! What never enters: what is done with it.
+//! A secret that is recognised wherever it leaks: as itself and in the encodings that other programs use.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +6,7 @@ use std::path::Path;
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE};
 
-/// A secret, and the ways to write it.
+/// A secret and its encodings.
 pub(crate) struct SecretCanary {
     forms: Vec<(&'static str, Vec<u8>)>,
 }
@@ -32,20 +30,20 @@ impl SecretCanary {
         for before in 0..3 {
             for alphabet in [&STANDARD, &URL_SAFE] {
                 let encoded = alphabet.encode([vec![b'='; before], secret.to_vec()].concat());
-                // What stands before and after it changes the characters at both ends.
+                // The text before and after the secret changes the characters at both ends.
                 forms.push(("in base64", encoded.as_bytes()[before * 8_usize.div_ceil(6)..encoded.len() - 4].to_vec()));
             }
         }
         Self { forms }
     }
 
-    /// In which forms it is in these bytes.
+    /// The encodings that occur in these bytes.
     pub(crate) fn find_forms(&self, bytes: &[u8]) -> Vec<&'static str> {
         let is_in = |form: &[u8]| bytes.windows(form.len()).any(|part| part == form);
         self.forms.iter().filter(|(_, form)| is_in(form)).map(|(name, _)| *name).collect()
     }
 
-    /// Where it is in files below a directory, but for those of these names.
+    /// The files below a directory that contain the secret, except files with these names.
     pub(crate) fn find_in_files(&self, directory: &Path, without: &[&str]) -> Vec<String> {
         let mut found = Vec::new();
         for entry in fs::read_dir(directory).expect("a directory").map(|entry| entry.expect("an entry")) {
@@ -61,7 +59,7 @@ impl SecretCanary {
     }
 }
 
-/// Whoever looks for it finds it: otherwise not finding it would prove nothing.
+/// The search must find the secret; otherwise finding nothing would prove nothing.
 #[test]
 fn finds_a_secret_in_every_form() {
     let secret = "canary~7e57.5ec2e7-0000-4000-8000-00c0ffee";

@@ -1,4 +1,4 @@
-//! Whoever verifies, reads or exports while an apply is under way finds a whole record, and is not noticed by it.
+//! Commands that verify, read or export during an apply find a complete record and do not disturb the apply.
 
 use std::fs;
 
@@ -21,7 +21,7 @@ fn run_ok(stage: &ApplyFixture, arguments: &[&str]) -> String {
     said.out
 }
 
-/// The kinds of all entries, in their order, by a tail that is longer than the ledger.
+/// The kinds of all entries in order, from a tail that is longer than the ledger.
 fn entry_kinds(stage: &ApplyFixture) -> Vec<String> {
     let lines = run_ok(stage, &["ledger", "tail", "-n", "1000000", "--json"]);
     let entries: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
@@ -31,7 +31,7 @@ fn entry_kinds(stage: &ApplyFixture) -> Vec<String> {
     entries.iter().map(|entry| entry["entry"]["kind"].as_str().expect("a kind").to_owned()).collect()
 }
 
-/// All that can be looked at, at this moment: whole, and an extension of what was seen before.
+/// Checks everything that can be read at this moment: complete, and an extension of the record before.
 #[track_caller]
 fn check_record(stage: &ApplyFixture, before: Option<&AcceptedLog>) -> AcceptedLog {
     let verified = run_ok(stage, &["verify", "--json"]);
@@ -86,7 +86,7 @@ fn world_and_desired() -> (String, String) {
     (format!("{head}guests:\n{there}"), format!("version: 1\nenvironment: lab\nguests:\n{wanted}"))
 }
 
-/// As often as there is time while many guests are started, at whatever the apply is doing then.
+/// As often as possible while many guests are started, at arbitrary points of the apply.
 #[test]
 fn repeated_reading_during_many_starts_finds_a_whole_record() {
     let (world, desired) = world_and_desired();

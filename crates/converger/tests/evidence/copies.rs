@@ -1,5 +1,5 @@
-//! Two copies of a state directory that are written to at once, with one witness: one of them is refused, whichever came later. And what becomes
-//! of the one that was given up.
+//! Two copies of a state directory are written to concurrently, with one witness: the later one is refused. Also, what happens to the
+//! abandoned copy.
 
 use std::fs;
 use std::path::Path;
@@ -10,10 +10,10 @@ use converger_store::StoreView;
 
 use crate::fixture::{CommandOutput, EvidenceFixture};
 
-/// Longer than any of it takes; a test that hangs says so.
+/// Longer than any step takes; a hanging test fails.
 const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A bed with a witness, and a second configuration that leads to a copy of its state.
+/// A fixture with a witness, and a second configuration that points to a copy of its state.
 fn fixture_with_witness() -> EvidenceFixture {
     add_witness(EvidenceFixture::with_short_history())
 }
@@ -35,7 +35,7 @@ fn spawn_hold(bed: &EvidenceFixture, config: &str, vmid: &str) -> Child {
     bed.stage.converger(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts")
 }
 
-/// One of both ends well, and the other by what the witness has seen; what each of them said.
+/// Checks that one process succeeds and the witness stops the other one; returns the output of both.
 #[track_caller]
 fn check_one_refused(children: [Child; 2]) -> Vec<CommandOutput> {
     let said: Vec<CommandOutput> = children.into_iter().map(|child| child.wait_with_output().expect("it ends").into()).collect();
@@ -49,7 +49,7 @@ fn ledger_size(state: &Path) -> u64 {
     StoreView::open(state).expect("opens").expect("there").heads().expect("read").all.size
 }
 
-/// Neither is told that the other is there: both have looked at the witness and have written before either of them tells it.
+/// Neither process knows of the other: both have checked the witness and written before either of them updates it.
 #[test]
 fn one_of_two_concurrently_written_copies_is_refused() {
     let bed = fixture_with_witness();
@@ -66,7 +66,7 @@ fn one_of_two_concurrently_written_copies_is_refused() {
     let said = check_one_refused(children);
     let words = format!("is not the one that the witness has seen: they differ in the first {} entries", before + 1);
     assert!(said.iter().any(|said| said.code == Some(6) && said.err.contains(&words)), "{said:?}");
-    // From now on the one that lost is only looked at, and the other goes on.
+    // From now on the copy that lost is read-only, and the other one continues.
     let (won, lost) = if said[0].code == Some(0) { ("one.toml", "two.toml") } else { ("two.toml", "one.toml") };
     bed.check_broken(&["hold", "lab", "103", "--reason", "later", "--config", lost], &words);
     bed.check_broken(&["apply", "desired.yaml", "--config", lost], &words);
@@ -74,7 +74,7 @@ fn one_of_two_concurrently_written_copies_is_refused() {
     bed.run_expecting(&["verify", "--config", won], 0);
 }
 
-/// A change is sent only once the witness knows that its run was admitted: of two copies that apply at once, one sends.
+/// A change is sent only once the witness knows the admission of its run. So of two copies that apply concurrently, only one sends.
 #[test]
 fn one_of_two_concurrent_applies_on_copies_is_refused_before_it_sends() {
     let bed = EvidenceFixture::new();
@@ -103,7 +103,7 @@ fn one_of_two_concurrent_applies_on_copies_is_refused_before_it_sends() {
     assert_eq!(sent, ["101 start", "102 start"], "each once: {said:?}");
 }
 
-/// Whoever dies while a witness is told for the first time leaves one that has seen nothing yet, and not one whose storage seems to be gone.
+/// A process killed while it creates the witness leaves a witness that has seen nothing, and not one whose storage seems lost.
 #[test]
 fn kill_while_creating_the_witness_blocks_nothing() {
     for nth in 1..=2 {
@@ -123,7 +123,7 @@ fn kill_while_creating_the_witness_blocks_nothing() {
     }
 }
 
-/// What the rollback guard remembers is not written over, nor what those who tell it take turns by.
+/// The file of the witness and its lock file must not be overwritten.
 #[test]
 fn witness_is_never_overwritten() {
     let bed = fixture_with_witness();
@@ -140,7 +140,7 @@ fn witness_is_never_overwritten() {
     assert_eq!(fs::read(bed.stage.path("elsewhere/witness")).expect("there"), before);
 }
 
-/// What is named as a witness and is none is told as that, and not as a ledger that was lost.
+/// A configured witness file that is not a witness is reported as such, and not as a lost ledger.
 #[test]
 fn file_that_is_no_witness_is_reported_as_such() {
     let bed = EvidenceFixture::new();
@@ -155,14 +155,14 @@ fn file_that_is_no_witness_is_reported_as_such() {
     assert!(said.code == Some(2) && said.err.contains("STATE_DIRECTORY names several directories"), "{said:?}");
 }
 
-/// And whatever the order is in which they come, over and over.
+/// The same holds for any order, over and over.
 #[test]
 fn exactly_one_of_two_copies_continues_in_any_order() {
     let bed = fixture_with_witness();
     for _ in 0..12 {
         let children = [spawn_hold(&bed, "one.toml", "101"), spawn_hold(&bed, "two.toml", "102")];
         let said = check_one_refused(children);
-        // The one that won is taken back to where both were, as a person would who puts a copy of the other in its place.
+        // Resets the copy that lost to the state of the other one, as a person would who replaces it with a copy.
         let (from, to) = if said[0].code == Some(0) { ("state", "fork") } else { ("fork", "state") };
         let (won, vmid) = if from == "state" { ("one.toml", "101") } else { ("two.toml", "102") };
         bed.run_expecting(&["release", "lab", vmid, "--config", won], 0);
@@ -171,7 +171,8 @@ fn exactly_one_of_two_copies_continues_in_any_order() {
     }
 }
 
-/// The same key signs what was given up and what came in its place: whoever holds the first is told who did that, when and why.
+/// The same key signs the abandoned log and its replacement. A holder of a checkpoint of the abandoned log learns who replaced it, when and
+/// why.
 #[test]
 fn checkpoint_given_up_by_resync_names_who_and_why() {
     let bed = fixture_with_witness();
@@ -195,12 +196,12 @@ fn checkpoint_given_up_by_resync_names_who_and_why() {
     bed.run_expecting(&["verify", "other"], 0);
 }
 
-/// A store of many gigabytes is not looked at a second time while it is open: the witness is told however large it is.
+/// A store of many gigabytes is not read a second time while it is open, so the witness is updated whatever its size.
 #[test]
 fn attests_a_store_larger_than_memory() {
     let bed = fixture_with_witness();
     let before = ledger_size(&bed.state_directory());
-    // A hole behind its last page, which SQLite does not look at.
+    // A hole after its last page, which SQLite ignores.
     let file = fs::File::options().write(true).open(bed.state_directory().join("converger.db")).expect("there");
     file.set_len(3 << 30).expect("a hole");
     drop(file);

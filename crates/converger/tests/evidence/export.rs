@@ -1,4 +1,4 @@
-//! An export is accepted by strangers and by `verify`, and whatever is changed in it by neither, with its place.
+//! An export is accepted by independent verifiers and by `verify`. Any change to it is rejected by both, with its location.
 
 use std::fs;
 
@@ -15,12 +15,12 @@ use crate::export_files::ExportFiles;
 use crate::fixture::{ENTRIES_MAX, ENTRIES_MIN, EvidenceFixture};
 use crate::oracle::{accept_export, check_extends};
 
-/// Somebody else's key.
+/// A foreign key.
 pub(crate) fn foreign_signer() -> NoteSigner {
     NoteSigner::new("converger-stranger", &[9; 32]).expect("a key")
 }
 
-/// A bed with a long past, its export, the key, and how many entries there are.
+/// A fixture with a long history, its export, the key, and the number of entries.
 fn exported_fixture() -> (EvidenceFixture, ExportFiles, String, u64) {
     let bed = EvidenceFixture::with_long_history();
     let files = ExportFiles::read(&bed.export_to("export"));
@@ -29,7 +29,7 @@ fn exported_fixture() -> (EvidenceFixture, ExportFiles, String, u64) {
     (bed, files, key, size)
 }
 
-/// What was changed is noticed by strangers, and by `verify` with and without a key at hand, in these words.
+/// Checks that independent verifiers reject the changed files, and that `verify` does so with and without a key, with these words.
 #[track_caller]
 fn check_detected(bed: &EvidenceFixture, key: &str, what: &str, files: &ExportFiles, words: &str) {
     assert!(accept_export(files, key).is_err(), "{what}: strangers accept it");
@@ -51,7 +51,7 @@ fn independent_verifier_accepts_the_export() {
     }
     let verified = bed.run_expecting(&["verify", "export", "--key", &key], 0);
     assert!(verified.contains(&format!("{size} entries")), "{verified}");
-    // It grows, and each state of it extends the one before; what is full stays as it is.
+    // The export grows; each state extends the one before, and full files stay unchanged.
     for round in 0..3 {
         bed.run_expecting(&["hold", "lab", "101", "--reason", "a look"], 0);
         bed.run_expecting(&["release", "lab", "101"], 0);
@@ -84,7 +84,7 @@ fn independent_verifier_accepts_receipts_and_rejects_changed_ones() {
     }
 }
 
-/// What is exported lies in the directory that was named, whatever leads out of it.
+/// All exported files are in the named directory; links that lead out of it are not followed.
 #[test]
 fn export_follows_no_link() {
     let bed = EvidenceFixture::with_short_history();
@@ -99,14 +99,14 @@ fn export_follows_no_link() {
     }
 }
 
-/// Flips a bit, and nothing else.
+/// Flips one bit.
 fn flip_bit(files: &ExportFiles, name: &str, at: usize) -> ExportFiles {
     let mut changed = files.clone();
     changed.file_mut(name)[at] ^= 1;
     changed
 }
 
-/// Where an entry begins in its bundle, behind its length, and how long it is.
+/// The position of an entry in its bundle, after its length prefix, and its length.
 fn entry_span(bundle: &[u8], number: usize) -> (usize, usize) {
     let length = |at: usize| usize::from(u16::from_be_bytes([bundle[at], bundle[at + 1]]));
     let at = (0..number).fold(0, |at, _| at + 2 + length(at));
@@ -142,7 +142,7 @@ fn detects_a_flipped_bit_in_each_kind_of_file() {
         assert!(accept_export(&changed, &key).is_err(), "{name}, byte {at}: strangers accept it");
         changed.write(&bed.stage.path("changed"));
         bed.check_broken(&["verify", "changed"], &words);
-        // Whoever brings the key does not look at the one that lies there.
+        // With `--key`, the key file of the export is not read.
         let code = if name == "log.vkey" { 0 } else { 6 };
         assert_eq!(bed.run(&["verify", "changed", "--key", &key]).code, Some(code), "{name}, byte {at}");
     }
@@ -187,7 +187,7 @@ fn detects_a_truncated_or_removed_file_with_its_path() {
     check_detected(&bed, &key, "no checkpoint", &changed, "there is no checkpoint: the export was interrupted, or it was removed");
 }
 
-/// Two entries change places, and whoever did it mends one layer after another above them.
+/// Two entries are swapped, and the attacker repairs the layers above them one by one.
 #[test]
 fn detects_reordered_entries_even_with_repaired_hashes() {
     let (bed, mut files, key, _) = exported_fixture();
@@ -226,7 +226,7 @@ fn detects_a_swapped_checkpoint() {
     check_detected(&bed, &key, "of another log", &foreign, "checkpoint: ");
 }
 
-/// The first thing that is wrong is told, also where more is wrong behind it.
+/// The first fault is reported, even if others follow.
 #[test]
 fn reports_the_earliest_fault_first() {
     let (bed, files, key, size) = exported_fixture();
@@ -238,8 +238,8 @@ fn reports_the_earliest_fault_first() {
     check_detected(&bed, &key, "an entry and a file behind it", &changed, words);
 }
 
-/// A reading that was let go, and is named again by a later run, is to be there again: an export without it would be broken evidence for
-/// whoever gets it.
+/// A pruned observation that a later run references again must exist again: an export without it would be broken evidence for its
+/// recipient.
 #[test]
 fn export_requires_a_pruned_blob_that_is_named_again() {
     let bed = EvidenceFixture::with_short_history();
@@ -269,8 +269,8 @@ fn export_requires_a_pruned_blob_that_is_named_again() {
     bed.check_broken(&["verify"], "error[evidence-missing]: ");
 }
 
-/// An export that was extended has the files of its older states too. With the older checkpoint it is that older state, whole; that there is
-/// more than it signs is told.
+/// An extended export still contains the files of its older states. With the older checkpoint it is that older state, complete; `verify`
+/// reports that there is more than the checkpoint signs.
 #[test]
 fn reports_an_older_checkpoint_in_an_extended_export() {
     let (bed, files, key, size) = exported_fixture();
@@ -281,7 +281,7 @@ fn reports_an_older_checkpoint_in_an_extended_export() {
     let told = bed.run_expecting(&["verify", "changed", "--key", &key], 0);
     assert!(told.contains(&format!("{size} entries")), "{told}");
     assert!(told.contains("files of a longer log lie beside it"), "{told}");
-    // Whoever kept the later checkpoint needs no such hint.
+    // With the later checkpoint, the truncation is detected without such a note.
     bed.stage.write_private("seen", &String::from_utf8_lossy(&fs::read(bed.stage.path("export/checkpoint")).expect("there")));
     let cut = format!("seen has seen {} entries, and there are {size}: it was cut, or put back from an older copy", size + 1);
     bed.check_broken(&["verify", "changed", "--key", &key, "--since", "seen"], &cut);
@@ -289,7 +289,7 @@ fn reports_an_older_checkpoint_in_an_extended_export() {
     assert!(told.contains(&format!("{} entries", size + 1)) && !told.contains("longer log"), "{told}");
 }
 
-/// Whoever takes a copy of a state directory and goes on in both has two logs of one length.
+/// Continuing in both copies of a state directory gives two logs of the same length.
 #[test]
 fn detects_two_heads_of_one_size() {
     let (bed, _, key, size) = exported_fixture();
@@ -313,7 +313,7 @@ fn detects_two_heads_of_one_size() {
     check_detected(&bed, &key, "the other head", &swapped, "the entries lead to the root ");
 }
 
-/// The witness has seen one of two logs of one length: the other is not written to.
+/// The witness has seen one of two logs of the same length: the other one must not be written to.
 #[test]
 fn witness_detects_another_head_of_the_same_size() {
     let bed = EvidenceFixture::with_short_history();
@@ -341,7 +341,7 @@ fn witness_detects_another_head_of_the_same_size() {
     }
 }
 
-/// Somebody signs the whole log with a key of their own, and lays that beside it.
+/// An attacker signs the whole log with their own key and adds that key to the export.
 #[test]
 fn detects_a_replaced_key() {
     let (bed, files, key, size) = exported_fixture();
@@ -361,9 +361,9 @@ fn detects_a_replaced_key() {
     bed.check_broken(&["verify", "changed", "--key", &other.verifier().to_string()], &named);
 }
 
-/// What no entry names is not part of the record, whoever put it there.
+/// A blob that no entry references is not part of the record.
 #[test]
-fn a_blob_that_no_entry_names_or_under_a_wrong_digest_is_a_fault() {
+fn detects_an_unreferenced_blob_and_a_wrong_digest() {
     let (bed, files, key, _) = exported_fixture();
     let own = converger_core::artifact::Digest::of_bytes(b"nobody's").to_string().replace("sha256:", "");
     let zeros = "0".repeat(64);
@@ -382,9 +382,9 @@ fn a_blob_that_no_entry_names_or_under_a_wrong_digest_is_a_fault() {
     bed.run_expecting(&["verify", "changed", "--key", &key], 0);
 }
 
-/// Whoever made an export can have made its key too.
+/// The author of an export may also have made its key.
 #[test]
-fn an_export_that_brings_its_own_key_is_told_to_be_unverified() {
+fn export_with_its_own_key_is_reported_as_unverified() {
     let (bed, _, key, _) = exported_fixture();
     bed.export_to("given");
     let told = bed.run_expecting(&["verify", "given"], 0);
@@ -400,7 +400,7 @@ fn an_export_that_brings_its_own_key_is_told_to_be_unverified() {
     assert_eq!(json(&["verify", "given", "--key", &key, "--json"]), true);
 }
 
-/// A pipe or a directory where a file belongs is no trouble of the disk: the export is not what it was.
+/// A pipe or a directory in place of a file is no disk error: the export was changed.
 #[test]
 fn detects_a_pipe_or_directory_in_place_of_a_file() {
     let (bed, files, key, _) = exported_fixture();

@@ -1,16 +1,16 @@
-//! An export in memory, by the paths of its files, so that each tampering begins from the whole one.
+//! An export in memory, by file path, so that each test can tamper with a copy of the original.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::fs;
 use std::path::Path;
 
-/// Files by their paths, with `/` between the parts.
+/// File contents by path; the separator is `/`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ExportFiles(pub(crate) BTreeMap<String, Vec<u8>>);
 
 impl ExportFiles {
-    /// All that is below a directory.
+    /// Reads all files below a directory.
     pub(crate) fn read(directory: &Path) -> Self {
         let mut files = Self::default();
         files.read_below(directory, "");
@@ -28,7 +28,7 @@ impl ExportFiles {
         }
     }
 
-    /// Writes them into a directory that is made anew.
+    /// Writes the files to a new directory.
     pub(crate) fn write(&self, directory: &Path) {
         if directory.exists() {
             fs::remove_dir_all(directory).expect("removed");
@@ -40,7 +40,7 @@ impl ExportFiles {
         }
     }
 
-    /// A file that must be there.
+    /// The content of a file, which must exist.
     #[track_caller]
     pub(crate) fn file_mut(&mut self, name: &str) -> &mut Vec<u8> {
         self.0.get_mut(name).unwrap_or_else(|| panic!("there is no {name}"))

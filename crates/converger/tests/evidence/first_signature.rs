@@ -1,11 +1,11 @@
-//! Two who sign a ledger for the first time at the same moment: it names one key, both sign with it, and it can be verified for ever after.
+//! Two processes sign a ledger for the first time concurrently: the ledger names one key, both sign with it, and it stays verifiable.
 
 use std::fs;
 use std::process::{Child, Stdio};
 
 use crate::fixture::{CommandOutput, EvidenceFixture};
 
-/// So often they meet: whether two of them are at it in the same moment is up to the system.
+/// Number of attempts; whether two processes collide depends on the system.
 const ROUNDS: usize = 24;
 
 fn spawn_key_command(bed: &EvidenceFixture) -> Child {

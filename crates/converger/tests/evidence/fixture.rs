@@ -1,6 +1,4 @@
-//! A lab, the program beside it, and a past: applies that were refused and one that was carried out, holds, releases, freezes.
-//!
-//! What never enters: what is done to the record afterwards.
+//! A lab, the program, and a history: refused applies, one that was carried out, holds, releases, freezes.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -24,17 +22,17 @@ guests:
 
 const DESIRED_HEAD: &str = "version: 1\nenvironment: lab\nguests:\n  - { vmid: 101, kind: qemu, name: web-1, state: running }\n";
 
-/// What can be carried out.
+/// A guest that can be started.
 const DESIRED_STARTS: &str = "  - { vmid: 102, kind: qemu, name: web-2, state: running, after: [101] }\n";
 
-/// Guests that are not there: each is refused, for two causes.
+/// Guests that do not exist: each is refused for two causes.
 const MISSING_GUESTS: u32 = 130;
 
-/// So many entries have two tiles that are full, and one that is not.
+/// With this many entries, two tiles are full and one is partial.
 pub(crate) const ENTRIES_MIN: u64 = 513;
 pub(crate) const ENTRIES_MAX: u64 = 766;
 
-/// What a command said, and how it ended.
+/// The output and exit code of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CommandOutput {
     pub(crate) code: Option<i32>,
@@ -49,13 +47,13 @@ impl From<Output> for CommandOutput {
     }
 }
 
-/// A stage on which things happened.
+/// A lab with a history.
 pub(crate) struct EvidenceFixture {
     pub(crate) stage: ApplyFixture,
 }
 
 impl EvidenceFixture {
-    /// Nothing happened yet.
+    /// Without any history.
     pub(crate) fn new() -> Self {
         let stage = ApplyFixture::with_world(WORLD, &format!("{DESIRED_HEAD}{DESIRED_STARTS}"), ClockMode::Virtual { step_ms: 100 }, None);
         let missing: String = (0..MISSING_GUESTS)
@@ -65,7 +63,7 @@ impl EvidenceFixture {
         Self { stage }
     }
 
-    /// A few decisions of every sort that people can bring about, and one apply that is carried out.
+    /// A few decisions of every sort that people can cause, and one apply that is carried out.
     pub(crate) fn with_short_history() -> Self {
         let bed = Self::new();
         bed.run_expecting(&["hold", "lab", "103", "--reason", "a disk"], 0);
@@ -78,7 +76,7 @@ impl EvidenceFixture {
         bed
     }
 
-    /// The same with so many refusals that tiles are full.
+    /// Like [`Self::with_short_history`], with enough refusals to fill tiles.
     pub(crate) fn with_long_history() -> Self {
         let bed = Self::with_short_history();
         bed.run_expecting(&["apply", "missing.yaml"], 3);
@@ -86,7 +84,7 @@ impl EvidenceFixture {
         bed
     }
 
-    /// What is declared is carried out.
+    /// Applies the declared state.
     pub(crate) fn apply_desired(&self) {
         let arguments = self.stage.confirm_arguments();
         self.run_expecting(&arguments.iter().map(String::as_str).collect::<Vec<_>>(), 0);
@@ -96,7 +94,7 @@ impl EvidenceFixture {
         self.stage.converger(arguments).output().expect("it starts").into()
     }
 
-    /// A command that must end so; what it printed.
+    /// Runs a command that must end with this code; returns its output.
     #[track_caller]
     pub(crate) fn run_expecting(&self, arguments: &[&str], code: i32) -> String {
         let said = self.run(arguments);
@@ -104,13 +102,13 @@ impl EvidenceFixture {
         said.out
     }
 
-    /// A command that finds the record broken, and says so with these words.
+    /// Runs a command that must report a broken record with these words.
     #[track_caller]
     pub(crate) fn check_broken(&self, arguments: &[&str], words: &str) {
         self.check_fails(arguments, 6, words);
     }
 
-    /// A command that does not end well, and says so with these words.
+    /// Runs a command that must fail with this code and these words.
     #[track_caller]
     pub(crate) fn check_fails(&self, arguments: &[&str], code: i32, words: &str) {
         let said = self.run(arguments);
@@ -119,18 +117,18 @@ impl EvidenceFixture {
         assert_eq!(said.out, "", "{arguments:?}: nothing is told as if it were true");
     }
 
-    /// The export of what there is now, in a directory of this name.
+    /// Exports the current record to a directory of this name.
     pub(crate) fn export_to(&self, name: &str) -> PathBuf {
         self.run_expecting(&["ledger", "export", name], 0);
         self.stage.path(name)
     }
 
-    /// The key that strangers check with.
+    /// The public key of the ledger.
     pub(crate) fn key(&self) -> String {
         self.run_expecting(&["ledger", "key"], 0).trim_end().to_owned()
     }
 
-    /// How many entries there are.
+    /// The number of entries.
     pub(crate) fn entry_count(&self) -> u64 {
         let told = self.run_expecting(&["verify", "--json"], 0);
         serde_json::from_str::<serde_json::Value>(&told).expect("JSON")["entries"].as_u64().expect("a number")
@@ -140,21 +138,21 @@ impl EvidenceFixture {
         self.stage.path("state")
     }
 
-    /// A copy of the state as it is now.
+    /// Copies the current state.
     pub(crate) fn copy_state_to(&self, name: &str) -> PathBuf {
         let copy = self.stage.path(name);
         copy_state(&self.state_directory(), &copy);
         copy
     }
 
-    /// The state is that of a copy again.
+    /// Replaces the state with a copy.
     pub(crate) fn restore_state(&self, copy: &Path) {
         fs::remove_dir_all(self.state_directory()).expect("removed");
         copy_state(copy, &self.state_directory());
     }
 }
 
-/// Copies the files of a state directory that nobody has open.
+/// Copies the files of a state directory that is not in use.
 pub(crate) fn copy_state(from: &Path, to: &Path) {
     fs::create_dir(to).expect("made");
     fs::set_permissions(to, fs::Permissions::from_mode(0o700)).expect("set");

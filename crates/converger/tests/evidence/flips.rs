@@ -1,7 +1,7 @@
-//! A byte of the database or of an export is another one than was written, or the end of it is cut off: it is found, or all that can be
-//! read is the same.
+//! A byte of the database or of an export is changed, or the file is truncated: the change is detected, or everything readable is
+//! unchanged.
 //!
-//! `cargo xtask evidence` tries as many of them as the proof asks for, with `CONVERGER_FLIPS`.
+//! `cargo xtask evidence` sets `CONVERGER_FLIPS` to the number that the proof requires.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -22,14 +22,14 @@ use crate::reproduce::decision_writes;
 
 const SEED: u64 = 20_261_116;
 const DEFAULT_FLIPS: u64 = 3_000;
-/// Of so many changes of the database one is also shown to the real program.
+/// One in this many database changes is also checked with the real program.
 const PROGRAM_CHECK_INTERVAL: u64 = 40;
 
 fn flip_count() -> u64 {
     std::env::var("CONVERGER_FLIPS").ok().map_or(DEFAULT_FLIPS, |count| count.parse().expect("CONVERGER_FLIPS is a number"))
 }
 
-/// A past that fills a tile, and nobody has it open.
+/// A history that fills a tile, not in use by any process.
 fn fixture_with_full_tile() -> EvidenceFixture {
     let bed = EvidenceFixture::with_short_history();
     bed.run_expecting(&["apply", "missing.yaml"], 3);
@@ -38,13 +38,13 @@ fn fixture_with_full_tile() -> EvidenceFixture {
     bed
 }
 
-/// Bytes that a file had and that are changed in one place, or cut; and what was done, in words.
+/// A copy of a file with one changed byte, or truncated; and a description of the change.
 fn corrupt_bytes(whole: &[u8], used: &[usize], rng: &mut Rng) -> (Vec<u8>, String) {
     if rng.one_in(10) {
         let end = rng.index(whole.len());
         return (whole[..end].to_vec(), format!("cut at {end}"));
     }
-    // Most of a small database is room that nothing is in.
+    // Most of a small database is unused space.
     let at = if rng.one_in(8) { rng.index(whole.len()) } else { used[rng.index(used.len())] };
     let with = 1 + u8::try_from(rng.below(255)).expect("a byte");
     let mut bytes = whole.to_vec();
@@ -56,7 +56,7 @@ fn nonzero_offsets(bytes: &[u8]) -> Vec<usize> {
     (0..bytes.len()).filter(|at| bytes[*at] != 0).collect()
 }
 
-/// Shares work among the cores; each has a seed of its own.
+/// Distributes work over all cores, each with its own seed.
 fn run_on_all_cores(count: u64, work: impl Fn(u64, Rng) + Sync) {
     let workers = thread::available_parallelism().map_or(2, |workers| workers.get() as u64);
     thread::scope(|scope| {
@@ -68,7 +68,7 @@ fn run_on_all_cores(count: u64, work: impl Fn(u64, Rng) + Sync) {
     });
 }
 
-/// What was found, and what changed nothing.
+/// The numbers of detected and ineffective changes.
 #[derive(Default)]
 struct FlipCounts {
     found: AtomicU64,
@@ -123,7 +123,7 @@ fn changed_database_byte_is_detected_or_has_no_effect() {
     assert!(found + same == flip_count() && found > flip_count() / 2 && same > 0);
 }
 
-/// The rows of one that the other does not have, in words.
+/// The rows that only one of both has, as text.
 fn describe_differences(one: &record_check::TableRows, other: &record_check::TableRows) -> Vec<String> {
     let shown = |value: &Value| match value {
         Value::Blob(bytes) => String::from_utf8_lossy(bytes).into_owned(),
@@ -136,14 +136,14 @@ fn describe_differences(one: &record_check::TableRows, other: &record_check::Tab
     rows(one).symmetric_difference(&rows(other)).cloned().collect()
 }
 
-/// What SQLite leaves beside a file that it has looked at.
+/// Removes the files that SQLite leaves beside a database that it has read.
 fn remove_wal_files(room: &Path) {
     for name in ["converger.db-wal", "converger.db-shm"] {
         let _ = fs::remove_file(room.join(name));
     }
 }
 
-/// In an export nothing is without effect.
+/// In an export, every change has an effect.
 #[test]
 fn changed_export_byte_is_detected() {
     let bed = fixture_with_full_tile();
@@ -153,7 +153,7 @@ fn changed_export_byte_is_detected() {
     let (tally, bed) = (FlipCounts::default(), &bed);
     run_on_all_cores(flip_count(), |count, mut rng| {
         for _ in 0..count {
-            // As often in each file: the small ones are read first and signed.
+            // Each file equally often: the small ones are read first and are signed.
             let name = names[rng.index(names.len())];
             let (bytes, what) = corrupt_bytes(&whole.0[name], &nonzero_offsets(&whole.0[name]), &mut rng);
             let mut files = whole.clone();
@@ -173,7 +173,7 @@ fn changed_export_byte_is_detected() {
     assert_eq!(found, flip_count());
 }
 
-/// The states that a database with a log passes through: after each of some batches, as somebody finds it who comes then.
+/// The states that a database with a log passes through: one after each batch, as another process finds it.
 fn states_with_wal(room: &Path) -> (PathBuf, Vec<Vec<Vec<u8>>>) {
     let (open, left) = (room.join("open"), room.join("left"));
     let store = SqliteStore::open(&open, StoreSettings::new(|fatal| panic!("{fatal}"))).expect("opens");
@@ -187,8 +187,8 @@ fn states_with_wal(room: &Path) -> (PathBuf, Vec<Vec<Vec<u8>>>) {
     (left, states)
 }
 
-/// A log is read up to the first thing in it that is wrong, as after a crash: what is found is a state that there was, whole. That it is an
-/// older one is told by a witness (`export`), and by nothing that lies in the same place.
+/// A log is read up to its first fault, as after a crash, so the result is a complete earlier state. Only a witness reveals that it is an
+/// older one (`export`), nothing in the same directory does.
 #[test]
 fn changed_wal_byte_leaves_an_earlier_state() {
     let room = tempfile::tempdir().expect("a directory");

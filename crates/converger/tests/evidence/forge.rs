@@ -1,6 +1,4 @@
-//! Somebody who writes into the database as they like, and knows how its sums and hashes are made. They have no key.
-//!
-//! What never enters: what is expected of it.
+//! An attacker who can write anything to the database and knows its checksums and hashes, but has no key.
 
 use std::path::Path;
 
@@ -8,7 +6,7 @@ use converger_ledger::{LogBuilder, LogHash, Tile};
 use converger_store::LedgerHead;
 use rusqlite::{Connection, params};
 
-/// An open database, without the rules that keep others from breaking it.
+/// An open database, without the constraints that protect it.
 pub(crate) struct DatabaseForger(Connection);
 
 impl DatabaseForger {
@@ -19,7 +17,7 @@ impl DatabaseForger {
         Self(connection)
     }
 
-    /// Statements that must change something.
+    /// Runs statements that must change something.
     #[track_caller]
     pub(crate) fn run(&self, statements: &str) {
         let before = self.0.total_changes();
@@ -27,13 +25,13 @@ impl DatabaseForger {
         assert!(self.0.total_changes() > before, "{statements}: nothing is changed");
     }
 
-    /// Statements that change what tables there are.
+    /// Runs statements that change the schema.
     #[track_caller]
     pub(crate) fn alter(&self, statements: &str) {
         self.0.execute_batch(statements).unwrap_or_else(|error| panic!("{statements}: {error}"));
     }
 
-    /// One text of the database.
+    /// Reads one text from the database.
     #[track_caller]
     pub(crate) fn text(&self, query: &str) -> String {
         self.0.query_row(query, [], |row| row.get(0)).unwrap_or_else(|error| panic!("{query}: {error}"))
@@ -45,9 +43,9 @@ impl DatabaseForger {
         rows.map(|row| row.expect("a row")).collect()
     }
 
-    /// These are the entries from now on, with their sums, and with nothing else mended.
+    /// Replaces the entries, with their checksums; nothing else is repaired.
     pub(crate) fn put_entries(&self, entries: &[Vec<u8>]) {
-        // Otherwise each of them is synced.
+        // One transaction, because otherwise each insert is synced.
         let together = self.0.unchecked_transaction().expect("nobody else writes");
         self.0.execute("DELETE FROM ledger_entries", []).expect("SQL");
         let mut statement = self.0.prepare("INSERT INTO ledger_entries VALUES (?1, ?2, row_sum(?1, ?2))").expect("SQL");
@@ -57,7 +55,7 @@ impl DatabaseForger {
         together.commit().expect("SQL");
     }
 
-    /// These are the entries from now on, and everything above them is theirs.
+    /// Replaces the entries and everything above them.
     pub(crate) fn rewrite(&self, entries: &[Vec<u8>]) {
         self.put_entries(entries);
         self.0.execute("DELETE FROM ledger_tiles", []).expect("SQL");
@@ -69,7 +67,7 @@ impl DatabaseForger {
         self.put_head(LedgerHead::from_tree(growth.tree()));
     }
 
-    /// This is a full tile from now on.
+    /// Replaces a full tile.
     pub(crate) fn put_tile(&self, tile: Tile, hashes: &[LogHash], root: LogHash) {
         let (level, place) = (i64::from(tile.level), i64::try_from(tile.index).expect("small"));
         let hashes: Vec<u8> = hashes.iter().flat_map(|hash| hash.0).collect();
@@ -77,7 +75,7 @@ impl DatabaseForger {
         self.0.execute(sql, params![level, place, hashes, root.0.as_slice()]).expect("SQL");
     }
 
-    /// This is the head from now on.
+    /// Replaces the head.
     pub(crate) fn put_head(&self, head: LedgerHead) {
         let sql = "INSERT OR REPLACE INTO ledger_head VALUES (1, ?1, ?2, ?1, ?2, row_sum(1, ?1, ?2, ?1, ?2))";
         self.0.execute(sql, params![i64::try_from(head.size).expect("small"), head.root.0.as_slice()]).expect("SQL");

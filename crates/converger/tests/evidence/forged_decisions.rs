@@ -1,5 +1,5 @@
-//! What is made again of a ledger that somebody rewrote with all its hashes: an admission on other evidence, one without its approval, and
-//! decisions of another planner. And what is still shown of those that cannot be made again.
+//! Reproducing decisions of a ledger that was rewritten with all its hashes: an admission on foreign evidence, one without its approval,
+//! and decisions of another planner. Also, what is still shown of decisions that cannot be reproduced.
 
 use converger_core::artifact::Digest;
 use serde_json::Value;
@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::fixture::EvidenceFixture;
 use crate::forge::DatabaseForger;
 
-/// A bed with one run that was refused and one that was carried out, and the ids of both.
+/// A fixture with a refused run and one that was carried out, and the ids of both.
 fn fixture_with_two_runs() -> (EvidenceFixture, String, String) {
     let bed = EvidenceFixture::with_short_history();
     let forger = DatabaseForger::open(&bed.state_directory());
@@ -16,7 +16,7 @@ fn fixture_with_two_runs() -> (EvidenceFixture, String, String) {
     (bed, refused, done)
 }
 
-/// The text of the only entry of this kind about this run, and its place.
+/// The text and the index of the only entry of this kind about this run.
 #[track_caller]
 fn find_entry(forger: &DatabaseForger, kind: &str, run: &str) -> (usize, String) {
     let entries = forger.entries().into_iter().map(|entry| String::from_utf8(entry).expect("text")).enumerate();
@@ -26,7 +26,7 @@ fn find_entry(forger: &DatabaseForger, kind: &str, run: &str) -> (usize, String)
     found.into_iter().next().expect("one")
 }
 
-/// The entry of this kind about this run is another one from now on, or gone; every hash is made anew.
+/// Changes or removes the entry of this kind about this run; all hashes are recomputed.
 #[track_caller]
 fn forge_entry(forger: &DatabaseForger, kind: &str, run: &str, change: impl Fn(&str) -> Option<String>) {
     let ((place, old), mut entries) = (find_entry(forger, kind, run), forger.entries());
@@ -51,7 +51,7 @@ fn insert_blob(forger: &DatabaseForger, body: &str) -> String {
     digest
 }
 
-/// The state is forged, and `reproduce` of a run finds it with these words; then it is as it was.
+/// Forges the state, checks that `reproduce` of a run detects it with these words, and restores the state.
 #[track_caller]
 fn check_reproduce_fails(bed: &EvidenceFixture, run: &str, words: &str, change: impl FnOnce(&DatabaseForger)) {
     let whole = bed.copy_state_to("whole");
@@ -98,7 +98,7 @@ fn admission_index(bed: &EvidenceFixture, run: &str) -> usize {
     find_entry(&DatabaseForger::open(&bed.state_directory()), "admission", run).0
 }
 
-/// When it was weighed decides how old its reading was, and how old that may be is not for the bundle to say.
+/// The time of the admission determines the age of its observation, and the maximum age is not up to the bundle.
 #[test]
 fn detects_an_admission_at_another_time_or_on_an_older_reading() {
     let (bed, _, done) = fixture_with_two_runs();
@@ -138,7 +138,7 @@ fn detects_a_changed_approval_or_answer() {
     });
 }
 
-/// Whoever can rewrite the whole record cannot put an operation into it that nobody planned.
+/// Even an attacker who rewrites the whole record cannot add an operation that was not planned.
 #[test]
 fn detects_an_operation_that_its_plan_does_not_have() {
     let (bed, _, done) = fixture_with_two_runs();
@@ -152,7 +152,7 @@ fn detects_an_operation_that_its_plan_does_not_have() {
         ("vmid", 555.into()),
         ("change", "stop".into()),
         ("impact", "stop".into()),
-        // Another guest under the same id, or the same one without what guards it.
+        // Another guest with the same id, or the same guest without its guards.
         ("name", "web-9".into()),
         ("uuid", "00000000-0000-4000-8000-000000000000".into()),
         ("ctime", 7.into()),
@@ -174,7 +174,7 @@ fn detects_an_operation_that_its_plan_does_not_have() {
     bed.run_expecting(&["verify"], 0);
 }
 
-/// Every member of this name has another value from now on; how many there were.
+/// Replaces the value of every member of this name; returns how many there were.
 fn replace_member(value: &mut Value, member: &str, other: &Value) -> usize {
     let Value::Object(members) = value else { return 0 };
     let mut count = 0;
@@ -224,7 +224,7 @@ fn decision_of_another_planner_is_shown_but_not_reproduced() {
 }
 
 #[test]
-fn decision_with_a_pruned_reading_is_still_shown() {
+fn decision_with_a_pruned_observation_is_still_shown() {
     let (bed, _, done) = fixture_with_two_runs();
     bed.run_expecting(&["ledger", "prune", "--before", "0d"], 0);
     bed.check_fails(&["reproduce", &done], 1, "error[evidence-pruned]: ");

@@ -1,5 +1,5 @@
-//! The page that describes what is recorded (`docs/formats.md`) says what the program writes: each example is read by the code that reads the
-//! real ones, each kind of entry is there with all its members, and a real export has no file that the page does not know.
+//! `docs/formats.md` matches what the program writes: the examples parse with the production code, each kind of entry is listed with all
+//! its members, and a real export contains only documented files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,20 +12,20 @@ use serde_json::Value;
 use crate::export_files::ExportFiles;
 use crate::fixture::EvidenceFixture;
 
-/// The text below one heading of the page, up to the next.
+/// The text between a heading of the page and the next one.
 fn section(heading: &str) -> String {
     let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/formats.md")).expect("the page");
     let (_, below) = page.split_once(&format!("\n{heading}\n")).unwrap_or_else(|| panic!("`{heading}` is missing"));
     below.split("\n#").next().unwrap_or_default().to_owned()
 }
 
-/// The fenced examples of a section, each with its last line feed.
+/// The fenced examples of a section, each with its trailing newline.
 fn examples(section: &str) -> Vec<String> {
     let parts: Vec<&str> = section.split("\n```").collect();
     parts.iter().skip(1).step_by(2).filter_map(|part| part.split_once('\n')).map(|(_, text)| format!("{text}\n")).collect()
 }
 
-/// The rows of its table: the word in the first cell, and the words in the second.
+/// The rows of its table: the word in the first cell and the words in the second one.
 fn table_rows(section: &str) -> BTreeMap<String, BTreeSet<String>> {
     let words = |cell: &str| cell.split('`').skip(1).step_by(2).map(str::to_owned).collect::<Vec<String>>();
     let cells = section.lines().filter(|line| line.starts_with("| `")).map(|line| line.split('|').skip(1).collect::<Vec<_>>());
@@ -81,7 +81,7 @@ fn documented_checkpoint_and_receipt_verify() {
     assert!(proof.history.ended.is_some());
 }
 
-/// The path of a file with what differs from export to export as the page writes it.
+/// The path of a file, with its variable parts as the page writes them.
 fn path_pattern(path: &str) -> String {
     match path.split('/').collect::<Vec<_>>()[..] {
         ["blob", "sha256", _] => "blob/sha256/HEX".to_owned(),

@@ -1,5 +1,5 @@
-//! An export that is killed at any call that writes is the older one, whole, or the new one, whole; or, where there was none, it is told that
-//! it was interrupted. The next export mends it.
+//! An export that is killed at any write is either the old one or the new one, complete. If there was none before, it is reported as
+//! interrupted. The next export repairs it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,13 +9,13 @@ use crate::export_files::ExportFiles;
 use crate::fixture::{CommandOutput, EvidenceFixture};
 use crate::oracle::accept_export;
 
-/// All calls by which an export leaves something.
+/// All system calls by which an export leaves something on disk.
 const CALLS: [&str; 5] = ["write", "fsync,fdatasync", "/^mkdir", "linkat", "/^rename"];
 
-/// More calls than an export makes: the loop ends before, with one that nothing happened to.
+/// More calls than an export makes: the loop ends earlier, with an undisturbed export.
 const CALLS_MAX: u64 = 400;
 
-/// An export into a directory that is killed at its nth call of this kind; whether it was.
+/// Kills an export at its nth call of this kind; returns whether that call happened.
 fn is_killed(bed: &EvidenceFixture, directory: &str, call: &str, nth: u64) -> bool {
     let (trace, inject) = (format!("trace={call}"), format!("inject={call}:signal=KILL:when={nth}"));
     let program = env!("CARGO_BIN_EXE_converger");
@@ -28,7 +28,7 @@ fn is_killed(bed: &EvidenceFixture, directory: &str, call: &str, nth: u64) -> bo
     }
 }
 
-/// Kills at every point; how often it ended how.
+/// Kills at every call; counts the results.
 fn kill_at_each_call(bed: &EvidenceFixture, before: Option<&Path>, judge: impl Fn(&str) -> &'static str) -> BTreeMap<&'static str, u32> {
     let mut ends = BTreeMap::new();
     for call in CALLS {
@@ -88,7 +88,7 @@ fn killed_first_export_is_reported_as_incomplete() {
         match said.code {
             Some(0) => "new",
             Some(6) if said.err.contains("there is no checkpoint: the export was interrupted, or it was removed") => "none",
-            // Not even the directory was made.
+            // Not even the directory was created.
             Some(2) if said.err.contains("cannot read target") => "nothing",
             _ => panic!("{what}: {said:?}"),
         }

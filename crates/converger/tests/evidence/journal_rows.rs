@@ -1,5 +1,5 @@
-//! Rows of the journal that somebody changed with all their sums, though nothing that holds now is another: what was taken back, what came first,
-//! which guest an operation is found by, and which requests act once. `verify` finds each by the ledger.
+//! Forged rows of the journal with correct checksums that do not change the current state: releases, the order of rows, the guest of an
+//! operation, and idempotency keys. `verify` detects each of them by the ledger.
 
 use converger_core::apply::{IdempotencyKey, JournalRecord, Operation, OperationSource, RunStart, Slug};
 use converger_core::approve::{Admission, ApprovalMode, Confirmation, RefusedGuestPolicy};
@@ -38,9 +38,9 @@ fn detects_a_changed_or_missing_release() {
     bed.run_expecting(&["verify"], 0);
 }
 
-/// The first two rows of a table in each other's place, with everything that refers to them and all sums.
+/// SQL that swaps the first two rows of a table, with all references and checksums.
 fn swap_rows_sql(table: &str, columns: &str, referring: &[(&str, &str, &str)]) -> String {
-    // One after the other: two rows cannot have one place, even for a moment.
+    // Step by step, because two rows must never share a number, not even for a moment.
     let exchange = |table: &str, column: &str, columns: &str| {
         format!(
             "UPDATE {table} SET {column} = -{column} WHERE {column} IN (1, 2); \
@@ -56,7 +56,7 @@ fn swap_rows_sql(table: &str, columns: &str, referring: &[(&str, &str, &str)]) -
 fn detects_reordered_runs_and_operations() {
     let bed = EvidenceFixture::with_short_history();
     let check = |statements: &str, words: &str| check_detected(&bed, statements, |forger| forger.run(statements), words);
-    // The place alone is another, with everything that refers to it: only the sum tells.
+    // Only the number changes, with everything that refers to it; the checksum reveals it.
     let moved = "PRAGMA ignore_check_constraints = 1; UPDATE runs SET seq = 77 WHERE seq = 2; \
         UPDATE run_ends SET run = 77, sum = row_sum(77, ending, at_ms) WHERE run = 2; \
         UPDATE operations SET run = 77, sum = row_sum(seq, id, 77, environment, vmid, at_ms, body) WHERE run = 2";
@@ -87,7 +87,7 @@ fn detects_an_operation_under_another_guest_environment_or_run() {
     bed.run_expecting(&["verify"], 0);
 }
 
-/// Who is held is found by a word beside the body of an end: whoever changes it sets a guest free that nobody knows the state of.
+/// A column beside the body of an end tells whether the guest is held. Changing it would release a guest whose state is unknown.
 #[test]
 fn detects_an_end_row_that_contradicts_its_body() {
     let bed = EvidenceFixture::with_short_history();
@@ -95,7 +95,7 @@ fn detects_an_end_row_that_contradicts_its_body() {
     check_detected(&bed, "an end", |forger| forger.run(held), "its row says `held`, and its body `done`");
 }
 
-/// A value that no row of ours can have is no trouble of the disk: somebody wrote it.
+/// A value that no row of ours can have is no disk error: an attacker wrote it.
 #[test]
 fn detects_a_short_root() {
     let bed = EvidenceFixture::with_short_history();
@@ -103,7 +103,7 @@ fn detects_a_short_root() {
     check_detected(&bed, "a short root", |forger| forger.run(short), "cannot be read: Cannot read 32 byte value out of 1 byte blob");
 }
 
-/// A view in the place of a table may be anything, also without end.
+/// A view in place of a table may contain anything, even endless rows.
 #[test]
 fn refuses_a_view_in_place_of_a_table() {
     let bed = EvidenceFixture::with_short_history();
@@ -116,12 +116,12 @@ fn refuses_a_view_in_place_of_a_table() {
     }
 }
 
-/// A run with one operation that was asked for with a key, as a service records it.
+/// Records a run with one operation that has an idempotency key, as a service would.
 fn keyed_operation(bed: &EvidenceFixture) -> Operation {
     keyed_operation_with(bed, true)
 }
 
-/// The same; whether its plan was admitted first is up to the caller.
+/// Like [`keyed_operation`]; the caller decides whether the plan was admitted first.
 fn keyed_operation_with(bed: &EvidenceFixture, is_admitted: bool) -> Operation {
     let mut seeds = (0..).map(|seed| some_operations(&mut Rng::new(seed), "keyed"));
     let found = seeds.find_map(|mut operations| operations.pop()).expect("one of many plans has a step");
@@ -175,7 +175,7 @@ fn detects_a_missing_changed_or_orphaned_key() {
     check(more, &format!("error[unlogged-execution]: the journal has an idempotency key that the ledger does not have: {key}"));
 }
 
-/// A request that acts once needs an admitted plan like any other operation. No command of this program makes one yet.
+/// A one-shot request needs an admitted plan like any other operation. No command of this program creates one yet.
 #[test]
 fn detects_a_keyed_operation_without_an_admitted_plan() {
     let bed = EvidenceFixture::with_short_history();
@@ -190,7 +190,7 @@ fn detects_a_keyed_operation_without_an_admitted_plan() {
 }
 
 #[test]
-fn a_blob_that_no_entry_names_is_a_fault() {
+fn detects_an_unreferenced_blob() {
     let bed = EvidenceFixture::with_short_history();
     let digest = Digest::of_bytes(b"nobody's").to_string();
     DatabaseForger::open(&bed.state_directory()).run(&format!("INSERT INTO blobs VALUES ('{digest}', CAST('nobody''s' AS BLOB))"));

@@ -1,8 +1,8 @@
-//! The record as strangers see it: what the program recorded of decisions on a lab is accepted by code that nobody here wrote, and whatever
-//! is done to it afterwards is noticed, with its place.
+//! The record as independent parties see it: what the program recorded in a lab is accepted by third-party code, and any later change is
+//! detected with its location.
 //!
-//! Everything here is about the real program, a real lab and a real file. What never enters: the mathematics of the log (the tests of
-//! `converger-ledger`), and what is decided.
+//! These tests use the real program, a real lab and real files. The mathematics of the log is tested in `converger-ledger`; decisions are
+//! tested in the core.
 
 #[path = "../scenarios/lab.rs"]
 #[allow(dead_code, reason = "the scenarios need more of it")]

@@ -1,5 +1,5 @@
-//! A stranger with an export and a key: signatures by `signed_note`, checkpoints, tiles and proofs by `tlog_tiles`, roots by `ct-check_root`,
-//! digests by a hash of another crate than ours. Nothing of the program is used here.
+//! An independent verifier with an export and a key: it checks signatures with `signed_note`, checkpoints, tiles and proofs with
+//! `tlog_tiles`, roots with `ct-merkle`, and digests with a hash of another crate than ours. It uses no code of the program.
 
 use ct_merkle::mem_backed_tree::MemoryBackedTree;
 use sha2_next::{Digest as _, Sha256};
@@ -8,7 +8,7 @@ use tlog_tiles::{Checkpoint, Hash, HashReader as _, TileHashReader, TileReader, 
 
 use crate::export_files::ExportFiles;
 
-/// A log that a stranger has accepted.
+/// A log that the independent verifier has accepted.
 #[derive(Debug)]
 pub(crate) struct AcceptedLog {
     pub(crate) size: u64,
@@ -16,7 +16,7 @@ pub(crate) struct AcceptedLog {
     pub(crate) entries: Vec<Vec<u8>>,
 }
 
-/// Tiles by their paths: theirs have the height in them.
+/// Tiles by path; the paths of `tlog_tiles` also contain the height.
 struct TileFiles<'f>(&'f ExportFiles);
 
 impl TileReader for TileFiles<'_> {
@@ -32,7 +32,7 @@ impl TileReader for TileFiles<'_> {
     fn save_tiles(&self, _: &[tlog_tiles::Tile], _: &[Vec<u8>]) {}
 }
 
-/// Checks all of an export; what is wrong with it otherwise.
+/// Checks a whole export; returns the first fault.
 pub(crate) fn accept_export(files: &ExportFiles, key: &str) -> Result<AcceptedLog, String> {
     let checkpoint = read_checkpoint(files, key)?;
     let (size, root) = (checkpoint.size(), *checkpoint.hash());
@@ -43,7 +43,7 @@ pub(crate) fn accept_export(files: &ExportFiles, key: &str) -> Result<AcceptedLo
     Ok(AcceptedLog { size, root, entries })
 }
 
-/// The signed checkpoint, and the key that lies beside it, which must be the one that is known.
+/// The signed checkpoint. The key beside it must be the known one.
 fn read_checkpoint(files: &ExportFiles, key: &str) -> Result<Checkpoint, String> {
     let beside = files.0.get("log.vkey").ok_or("no key")?;
     if beside != format!("{key}\n").as_bytes() {
@@ -62,7 +62,7 @@ fn read_checkpoint(files: &ExportFiles, key: &str) -> Result<Checkpoint, String>
     if is_of_key { Ok(checkpoint) } else { Err("a checkpoint of another log".into()) }
 }
 
-/// Bundles are entries with their lengths before them, in two bytes.
+/// A bundle consists of entries, each after its length in two bytes.
 fn read_entries(files: &ExportFiles, size: u64) -> Result<Vec<Vec<u8>>, String> {
     let mut entries = Vec::new();
     for tile in tlog_tiles::Tile::new_tiles(8, 0, size).into_iter().filter(|tile| tile.level() == 0) {
@@ -89,7 +89,7 @@ fn check_root(entries: &[Vec<u8>], root: Hash) -> Result<(), String> {
     if tree.root().as_bytes()[..] == root.0 { Ok(()) } else { Err("the entries have another root".into()) }
 }
 
-/// Every hash of every tile is authenticated, every entry has its own, and proofs of inclusion are made and checked.
+/// Authenticates every hash of every tile, compares every entry with its hash, and creates and checks inclusion proofs.
 fn check_tiles(files: &ExportFiles, entries: &[Vec<u8>], root: Hash) -> Result<(), String> {
     let (size, tiles) = (entries.len() as u64, TileFiles(files));
     let reader = TileHashReader::new(size, root, &tiles);
@@ -111,10 +111,10 @@ fn check_tiles(files: &ExportFiles, entries: &[Vec<u8>], root: Hash) -> Result<(
     Ok(())
 }
 
-/// What lies under a digest has it.
+/// Every blob has the digest it is stored under.
 fn check_digests(files: &ExportFiles) -> Result<(), String> {
     let named = files.0.iter().filter_map(|(name, bytes)| Some((name.strip_prefix("blob/sha256/")?, bytes)));
-    // What an export that was killed left beside a file has no digest for a name.
+    // Temporary files of a killed export are not named by a digest.
     for (name, bytes) in named.filter(|(name, _)| !name.ends_with(".tmp")) {
         let digest: String = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
         if digest != name {
@@ -124,7 +124,7 @@ fn check_digests(files: &ExportFiles) -> Result<(), String> {
     Ok(())
 }
 
-/// The proof that the newer of two logs extends the older one, made from the newer one's tiles and checked.
+/// Creates a consistency proof from the tiles of the newer log, and checks it.
 pub(crate) fn check_extends(old: &AcceptedLog, new: &AcceptedLog, files: &ExportFiles) -> Result<(), String> {
     let tiles = TileFiles(files);
     let reader = TileHashReader::new(new.size, new.root, &tiles);

@@ -1,7 +1,5 @@
-//! A command replaces only files that it wrote itself: anything else in their place is refused, also behind a link, until a person says
-//! `--overwrite`. A write that is killed leaves no file beside the one that it was for.
-//!
-//! What never enters: what the files say.
+//! A command replaces only files of its own kind: any other file is refused, also behind a link, unless the user says `--overwrite`. A
+//! killed write leaves no temporary file.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -10,7 +8,7 @@ use crate::fixture::{CommandOutput, EvidenceFixture};
 
 const NOTES: &str = "notes of somebody\n";
 
-/// Every command that writes a file of its own kind, with the name of that file last.
+/// Every command that writes a file of its own kind, with the name of that file as the last argument.
 fn writers(bed: &EvidenceFixture) -> Vec<(Vec<String>, i32)> {
     let run = bed.run_expecting(&["ledger", "tail", "--kind", "run-ended", "--json"], 0);
     let last = run.lines().last().expect("a run ended");
@@ -64,16 +62,16 @@ fn refuses_to_replace_a_file_of_another_kind_behind_a_link() {
         assert_eq!(said.code, Some(2), "{command:?}: {said:?}");
         assert!(said.err.contains("error[file-taken]"), "{command:?}: {said:?}");
         assert_eq!(fs::read_to_string(bed.stage.path("theirs")).expect("there"), NOTES, "{command:?}");
-        // The file behind a link is the one that is meant: the link stays.
+        // The file behind the link is replaced; the link stays.
         let said = run(&bed, &command, &["link.yaml", "--overwrite"]);
         assert_eq!(said.code, Some(code), "{command:?}: {said:?}");
         assert!(bed.stage.path("link.yaml").is_symlink() && fs::read_to_string(bed.stage.path("theirs")).expect("there") != NOTES);
     }
 }
 
-/// Nothing was sent, and nothing is: the place of the result is looked at first.
+/// Nothing is sent, because the path of the result is checked first.
 #[test]
-fn an_apply_whose_result_has_no_place_sends_nothing() {
+fn apply_sends_nothing_if_its_result_cannot_be_written() {
     let mut bed = EvidenceFixture::new();
     bed.stage.write_private("result.json", r#"{"schema":"somebody/1"}"#);
     let arguments = bed.stage.confirm_arguments();
@@ -82,7 +80,7 @@ fn an_apply_whose_result_has_no_place_sends_nothing() {
 }
 
 #[test]
-fn an_export_replaces_no_file_that_is_not_of_this_ledger() {
+fn export_replaces_only_files_of_its_own_ledger() {
     let bed = EvidenceFixture::with_short_history();
     let export = bed.export_to("web");
     for name in ["log.vkey", "tile/0/000.p"] {
@@ -97,9 +95,9 @@ fn an_export_replaces_no_file_that_is_not_of_this_ledger() {
     }
 }
 
-/// Kills a command at each system call by which a file gets a name or loses one.
+/// Kills a command at each system call that creates or removes a file name.
 #[test]
-fn a_write_that_is_killed_leaves_no_temporary_file_behind() {
+fn killed_write_leaves_no_temporary_file() {
     let bed = EvidenceFixture::new();
     let killed = |call: &str, nth: u32, arguments: &[&str]| {
         let (trace, inject) = (format!("trace={call}"), format!("inject={call}:signal=KILL:when={nth}"));
@@ -124,7 +122,7 @@ fn a_write_that_is_killed_leaves_no_temporary_file_behind() {
         }
         assert!(points > 0 || call == "/^rename", "{call}");
     }
-    // Where a file is replaced the new one has a second name between two calls, and the next write removes what is left of it.
+    // While a file is replaced, the new one has a second name between two calls. The next write removes the leftover.
     bed.run_expecting(&plan, 4);
     assert!(killed("/^rename", 1, &plan));
     assert_eq!(left(), 1, "killed between its name and its place");

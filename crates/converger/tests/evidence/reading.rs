@@ -1,5 +1,5 @@
-//! Whoever reads a record finds what they ask for: in a state directory, in a copy of one, and in an export; and is told where two of these
-//! were named at once.
+//! Commands that read the record find the requested entries: in a state directory, in a copy, and in an export. Naming two sources at once
+//! is an error.
 
 use converger_core::evidence::{LedgerEntry, parse_entry};
 use serde_json::Value;
@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::fixture::EvidenceFixture;
 use crate::forge::DatabaseForger;
 
-/// The places of the entries that are shown.
+/// The indices of the shown entries.
 #[track_caller]
 fn tail_indices(bed: &EvidenceFixture, arguments: &[&str]) -> Vec<u64> {
     let count: &[&str] = if arguments.contains(&"-n") { &[] } else { &["-n", "1000"] };
@@ -15,7 +15,7 @@ fn tail_indices(bed: &EvidenceFixture, arguments: &[&str]) -> Vec<u64> {
     told.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON")["index"].as_u64().expect("a place")).collect()
 }
 
-/// The same, and that a copy and an export show the same.
+/// Like [`tail_indices`], and checks that a copy and an export show the same.
 #[track_caller]
 fn tail_indices_everywhere(bed: &EvidenceFixture, arguments: &[&str]) -> Vec<u64> {
     let found = tail_indices(bed, arguments);
@@ -39,7 +39,7 @@ fn filters_entries_by_run_guest_kind_and_time() {
     for kind in ["hold", "intent", "outcome", "refusal", "key"] {
         assert_eq!(tail_indices_everywhere(&bed, &["--kind", kind]), all(&|entry| entry.kind() == kind), "{kind}");
     }
-    // All that names the run, and the records of its operations, whose ids begin with it.
+    // All entries that name the run, and those of its operations, whose ids begin with the run id.
     let of_run = all(&|entry| String::from_utf8_lossy(&converger_core::evidence::write_entry(entry).expect("written")).contains(&run));
     assert!(of_run.len() > 10, "{of_run:?}");
     assert_eq!(tail_indices_everywhere(&bed, &["--run", &run]), of_run);
@@ -51,7 +51,7 @@ fn filters_entries_by_run_guest_kind_and_time() {
     assert_eq!(tail_indices_everywhere(&bed, &["--guest", "101", "--kind", "hold"]), Vec::<u64>::new());
     assert_eq!(tail_indices_everywhere(&bed, &["--since", "1d"]), all(&|_| true));
     assert_eq!(tail_indices_everywhere(&bed, &["--since", "0d"]), Vec::<u64>::new());
-    // The last of those that pass, and not those that pass of the last.
+    // The filter applies before `-n`.
     let outcomes = all(&|entry| entry.kind() == "outcome");
     assert_eq!(tail_indices(&bed, &["--kind", "outcome", "-n", "1"]), outcomes[outcomes.len() - 1..]);
     assert_eq!(bed.run_expecting(&["ledger", "tail", "--guest", "999"], 0), "no entries\n");
@@ -125,7 +125,7 @@ fn explains_a_run_with_approvals_and_outcome() {
 fn approval_of_another_plan_is_not_shown_for_this_one() {
     let bed = EvidenceFixture::with_short_history();
     let other = format!("sha256:{}", "0".repeat(64));
-    // Nothing is to be done by now, so that nobody has to agree.
+    // Nothing is left to do by now, so no approval is needed.
     bed.run_expecting(&["apply", "desired.yaml", "--confirm", &other], 0);
     let run = DatabaseForger::open(&bed.state_directory()).text("SELECT id FROM runs ORDER BY seq DESC LIMIT 1");
     let told = bed.run_expecting(&["explain", &run], 0);

@@ -1,4 +1,4 @@
-//! Receipts of operations: what each proves alone, and everything that can be done to one.
+//! Receipts of operations: what a receipt proves by itself, and all ways to tamper with one.
 
 use converger_core::evidence::parse_entry;
 use converger_ledger::{ProvenEntry, ReceiptBundle};
@@ -8,7 +8,7 @@ use crate::export::foreign_signer;
 use crate::fixture::EvidenceFixture;
 use crate::forge::DatabaseForger;
 
-/// A bed on which two guests were started, its key, and the receipts of both operations.
+/// A fixture in which two guests were started, its key, and the receipts of both operations.
 fn fixture_with_receipts() -> (EvidenceFixture, String, [ReceiptBundle; 2]) {
     let bed = EvidenceFixture::with_short_history();
     let key = bed.key();
@@ -22,7 +22,7 @@ fn entry_kind(proven: &ProvenEntry) -> &'static str {
     parse_entry(&proven.entry).expect("an entry").kind()
 }
 
-/// A receipt that proves nothing, and why.
+/// Checks that a receipt proves nothing, for this reason.
 #[track_caller]
 fn check_refused(bed: &EvidenceFixture, key: &str, what: &str, sheaf: &ReceiptBundle, words: &str) {
     bed.stage.write_private("receipt.txt", &sheaf.to_text());
@@ -44,7 +44,7 @@ fn operation_receipt_shows_the_operation_and_its_admission() {
         (operation.run.as_str().to_owned(), operation.id.as_str().to_owned(), operation.plan.to_string())
     };
     bed.stage.write_private("receipt.txt", &sheaf.to_text());
-    // Somebody who has nothing of it.
+    // Verification needs nothing of the state directory.
     std::fs::remove_dir_all(bed.state_directory()).expect("removed");
     let told = bed.run_expecting(&["verify", "receipt.txt", "--key", &key], 0);
     for words in [
@@ -67,7 +67,7 @@ fn operation_receipt_shows_the_operation_and_its_admission() {
     assert_eq!(json["proven"]["admissions"][0]["approvals"].as_array().map(Vec::len), Some(1), "{json}");
 }
 
-/// What every operation has is missed; what it need not have is not, and the receipt says that it would not be.
+/// A missing required entry is detected; a missing optional one is not, and the receipt says so.
 #[test]
 fn receipt_without_a_required_entry_is_refused() {
     let (bed, key, [sheaf, _]) = fixture_with_receipts();
@@ -138,14 +138,14 @@ fn receipt_with_a_changed_moved_or_foreign_entry_is_refused() {
     kept.attachments[0].pop();
     kept.attachments.push(b"more".to_vec());
     check_refused(&bed, &key, "something along", &kept, "is given along, and no entry names it");
-    // The outcome of another operation, and one more operation.
+    // The outcome of another operation, and one operation more.
     let mut exchanged = sheaf.clone();
     exchanged.entries[7] = later.entries[7].clone();
     check_refused(&bed, &key, "another's outcome", &exchanged, "is not about the operation that is proven");
     let mut more = sheaf.clone();
     more.entries.extend(later.entries[4..].to_vec());
     check_refused(&bed, &key, "another operation", &more, "is not about the operation that is proven");
-    // Another log, whole and signed; and another log under this one's checkpoint.
+    // Another log, complete and signed; and another log with the checkpoint of this one.
     let (_, _, [foreign, _]) = self::fixture_with_receipts();
     check_refused(&bed, &key, "another log", &foreign, "receipt.txt proves nothing: ");
     let mixed = ReceiptBundle { checkpoint: sheaf.checkpoint.clone(), ..foreign };
@@ -154,9 +154,9 @@ fn receipt_with_a_changed_moved_or_foreign_entry_is_refused() {
     check_refused(&bed, &key, "nothing", &ReceiptBundle { entries: Vec::new(), ..sheaf }, "receipt.txt: this is no receipt");
 }
 
-/// What proves nothing more is not what was written.
+/// A line that adds no proof is a change.
 #[test]
-fn a_line_that_is_repeated_in_a_receipt_is_a_fault() {
+fn rejects_a_repeated_line_in_a_receipt() {
     let (bed, key, [sheaf, _]) = fixture_with_receipts();
     let mut kept = sheaf.clone();
     kept.attachments.push(kept.attachments[0].clone());
@@ -171,7 +171,7 @@ fn a_line_that_is_repeated_in_a_receipt_is_a_fault() {
 }
 
 #[test]
-fn changed_line_endings_are_told_as_that() {
+fn reports_changed_line_endings() {
     let (bed, key, [sheaf, _]) = fixture_with_receipts();
     for text in [sheaf.to_text(), bed.run_expecting(&["ledger", "prove", "0"], 0)] {
         bed.stage.write_private("receipt.txt", &text.replace('\n', "\r\n"));
@@ -184,7 +184,7 @@ fn changed_line_endings_are_told_as_that() {
 }
 
 #[test]
-fn a_receipt_of_another_operation_is_no_evidence_of_the_one_that_is_asked_for() {
+fn rejects_the_receipt_of_another_operation() {
     let (bed, key, [sheaf, _]) = fixture_with_receipts();
     let ids = ["ASC", "DESC"]
         .map(|order| DatabaseForger::open(&bed.state_directory()).text(&format!("SELECT id FROM operations ORDER BY seq {order} LIMIT 1")));
@@ -198,7 +198,7 @@ fn a_receipt_of_another_operation_is_no_evidence_of_the_one_that_is_asked_for() 
     let told =
         format!("error[evidence-missing]: receipt.txt does not prove the operation {}: it is about the operation {}", ids[1], ids[0]);
     assert!(said.err.contains(&told), "{said:?}");
-    // An entry of the operation by itself, and one of another.
+    // A single entry of the operation, and one of another operation.
     for (index, code) in [(sheaf.entries[7].index, 0), (0, 6)] {
         bed.stage.write_private("receipt.txt", &bed.run_expecting(&["ledger", "prove", &index.to_string()], 0));
         assert_eq!(run(&words(&about(&ids[0]))).code, Some(code), "entry {index}");

@@ -1,6 +1,6 @@
-//! What `verify` looks at, by the same parts, in this process: a hundred thousand times as often as a process could be started.
+//! The checks of `verify`, run in this process, so that they can run a hundred thousand times.
 //!
-//! What never enters: what is done to the record, and how the program tells what it finds (the tests of the real program).
+//! How the program reports faults is tested with the real program.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use rusqlite::types::Value;
 
 use crate::export_files::ExportFiles;
 
-/// What was found.
+/// A fault in the record.
 struct RecordFault(String);
 
 impl From<LedgerFault> for RecordFault {
@@ -21,7 +21,7 @@ impl From<LedgerFault> for RecordFault {
     }
 }
 
-/// Whether an export is whole.
+/// Checks that an export is intact.
 pub(crate) fn check_export(files: &ExportFiles) -> Result<(), String> {
     let key = files.0.get("log.vkey").and_then(|key| std::str::from_utf8(key).ok()).ok_or("no key")?;
     let text = key;
@@ -41,7 +41,7 @@ pub(crate) fn check_export(files: &ExportFiles) -> Result<(), String> {
     }
 }
 
-/// Whether the store in a state directory is whole: its file, its ledger, and the journal beside it.
+/// Checks that the store in a state directory is intact: its file, its ledger and its journal.
 pub(crate) fn check_state(directory: &Path) -> Result<(), String> {
     let looked = StoreView::open(directory).map_err(|error| error.to_string())?.ok_or("there is nothing")?;
     let read = |error: converger_store::StoreError| error.to_string();
@@ -79,10 +79,10 @@ fn check_ledger(looked: &StoreView) -> Result<(LedgerCheck, LedgerIndex), String
     if LedgerHead::from_tree(growth.tree()) == heads.all { Ok((deep, told)) } else { Err("another root".into()) }
 }
 
-/// The rows of all tables, by their names.
+/// The rows of all tables by table name.
 pub(crate) type TableRows = Vec<(String, Vec<Vec<Value>>)>;
 
-/// Everything that a database says, row by row, read by nothing of ours.
+/// Reads all rows of a database without any code of ours.
 pub(crate) fn read_tables(database: &Path) -> rusqlite::Result<TableRows> {
     let connection = Connection::open(database)?;
     let names = "SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name";
@@ -90,7 +90,7 @@ pub(crate) fn read_tables(database: &Path) -> rusqlite::Result<TableRows> {
     names.into_iter().map(|name| Ok((name.clone(), read_rows(&connection, &name)?))).collect()
 }
 
-/// The number of a hold or a freeze is that of its row: nothing refers to it and nobody reads it.
+/// Skips the number of a hold or a freeze, which is its row number: nothing refers to it and nothing reads it.
 fn read_rows(connection: &Connection, table: &str) -> rusqlite::Result<Vec<Vec<Value>>> {
     let first = usize::from(["holds", "freezes"].contains(&table));
     let mut statement = connection.prepare(&format!("SELECT * FROM {table} ORDER BY 1, 2"))?;

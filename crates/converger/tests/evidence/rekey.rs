@@ -1,7 +1,7 @@
-//! A key that was lost, or leaked, is replaced by a recorded decision: the ledger goes on, what the old key signed last stays as evidence, and
-//! whoever checks is told which part which key attests.
+//! A recorded decision replaces a lost or leaked key: the ledger continues, the last checkpoint of the old key stays as evidence, and
+//! `verify` reports which key attests which part.
 //!
-//! What never enters: trust in the new key, which a person passes on.
+//! Trust in the new key is up to people.
 
 use std::fs;
 
@@ -10,7 +10,7 @@ use converger_ledger::{Checkpoint, NoteSigner};
 use crate::export_files::ExportFiles;
 use crate::fixture::{CommandOutput, EvidenceFixture, copy_state};
 
-/// A bed whose key was lost after an export.
+/// A fixture whose key was lost after an export.
 fn bed() -> (EvidenceFixture, String, String) {
     let bed = EvidenceFixture::with_short_history();
     let old = bed.key();
@@ -27,14 +27,14 @@ fn rekey(bed: &EvidenceFixture, more: &[&str]) -> String {
 }
 
 #[test]
-fn a_lost_key_is_replaced_and_each_part_says_which_key_attests_it() {
+fn replaces_a_lost_key_and_reports_which_key_attests_each_part() {
     let (bed, old, _) = bed();
     bed.check_fails(&["ledger", "checkpoint"], 6, "`converger ledger rekey --reason");
     let signed = bed.entry_count();
     let new = rekey(&bed, &["--checkpoint", "web/checkpoint"]);
     assert_ne!(new, old);
     assert_eq!(new.split('+').next(), old.split('+').next(), "the log keeps its name");
-    // The earlier export is extended, though another key signs by now.
+    // The earlier export is extended, although another key signs now.
     bed.export_to("web");
     let covered = signed - 1;
     let told = bed.run_expecting(&["verify", "web", "--key", &new], 0);
@@ -50,7 +50,7 @@ fn a_lost_key_is_replaced_and_each_part_says_which_key_attests_it() {
     }
     assert_eq!(bed.key(), new);
     assert!(bed.run_expecting(&["verify"], 0).contains(&format!("from entry {signed} on {new} signs")));
-    // Whoever has the old key only is told what to do, and nothing is told as if it were true.
+    // With the old key only, `verify` explains what to do and claims nothing.
     let said = bed.run(&["verify", "web", "--key", &old]);
     assert_eq!((said.code, said.out.as_str()), (Some(6), ""), "{said:?}");
     assert!(said.err.contains("not signed with this key") && said.err.contains("get the new key there"), "{said:?}");
@@ -58,9 +58,9 @@ fn a_lost_key_is_replaced_and_each_part_says_which_key_attests_it() {
     bed.run_expecting(&["verify", "receipt.txt", "--key", &new], 0);
 }
 
-/// A checkpoint of before is one of the old key, and one of after is not.
+/// A checkpoint from before the rekey is signed by the old key; a later one is not.
 #[test]
-fn a_checkpoint_from_before_the_rekey_is_still_extended() {
+fn checkpoint_from_before_a_rekey_is_still_extended() {
     let (bed, _, secret) = bed();
     fs::copy(bed.stage.path("web/checkpoint"), bed.stage.path("seen")).expect("copied");
     let new = rekey(&bed, &[]);
@@ -68,7 +68,7 @@ fn a_checkpoint_from_before_the_rekey_is_still_extended() {
     assert!(told.contains("no checkpoint of the old key") && told.contains(&format!("the key {new} alone attests")), "{told}");
     bed.export_to("web");
     bed.run_expecting(&["verify", "web", "--key", &new, "--since", "seen"], 0);
-    // The old key turns up, and somebody signs with it what came after.
+    // The old key turns up, and an attacker signs later entries with it.
     let checkpoint = fs::read(bed.stage.path("web/checkpoint")).expect("there");
     let leaked = NoteSigner::parse(&secret).expect("a key");
     let forged = Checkpoint::parse_unverified(&checkpoint).expect("a checkpoint").sign(&leaked);
@@ -79,13 +79,13 @@ fn a_checkpoint_from_before_the_rekey_is_still_extended() {
     files.write(&bed.stage.path("changed"));
     let words = format!("the checkpoint is signed with {}, and the ledger names {new}", leaked.verifier());
     bed.check_broken(&["verify", "changed", "--key", &leaked.verifier().to_string()], &words);
-    // Nor does the program sign with it.
+    // The program does not sign with it either.
     bed.stage.write_private("state/ledger.key", &secret);
     bed.check_broken(&["ledger", "checkpoint"], "ledger.key is not the key that the ledger names");
 }
 
 #[test]
-fn refuses_to_replace_a_key_that_is_there_unless_told_to() {
+fn refuses_to_replace_an_existing_key_unless_told_to() {
     let bed = EvidenceFixture::with_short_history();
     bed.check_fails(&["ledger", "rekey", "--reason", "x"], 2, "this ledger names no key yet");
     let old = bed.key();
@@ -103,7 +103,7 @@ fn refuses_to_replace_a_key_that_is_there_unless_told_to() {
 }
 
 #[test]
-fn a_checkpoint_of_another_record_is_not_kept_as_evidence() {
+fn rejects_the_checkpoint_of_another_ledger_as_evidence() {
     let (bed, ..) = bed();
     let other = EvidenceFixture::with_short_history();
     other.export_to("web");
@@ -115,9 +115,9 @@ fn a_checkpoint_of_another_record_is_not_kept_as_evidence() {
     bed.check_broken(&["ledger", "rekey", "--reason", "x", "--checkpoint", "notes"], "notes: this is no signed note");
 }
 
-/// Killed before the entry the old state holds, killed after it the next command puts the new key into its place.
+/// Killed before the entry, the old state remains; killed after it, the next command installs the new key.
 #[test]
-fn a_rekey_that_is_killed_is_done_or_not_done() {
+fn killed_rekey_is_complete_or_has_no_effect() {
     let mut ends = [0, 0];
     for (call, nth) in [("linkat", 1), ("/^rename", 1)] {
         let (bed, old, _) = bed();
@@ -142,7 +142,7 @@ fn a_rekey_that_is_killed_is_done_or_not_done() {
 }
 
 #[test]
-fn the_witness_follows_a_rekey_that_is_recorded_and_no_other() {
+fn witness_accepts_only_a_recorded_rekey() {
     let bed = EvidenceFixture::new();
     let plain = fs::read_to_string(bed.stage.path("converger.toml")).expect("there");
     fs::create_dir(bed.stage.path("elsewhere")).expect("made");
@@ -153,15 +153,15 @@ fn the_witness_follows_a_rekey_that_is_recorded_and_no_other() {
     copy_state(&bed.state_directory(), &bed.stage.path("copy"));
     fs::remove_file(bed.state_directory().join("ledger.key")).expect("removed");
     let new = rekey(&bed, &[]);
-    // What the witness had seen is the old key's last checkpoint, and is kept.
+    // The witness had seen the old key's last checkpoint, which is kept.
     let told = bed.run_expecting(&["verify"], 0);
     assert!(told.contains(&format!("entries are attested by the old key {old} too")), "{told}");
     assert_ne!(fs::read_to_string(&witness).expect("told"), seen);
-    // It was not told in time: the recorded entry says why its checkpoint is one of another key.
+    // The witness was not updated in time: the recorded entry explains why its checkpoint has another key.
     fs::write(&witness, &seen).expect("written");
     bed.run_expecting(&["hold", "lab", "102", "--reason", "second"], 0);
     assert_eq!(bed.key(), new);
-    // The state of before the rekey knows nothing of the new key, and is not used.
+    // The state from before the rekey does not know the new key and is not used.
     bed.restore_state(&bed.stage.path("copy"));
     bed.check_fails(&["hold", "lab", "101", "--reason", "third"], 6, "the witness");
 }

@@ -1,8 +1,7 @@
-//! Decisions that were recorded are made again byte for byte by a process that knows nothing of the one that made them: with another locale,
-//! another time zone and another working directory.
+//! Recorded decisions are reproduced byte for byte by another process, with another locale, time zone and working directory.
 //!
-//! Ten thousand of them are drawn and recorded here, as a run records them. `converger backtest` makes each again before it weighs it, all in
-//! one process; `converger reproduce` is asked for some of them.
+//! Ten thousand random decisions are recorded here, as a run records them. `converger backtest` reproduces each one before it re-evaluates
+//! it, all in one process; `converger reproduce` runs on some of them.
 
 use std::path::Path;
 use std::process::Command;
@@ -22,10 +21,10 @@ use crate::fixture::CommandOutput;
 
 const SEED: u64 = 20_261_116;
 const DECISIONS: u64 = 10_000;
-/// So many share a transaction.
+/// Number of decisions per transaction.
 const GROUP: u64 = 80;
 
-/// Limits that some plans pass, people who hold guests, and machines of all sorts.
+/// A random decision: limits that some plans exceed, people who hold guests, and machines of all sorts.
 fn random_decision(number: u64) -> DecisionRecord {
     let rng = &mut Rng::new(SEED ^ (number << 20));
     let mut inputs = TestWorld::random_small(rng).parse().unwrap_or_else(|faults| panic!("{number}: {faults:?}"));
@@ -44,14 +43,14 @@ fn random_decision(number: u64) -> DecisionRecord {
     }
     let [guests, percent, stops] = [50, 100, 5].map(|most| u32::try_from(rng.below(most + 1)).unwrap_or(0));
     let limits = if rng.one_in(2) { Limits::default() } else { Limits { guests, percent, stops } };
-    // Letters that change their length, or their case, with a locale.
+    // Letters whose length or case depends on the locale.
     let circumstances = Circumstances { freeze: rng.one_in(4).then(|| "\u{131}stanbul I\u{307} \u{202e}move".to_owned()) };
     let config = some_config(&rules, limits, None);
     inputs.rules = rules.into();
     record_decision(&judge(inputs.plan(), limits, circumstances), env!("CARGO_PKG_VERSION"), config).expect("memory takes it")
 }
 
-/// All that a run writes which decides and is refused.
+/// Everything that a refused run writes.
 pub(crate) fn decision_writes(number: u64) -> Vec<StoreWrite> {
     refused_run_writes(number, random_decision(number))
 }
@@ -60,7 +59,7 @@ fn run_name(number: u64) -> String {
     format!("run-{number}")
 }
 
-/// What a run that is refused writes.
+/// The writes of a refused run.
 fn refused_run_writes(number: u64, kept: DecisionRecord) -> Vec<StoreWrite> {
     let (id, at_ms) = (RunId::new(&run_name(number)).expect("an id"), 1_794_700_800_000 + number);
     let environment = EnvironmentName::new("lab").expect("a name");
@@ -72,7 +71,7 @@ fn refused_run_writes(number: u64, kept: DecisionRecord) -> Vec<StoreWrite> {
     writes
 }
 
-/// A state directory with so many decisions, and their digests.
+/// Records `count` decisions in a state directory; returns their digests.
 fn record_decisions(state: &Path, count: u64) -> Vec<(Digest, Digest)> {
     let store = SqliteStore::open(state, StoreSettings::new(|fatal| panic!("{fatal}"))).expect("opens");
     let mut digests = Vec::new();
@@ -88,7 +87,7 @@ fn record_decisions(state: &Path, count: u64) -> Vec<(Digest, Digest)> {
     digests
 }
 
-/// The program far from here: nothing of this process is around it.
+/// Runs the program in another directory without the variables of this process.
 fn run_elsewhere(room: &Path, state: &Path, arguments: &[&str]) -> CommandOutput {
     let elsewhere = room.join("\u{131}rak");
     std::fs::create_dir_all(&elsewhere).expect("made");
@@ -127,7 +126,7 @@ fn reproduces_ten_thousand_decisions_in_another_process_locale_and_time_zone() {
     assert_eq!(said.code, Some(0), "{said:?}");
 }
 
-/// The last of them is taken, and nobody is left to think that it is the only one.
+/// The last run is used, and the output says that there are others.
 #[test]
 fn reproduce_names_the_run_when_several_made_the_plan() {
     let room = tempfile::tempdir().expect("a directory");
@@ -153,7 +152,8 @@ fn reproduce_names_the_run_when_several_made_the_plan() {
     assert!(explained.out.contains("2 earlier runs made the same plan"), "{explained:?}");
 }
 
-/// Whoever records another plan than the inputs give, with all digests right, is found; and what cannot be made again is not counted.
+/// A recorded plan that differs from the plan of its inputs is detected, even with correct digests. Decisions that cannot be reproduced are
+/// not counted.
 #[test]
 fn detects_a_plan_that_its_inputs_do_not_give() {
     let room = tempfile::tempdir().expect("a directory");

@@ -1,5 +1,5 @@
-//! The secret of a token stands where a person put it and nowhere else (C9): not in what is said, not in a file that is written, not in a byte
-//! of the state directory, whatever is done and whatever goes wrong.
+//! The secret of a token occurs only where a person put it (C9): not in output, not in written files, not in any byte of the state
+//! directory, whatever the commands and failures.
 
 use std::fs;
 use std::process::Command;
@@ -14,18 +14,18 @@ use crate::fixture::CommandOutput;
 use crate::stage::{ApplyFixture, STARTS};
 
 const SECRET: &str = "canary~7e57.5ec2e7-0000-4000-8000-00c0ffee";
-/// One that the lab does not know.
+/// A secret that the lab does not accept.
 const WRONG_SECRET: &str = "kanarek~7e57.5ec2e7-0000-4000-8000-00decaf";
 
-/// Where people put secrets; everything else is looked through.
+/// Files in which people put secrets; everything else is searched.
 const SECRET_FILES: [&str; 3] = ["secret", "wrong", "lab-credential"];
 
-/// A lab with the secret, and all that is said to whoever uses it.
+/// A lab with the secret, and all output of the commands.
 struct SecretFixture {
     stage: ApplyFixture,
     canaries: [SecretCanary; 2],
     command_count: usize,
-    /// All of it, for a secret that is made on the way.
+    /// All output, for a secret that is created on the way.
     output: Vec<u8>,
 }
 
@@ -58,7 +58,7 @@ impl SecretFixture {
         program
     }
 
-    /// A command that may end as it likes; what it said has no secret.
+    /// Runs a command with any result; checks that its output has no secret.
     #[track_caller]
     fn run(&mut self, arguments: &[&str]) -> CommandOutput {
         let said: CommandOutput = self.program(arguments).output().expect("it starts").into();
@@ -78,7 +78,7 @@ impl SecretFixture {
         assert!(!said.err.contains("panicked"), "{arguments:?}: {said:?}");
     }
 
-    /// A command that must end so.
+    /// Runs a command that must end with this code.
     #[track_caller]
     fn run_expecting(&mut self, code: i32, arguments: &[&str]) -> String {
         let said = self.run(arguments);
@@ -86,7 +86,7 @@ impl SecretFixture {
         said.out
     }
 
-    /// Every byte of every file that a person did not write.
+    /// Checks every byte of every file that a person did not write.
     #[track_caller]
     fn check_files(&self, without: &[&str]) {
         let without = [&SECRET_FILES[..], without].concat();
@@ -96,12 +96,12 @@ impl SecretFixture {
     }
 }
 
-/// The key that signs, as it is kept and as it is: in its own file and nowhere else.
+/// Checks that the signing key, in both encodings, occurs in its own file and nowhere else.
 fn check_key(watched: &SecretFixture) {
     let text = fs::read_to_string(watched.stage.path("state/ledger.key")).expect("a key");
     let written = text.trim_end().splitn(5, '+').last().expect("a key").to_owned();
     let bytes = STANDARD.decode(&written).expect("base64");
-    // What kind of key it is stands before it.
+    // The first byte is the type of the key.
     let own = bytes.get(1..).expect("a key").to_vec();
     assert_eq!(own.len(), 32, "an Ed25519 key");
     for canary in [SecretCanary::new(written), SecretCanary::new(own)] {
@@ -111,7 +111,7 @@ fn check_key(watched: &SecretFixture) {
     }
 }
 
-/// All that reads an environment, with the secret from one source.
+/// Runs all commands that read an environment, with the secret from one source.
 fn run_reading_commands(watched: &mut SecretFixture, config: &str) {
     let out = format!("{config}.init.yaml");
     watched.run_expecting(4, &["audit", "desired.yaml", "--config", config]);
@@ -119,14 +119,14 @@ fn run_reading_commands(watched: &mut SecretFixture, config: &str) {
     watched.run_expecting(4, &["plan", "desired.yaml", "--json", "--config", config]);
     watched.run_expecting(0, &["observe", "desired.yaml", "--out", "current.json", "--config", config]);
     watched.run_expecting(0, &["observe", "desired.yaml", "--json", "--config", config]);
-    // The clock of the lab is not that of this machine, which a doctor finds.
+    // The doctor reports that the clock of the lab differs from that of this machine.
     watched.run_expecting(1, &["doctor", "--config", config]);
     watched.run_expecting(1, &["doctor", "desired.yaml", "--json", "--config", config]);
     watched.run_expecting(0, &["init", "--vmid", "101,102", "--environment", "lab", "--config", config, "--out", &out]);
     watched.run_expecting(4, &["pin", "desired.yaml", "--check", "--config", config]);
 }
 
-/// All that is written and read of decisions.
+/// Runs all commands that write or read decisions.
 fn run_deciding_commands(watched: &mut SecretFixture, config: &str) {
     let with = |arguments: &[&'static str]| -> Vec<String> {
         arguments.iter().map(|own| (*own).to_owned()).chain(["--config".into(), config.to_owned()]).collect()
@@ -187,7 +187,7 @@ fn c9_no_secret_is_printed_or_written() {
     assert!(watched.command_count >= 50, "{}", watched.command_count);
 }
 
-/// While an apply is under way, and after it was killed: then what was written last is in the log, and not in the file yet.
+/// During an apply, and after it was killed: the last writes are then in the WAL and not in the database file yet.
 #[test]
 fn c9_no_secret_is_in_the_wal_of_a_killed_apply() {
     let world = format!(
@@ -207,7 +207,7 @@ fn c9_no_secret_is_in_the_wal_of_a_killed_apply() {
     assert_eq!(canary.find_in_files(stage.directory.path(), &SECRET_FILES), Vec::<String>::new());
 }
 
-/// A token that is refused, with and without a server that repeats what it was sent, in each part of an answer.
+/// A rejected token, with and without a server that echoes the request in each part of a response.
 #[test]
 fn c9_secret_echoed_by_a_server_is_redacted() {
     let json = SECRET.bytes().map(|byte| format!("\\\\u{byte:04x}")).collect::<String>();
@@ -256,7 +256,7 @@ fn c9_wrong_secret_is_reported_without_it() {
     watched.check_files(&[]);
 }
 
-/// A person who pastes the secret where it does not belong is told so, without it.
+/// A user who pastes the secret in a wrong place gets an error that does not repeat it.
 #[test]
 fn c9_secret_in_the_wrong_place_is_not_repeated() {
     let mut watched = SecretFixture::new("");

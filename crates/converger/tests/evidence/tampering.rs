@@ -1,5 +1,5 @@
-//! Bad days of a state directory: rows taken away here and not there, entries moved, keys exchanged, a file of a later version. Each is found
-//! with its place, and nothing is told as if it were true.
+//! Tampering with a state directory: rows removed from the journal or the ledger, moved entries, replaced keys, a file of a later version.
+//! Each is detected with its location, and no tampered content is presented as true.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -11,12 +11,12 @@ use converger_store::LedgerHead;
 use crate::fixture::EvidenceFixture;
 use crate::forge::DatabaseForger;
 
-/// The state is whole, is changed, and is found broken with these words; then it is whole again.
+/// Changes the state, checks that it is reported as broken with these words, and restores it.
 #[track_caller]
 pub(crate) fn check_detected(bed: &EvidenceFixture, what: &str, change: impl FnOnce(&DatabaseForger), words: &str) {
     let whole = bed.copy_state_to("whole");
     change(&DatabaseForger::open(&bed.state_directory()));
-    // And a copy of it on another machine, by somebody who has no configuration.
+    // Also a copy on another machine without a configuration.
     let copy = bed.copy_state_to("copy");
     for arguments in [&["verify"][..], &["verify", "--db", "copy"]] {
         let said = bed.run(arguments);
@@ -27,7 +27,7 @@ pub(crate) fn check_detected(bed: &EvidenceFixture, what: &str, change: impl FnO
     fs::remove_dir_all(whole).and_then(|()| fs::remove_dir_all(copy)).expect("removed");
 }
 
-/// The statements that take an operation out of the journal with all that belongs to it.
+/// SQL that removes an operation from the journal with all dependent rows.
 fn delete_operation_sql(id: &str) -> String {
     let rows: String = ["sendings", "tasks", "ends", "resolutions", "occupants", "idempotency_keys"]
         .iter()
@@ -79,12 +79,12 @@ fn detects_an_operation_missing_from_the_ledger() {
     check_detected(&bed, "its intent", without("\"kind\":\"intent\""), &bare);
 }
 
-/// What people said, and which runs there were, stands in both too.
+/// Runs, holds and freezes are in both the journal and the ledger, too.
 #[test]
 fn detects_a_run_hold_or_freeze_missing_from_journal_or_ledger() {
     let bed = EvidenceFixture::with_short_history();
     let check = |statements: &str, words: &str| check_detected(&bed, statements, |forger| forger.run(statements), words);
-    // The run of the apply that was refused has no operations.
+    // The run of the refused apply has no operations.
     let refused = "(SELECT seq FROM runs WHERE seq NOT IN (SELECT run FROM operations) LIMIT 1)";
     check(&format!("DELETE FROM run_ends WHERE run = {refused}; DELETE FROM runs WHERE seq = {refused}"), "the ledger has the run ");
     check("DELETE FROM run_ends", "error[unlogged-execution]: the journal tells another story of the run ");
@@ -105,7 +105,7 @@ fn detects_a_run_hold_or_freeze_missing_from_journal_or_ledger() {
     bed.run_expecting(&["verify"], 0);
 }
 
-/// The place of a finding is the entry that the journal contradicts, for people and for programs.
+/// A finding is located at the entry that the journal contradicts, for people and for programs.
 #[test]
 fn detects_a_journal_mismatch_at_its_entry() {
     let bed = EvidenceFixture::with_short_history();
@@ -146,7 +146,7 @@ fn detects_a_journal_mismatch_at_its_entry() {
     }
 }
 
-/// Whoever kept a checkpoint is told what is broken, and where, as everybody is: the key that it is checked with is found on the same walk.
+/// With `--since`, faults are reported like without it: the key for the checkpoint is found while the ledger is verified.
 #[test]
 fn broken_record_is_reported_with_since_too() {
     let bed = EvidenceFixture::with_short_history();
@@ -165,12 +165,12 @@ fn broken_record_is_reported_with_since_too() {
         bed.restore_state(&whole);
         fs::remove_dir_all(whole).expect("removed");
     }
-    // A checkpoint that was changed is none, whatever the record is.
+    // A changed checkpoint is not a checkpoint, whatever the state of the record.
     bed.stage.write_private("seen", &seen.replacen('\n', "\n1", 1));
     bed.check_broken(&["verify", "--since", "seen"], "seen: ");
 }
 
-/// A step that is carried out twice in one run acts twice; each of the two is a step of the plan.
+/// A step that runs twice in one run acts twice; each of the two is a step of the plan.
 #[test]
 fn detects_a_step_started_twice_in_one_run() {
     let bed = EvidenceFixture::with_short_history();
@@ -189,7 +189,7 @@ fn detects_a_step_started_twice_in_one_run() {
     check_detected(&bed, "a step twice", twice, &words);
 }
 
-/// What entries name by digest is kept as it was, or a person let it go.
+/// A blob that an entry references is unchanged, or a person pruned it.
 #[test]
 fn detects_a_missing_or_changed_blob() {
     let bed = EvidenceFixture::with_short_history();
@@ -200,7 +200,7 @@ fn detects_a_missing_or_changed_blob() {
     check_detected(&bed, "another", |forger| forger.run(&other), "its bytes have another digest");
 }
 
-/// Sums over rows are for disks that lie; whoever writes on purpose makes them right, and is found by the hashes.
+/// Row checksums protect against disk errors. An attacker makes them right, and is detected by the hashes.
 #[test]
 fn detects_moved_changed_or_removed_entries_with_their_index() {
     let bed = EvidenceFixture::with_long_history();
@@ -227,7 +227,7 @@ fn detects_moved_changed_or_removed_entries_with_their_index() {
         entries[51] = twin;
     };
     check_detected(&bed, "written over", edited(doubled), &format!("entry 51 (tile/0/000): {kept}"));
-    // The one before it is another, which its hash tells once the tile is full.
+    // The entry before it was changed, which its hash reveals once the tile is full.
     let both = |entries: &mut Vec<Vec<u8>>| {
         let at = entries[205].iter().position(|byte| *byte == b'1').expect("a number");
         entries[205][at] = b'2';
@@ -278,7 +278,7 @@ fn detects_changed_hashes_and_heads() {
     check_detected(&bed, "a root", head(b"another"), &format!("the entries 512 to {} lead to the root ", size - 1));
 }
 
-/// Whoever mends everything has a log that is whole in itself. It is another one, for whoever has seen the first.
+/// An attacker who repairs everything has a consistent log. It differs from the log that others have seen.
 #[test]
 fn earlier_checkpoint_detects_a_rewritten_log() {
     let bed = EvidenceFixture::with_short_history();
@@ -292,7 +292,7 @@ fn earlier_checkpoint_detects_a_rewritten_log() {
     let size = bed.entry_count();
     let forger = DatabaseForger::open(&bed.state_directory());
     let mut entries = forger.entries();
-    // Nothing else rests on why somebody took it back into service.
+    // No other entry depends on the reason of the resync.
     entries.retain(|entry| !String::from_utf8_lossy(entry).contains("\"kind\":\"resync\""));
     forger.rewrite(&entries);
     drop(forger);
@@ -300,14 +300,14 @@ fn earlier_checkpoint_detects_a_rewritten_log() {
     bed.check_broken(&["ledger", "export", &export.display().to_string()], "the witness has seen ");
     bed.stage.write_private("converger.toml", &plain);
     bed.check_broken(&["ledger", "export", &export.display().to_string()], "differ within their first ");
-    // As long as before, by an entry more.
+    // One more entry makes it as long as before.
     bed.run_expecting(&["hold", "lab", "103", "--reason", "again"], 0);
     bed.stage.write_private("converger.toml", &format!("{plain}[ledger]\nwitness = \"elsewhere/witness\"\n"));
     bed.check_broken(&["verify"], &format!("they differ in the first {size} entries"));
     bed.check_broken(&["apply", "desired.yaml"], &format!("they differ in the first {size} entries"));
 }
 
-/// All that signs, or says what it is signed with.
+/// All commands that sign or print the key.
 const SIGNING_COMMANDS: [&[&str]; 5] =
     [&["verify"], &["ledger", "key"], &["ledger", "checkpoint"], &["ledger", "export", "out"], &["ledger", "prove", "0"]];
 
@@ -331,7 +331,7 @@ fn detects_a_replaced_removed_or_exposed_key() {
         check(6, "ledger.key is damaged: ");
     }
     fs::remove_file(&path).expect("removed");
-    // Whoever only verifies needs no secret, and is told.
+    // `verify` needs no secret key, but reports that it is missing.
     let told = bed.run_expecting(&["verify"], 0);
     assert!(told.contains("the key that signs is not beside it"), "{told}");
     SIGNING_COMMANDS[1..].iter().for_each(|arguments| bed.check_broken(arguments, "the key of this ledger is not there: "));
@@ -382,7 +382,7 @@ fn database_of_a_later_version_is_not_touched() {
     assert_eq!(fs::read(bed.state_directory().join("converger.db")).expect("there"), before, "nothing is changed in it");
 }
 
-/// A database that is gone, or has no bytes, is not taken for one that nothing was ever written to: its key and its locks say otherwise.
+/// A missing or empty database must not be mistaken for a new one: its key and its locks prove otherwise.
 #[test]
 fn detects_a_missing_database() {
     let bed = EvidenceFixture::new();

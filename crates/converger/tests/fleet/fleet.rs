@@ -1,8 +1,8 @@
-//! A fleet that is started: the real spine, driver and hand against the lab in process, on a clock that only goes on when
-//! everybody waits. No sockets and no real time; the same numbers on every machine.
+//! Starting a fleet: the real runtime, executor and actuator with the lab in process, on a clock that advances only when all tasks wait. No
+//! sockets and no real time; the numbers are the same on every machine.
 //!
-//! Every request and every commit has a price in virtual time, so that what an engine does between two tasks counts. What never
-//! enters: what is expected of the numbers.
+//! Every request and every commit costs virtual time, so that the engine's work between two tasks counts. The expectations are in
+//! `main.rs`.
 
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -38,24 +38,24 @@ use tokio::time::{Instant, sleep};
 
 const TOKEN: &str = "root@pam!fleet";
 const SECRET: &str = "fleet";
-/// When a lab begins that says nothing else.
+/// The default start time of a lab.
 const START_TIME: &str = "2026-11-15T00:00:00Z";
-/// What a request takes on its way, both ways together.
+/// Round-trip time of a request.
 const REQUEST_MS: u64 = 30;
-/// What a commit takes: a disk of the slow kind.
+/// Duration of a commit on a slow disk.
 const COMMIT_MS: u64 = 5;
 
-/// What is started.
+/// The fleet to start.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fleet {
     pub(crate) guests: u32,
     pub(crate) nodes: u32,
-    /// How long the task of one start takes.
+    /// Duration of one start task.
     pub(crate) start_ms: u64,
     pub(crate) limits: ConcurrencyLimits,
 }
 
-/// The run is in the journal before anything of it is.
+/// Records the run in the journal before anything else of it.
 async fn record_run(store: &impl Store, approved: &ApprovedPlan) -> RunId {
     let id = RunId::new("fleet").unwrap_or_else(|| panic!("an id"));
     let environment = approved.plan().desired().environment().clone();
@@ -66,7 +66,7 @@ async fn record_run(store: &impl Store, approved: &ApprovedPlan) -> RunId {
     id
 }
 
-/// What became of it.
+/// The result of starting a fleet.
 pub(crate) struct FleetResult {
     pub(crate) report: ExecutionReport,
     pub(crate) took_ms: u64,
@@ -74,14 +74,14 @@ pub(crate) struct FleetResult {
 }
 
 impl Fleet {
-    /// No schedule is faster than its busiest node, nor than everything side by side: tasks and nothing else, without a gap.
+    /// A lower bound for any schedule: the busiest node, or everything in parallel, with tasks only and no gaps.
     pub(crate) fn ideal_ms(&self) -> u64 {
         let rounds = |starts: u32, at_once: u32| u64::from(starts.div_ceil(at_once.max(1)));
         let busiest = rounds(self.guests.div_ceil(self.nodes), self.limits.per_node);
         busiest.max(rounds(self.guests, self.limits.overall)) * self.start_ms
     }
 
-    /// Starts all of it, with what it remembers in memory; a commit takes its time.
+    /// Starts the fleet with a store in memory; a commit takes its time.
     pub(crate) fn start(&self, store: &MemoryStore) -> FleetResult {
         store.delay_commits();
         let disk = store.clone();
@@ -93,7 +93,7 @@ impl Fleet {
         })
     }
 
-    /// The same over a store whose work is done on other threads. It takes no time on this clock: only what is counted counts then.
+    /// Like [`Self::start`], with a store that works on other threads. Its work takes no virtual time, so only the counts are meaningful.
     pub(crate) fn start_on_threads(&self, store: impl Store + 'static) -> FleetResult {
         self.start_with(ThreadedStore(store), async {})
     }
@@ -101,7 +101,7 @@ impl Fleet {
     fn start_with(&self, store: impl Store + 'static, beside: impl Future<Output = ()> + Send + 'static) -> FleetResult {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
         runtime.unwrap_or_else(|error| panic!("{error}")).block_on(async {
-            // It goes with the runtime.
+            // It ends with the runtime.
             tokio::spawn(beside);
             self.execute_fleet(store).await
         })
@@ -162,13 +162,13 @@ impl Fleet {
 }
 
 impl FleetResult {
-    /// How many operations ended well.
+    /// The number of operations that succeeded.
     pub(crate) fn done_count(&self) -> usize {
         self.report.operations().iter().filter(|reported| reported.outcome.end() == OperationEnd::Done).count()
     }
 }
 
-/// Observed, planned, judged and admitted, as a person at a terminal would have it.
+/// Observes, plans, judges and approves, as a person at a terminal would.
 async fn approve_plan(session: &ProxmoxSession<FleetLab>, desired: &Desired, now_ms: u64) -> ApprovedPlan {
     let environment = EnvironmentName::new("fleet").unwrap_or_else(|| panic!("a name"));
     let (scope, needs) = (desired.scope(), ReadSet::for_desired(desired));
@@ -196,7 +196,7 @@ async fn approve_plan(session: &ProxmoxSession<FleetLab>, desired: &Desired, now
     }
 }
 
-/// The lab and its clock, which is that of the runtime. Clones share it.
+/// The lab with its clock, which is the clock of the runtime. Clones share it.
 #[derive(Clone)]
 struct FleetLab {
     world: Arc<Mutex<World>>,
@@ -266,8 +266,8 @@ impl Actuator for FleetActuator {
     }
 }
 
-/// A store that works on other threads. A clock that is paused goes on when nobody here has anything to do, and would go on by seconds while
-/// a disk works: whoever waits for a store is therefore never idle.
+/// A store that works on other threads. A paused clock advances when all tasks are idle, and would jump by seconds while the disk works; so
+/// a task that waits for the store is never idle.
 struct ThreadedStore<S>(S);
 
 async fn poll_without_idling<T>(work: impl Future<Output = T>) -> T {

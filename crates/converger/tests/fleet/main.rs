@@ -1,5 +1,4 @@
-//! How fast a fleet is started, in virtual time, and what is written down for it: the same that `cargo xtask bench` measures on a
-//! larger one.
+//! How fast a fleet is started in virtual time, and how many commits it takes. `cargo xtask bench` measures the same with a larger fleet.
 
 mod fleet;
 
@@ -18,7 +17,7 @@ const COMMITS_MAX: u64 = 2 + 3 * GUESTS as u64;
 
 #[test]
 fn starts_a_fleet_within_ten_percent_of_ideal_with_three_commits_per_guest() {
-    // Where the nodes are the narrow place, and where the whole is.
+    // Once the limit per node is the bottleneck, once the overall limit.
     for limits in [ConcurrencyLimits { per_node: 4, overall: 40 }, ConcurrencyLimits { per_node: 8, overall: 20 }] {
         let (fleet, store) = (fleet(limits), MemoryStore::new());
         let run = fleet.start(&store);
