@@ -1,7 +1,7 @@
-//! The program's own clock, which a story may set: a machine that slept, or whose clock somebody mended.
+//! A shifted wall clock for the program, as on a machine that slept or whose clock was corrected.
 //!
-//! The time of day is shifted by a few lines of C that the program is started with, and by nothing in the program itself. What never
-//! enters: the clocks of the world, which are the lab's.
+//! A small C library that is preloaded shifts the time of day; the program itself has no such switch. The clocks of the world belong to the
+//! lab.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/scenarios/clock.c");
 
-/// A clock for one story.
+/// A shifted clock for one scenario.
 pub(crate) struct ShiftedClock {
     room: TempDir,
 }
@@ -23,15 +23,15 @@ impl ShiftedClock {
         tempfile::tempdir().map(|room| Self { room }).map_err(|error| error.to_string())
     }
 
-    /// It is so many seconds ahead of this machine's, or behind, from here on.
+    /// Sets the offset to this machine's clock in seconds.
     pub(crate) fn set(&self, seconds: i64) -> Result<(), String> {
-        // In one go: whoever reads it meanwhile reads the one or the other.
+        // Atomically, so that a concurrent reader sees the old or the new value.
         let next = self.room.path().join("next");
         let set = fs::write(&next, seconds.to_string()).and_then(|()| fs::rename(&next, self.offset_file()));
         set.map_err(|error| format!("clock: {error}"))
     }
 
-    /// Starts a program with it.
+    /// Starts a program with this clock.
     pub(crate) fn attach_to(&self, program: &mut Command) -> Result<(), String> {
         program.env("LD_PRELOAD", compile_shim()?).env("SHIFTED_CLOCK", self.offset_file());
         Ok(())
@@ -42,7 +42,7 @@ impl ShiftedClock {
     }
 }
 
-/// Compiled once. Whoever built this has a compiler for C: SQLite is built from it.
+/// Compiled once. A C compiler exists, because building SQLite needs one.
 fn compile_shim() -> Result<&'static Path, String> {
     static SHIM: OnceLock<Result<(TempDir, PathBuf), String>> = OnceLock::new();
     let shim = SHIM.get_or_init(|| {

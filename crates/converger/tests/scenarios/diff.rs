@@ -1,6 +1,6 @@
-//! Two texts side by side: the lines that are only in one of them, with a little of what stands around.
+//! A line diff of two texts, with some context.
 
-/// The lines that differ, each with its sign.
+/// The differing lines, each with its sign.
 pub(crate) fn diff_lines(expected: &str, got: &str) -> String {
     const AROUND: usize = 2;
     let lines = line_edits(&expected.lines().collect::<Vec<_>>(), &got.lines().collect::<Vec<_>>());
@@ -12,7 +12,7 @@ pub(crate) fn diff_lines(expected: &str, got: &str) -> String {
     near.map(|(_, (sign, line))| format!("  {sign} {line}\n")).collect()
 }
 
-/// The shortest way from one list of lines to the other, by the table of longest common tails.
+/// The shortest edit script between two lists of lines, from the table of longest common suffixes.
 fn line_edits<'t>(from: &[&'t str], to: &[&'t str]) -> Vec<(char, &'t str)> {
     let mut common = vec![vec![0_usize; to.len() + 1]; from.len() + 1];
     for row in (0..from.len()).rev() {

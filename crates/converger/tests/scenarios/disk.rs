@@ -1,7 +1,8 @@
-//! A disk of its own for the state directory of a story, small enough to be full: a tmpfs in a mount namespace that one process keeps.
+//! A separate small disk for the state directory of a scenario, so that it can become full: a tmpfs in a mount namespace that one process
+//! holds.
 //!
-//! It goes with that process, so that nothing is left mounted whatever becomes of the tests. Where neither a user with a namespace of
-//! its own nor root may mount anything, the story fails and says so. What never enters: what a story does with it.
+//! It disappears with that process, so that nothing stays mounted whatever happens to the tests. If neither a user namespace nor root may
+//! mount, the scenario fails with a message.
 
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -10,27 +11,27 @@ use std::process::{Child, Command, Stdio};
 
 use crate::run::ProgramVariables;
 
-/// Its name in the state directory; it holds nothing.
+/// The name of a file in the state directory that only takes up space.
 const FILLER: &str = "filler";
-/// What is written at once: the smallest that a tmpfs gives.
+/// The block size of writes: the smallest unit of a tmpfs.
 const PAGE_BYTES: usize = 4096;
 
 /// A mounted disk.
 pub(crate) struct TestDisk {
-    /// Ends with its standard input.
+    /// Ends when its standard input is closed.
     mount_holder: Child,
-    /// How the keeper came to its namespace, and others come to it.
+    /// How the holder entered its namespace, and how others enter it.
     enter: &'static [&'static str],
     directory: PathBuf,
     mounted: PathBuf,
 }
 
-/// With a user of its own first: root in a container may mount there, and not elsewhere.
+/// First with a user namespace: root in a container may mount only there.
 const NAMESPACE_OPTIONS: [(&[&str], &[&str]); 2] =
     [(&["--user", "--map-root-user", "--mount"], &["--user", "--preserve-credentials", "--mount"]), (&["--mount"], &["--mount"])];
 
 impl TestDisk {
-    /// Mounts one of so many kibibytes on a directory of the room, which is made where it is not there.
+    /// Mounts a disk of this size on a subdirectory of `room`, which is created if necessary.
     pub(crate) fn mount(room: &Path, name: &str, kibibytes: u32) -> Result<Self, String> {
         let place = room.join(name);
         fs::create_dir_all(&place).map_err(|error| format!("{name}: {error}"))?;
@@ -53,16 +54,16 @@ impl TestDisk {
         &self.mounted
     }
 
-    /// The program where the disk is, in the room, with nothing of this process around it.
+    /// The program in the namespace of the disk, without the variables of this process.
     pub(crate) fn program(&self, surroundings: &ProgramVariables) -> Command {
         let mut command = self.command_in_namespace();
-        // The directory is looked up there: one that was entered before would lead past the disk.
+        // The directory is resolved inside of the namespace; one that was opened before would lead past the disk.
         command.args(["/bin/sh", "-c", "cd \"$0\" && exec \"$@\""]).arg(&self.directory).arg(env!("CARGO_BIN_EXE_converger"));
         command.env_clear().envs(surroundings.iter().copied()).stdin(Stdio::null());
         command
     }
 
-    /// Everything but so many kibibytes is taken from here on.
+    /// Fills the disk, except for this many KiB.
     pub(crate) fn fill(&self, left_kibibytes: usize) -> Result<(), String> {
         let path = self.mounted.join(FILLER);
         let wrong = |error: std::io::Error| format!("{}: {error}", path.display());
@@ -74,12 +75,12 @@ impl TestDisk {
         file.set_len(bytes.saturating_sub(left_kibibytes * 1024) as u64).map_err(wrong)
     }
 
-    /// There is room again.
+    /// Frees the disk.
     pub(crate) fn empty(&self) -> Result<(), String> {
         fs::remove_file(self.mounted.join(FILLER)).map_err(|error| format!("{FILLER}: {error}"))
     }
 
-    /// Nothing, or everything, can be written from here on.
+    /// Remounts the disk read-only or writable.
     pub(crate) fn remount(&self, option: &str) -> Result<(), String> {
         let place = self.directory.join(self.mounted.file_name().unwrap_or_default());
         let mut mount = self.command_in_namespace();
@@ -94,7 +95,7 @@ impl TestDisk {
     }
 }
 
-/// A process that has mounted it, and waits until nobody needs it.
+/// A process that has mounted the disk and waits until it is not needed any more.
 fn spawn_mount_holder(leave: &[&str], place: &Path, kibibytes: u32) -> Result<Child, String> {
     let script = format!("mount -t tmpfs -o size={kibibytes}k,mode=0700 tmpfs \"$0\" && echo ready && exec cat");
     let mut command = Command::new("unshare");

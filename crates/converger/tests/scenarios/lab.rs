@@ -1,6 +1,4 @@
-//! A lab for the length of one story: a world of its own, served on this machine on a clock that only requests move.
-//!
-//! What never enters: what a story does with it.
+//! A lab for the duration of one scenario: a world, served on this machine, with a clock that only requests advance.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -15,11 +13,10 @@ use tokio::sync::oneshot;
 
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// Each request moves the clock by so much where the story says nothing: what shall happen between the first two of a story happens
-/// after 150 ms.
+/// By default, each request advances the clock by this much. An event between the first two requests of a scenario is scheduled at 150 ms.
 const STEP_MS: u64 = 100;
 
-/// The clock that a story wants: so many milliseconds for each request, or the time of this machine, for whoever compares clocks.
+/// Parses the clock of a scenario: milliseconds per request, or `real` for scenarios that compare clocks.
 pub(crate) fn parse_clock(wish: Option<&str>) -> Result<ClockMode, String> {
     match wish {
         None => Ok(ClockMode::Virtual { step_ms: STEP_MS }),
@@ -28,25 +25,25 @@ pub(crate) fn parse_clock(wish: Option<&str>) -> Result<ClockMode, String> {
     }
 }
 
-/// A world that answers until it is dropped.
+/// A world that is served until it is dropped.
 pub(crate) struct ScenarioLab {
-    /// Before its placeholders: nothing, or `other:`.
+    /// The prefix of its placeholders: empty, or `other:`.
     prefix: &'static str,
     places: Vec<ServedNode>,
     fingerprint: String,
     authority: String,
     secrets: Vec<String>,
     world: SharedWorld,
-    /// What passed and is not as the table of the API says.
+    /// Exchanges that violate the API table.
     violations: ApiViolations,
-    /// When the world last heard of anything.
+    /// The time of the last event in the world.
     now_ms: u64,
     end: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl ScenarioLab {
-    /// Serves the world that `text` describes. `watcher` is told of every request.
+    /// Serves the world that `text` describes. `watcher` sees every request.
     pub(crate) fn start(prefix: &'static str, text: &str, clock: ClockMode, watcher: Option<RequestWatcher>) -> Result<Self, String> {
         let setting = WorldSpec::from_yaml(text)?;
         let strange = ApiViolations::default();
@@ -74,18 +71,18 @@ impl ScenarioLab {
         })
     }
 
-    /// The world that is served.
+    /// The served world.
     pub(crate) fn world(&self) -> &SharedWorld {
         &self.world
     }
 
-    /// Lets something happen to the world.
+    /// Applies an event to the world.
     pub(crate) fn inject_event(&mut self, act: WorldEvent) {
         self.world.lock().apply_event(self.now_ms, act);
         self.wait_for_ports();
     }
 
-    /// What is really so of a guest, in a line.
+    /// The true state of a guest, in one line.
     pub(crate) fn describe_guest(&self, vmid: u32) -> String {
         let Some(truth) = self.world.lock().guest_truth(vmid) else { return format!("{vmid}: there is no such guest") };
         let shown = |key: &&String| !["meta", "smbios1", "vmgenid", "digest"].contains(&key.as_str());
@@ -104,12 +101,12 @@ impl ScenarioLab {
         self.wait_for_ports();
     }
 
-    /// The ports are as the world says before the next command runs.
+    /// Waits until the ports are as the world requires, before the next command runs.
     fn wait_for_ports(&self) {
         tokio::runtime::Builder::new_current_thread().build().expect("a runtime").block_on(self.world.wait_for_ports());
     }
 
-    /// The requests since it was last asked for them. They come from several lanes at once, so that their order means nothing.
+    /// The requests since the last call. They arrive concurrently, so their order means nothing.
     pub(crate) fn requests(&mut self) -> Vec<RequestRecord> {
         let mut world = self.world.lock();
         let named = |record: &RequestRecord| RequestRecord { entry: format!("{}{}", self.prefix, record.entry), ..record.clone() };
@@ -119,11 +116,11 @@ impl ScenarioLab {
         records
     }
 
-    /// What the files of a story may have in braces, and what it stands for.
+    /// The placeholders in the files of a scenario, with their values.
     pub(crate) fn placeholders(&self) -> BTreeMap<String, String> {
         let key = |word: &str| format!("{{{}{word}}}", self.prefix);
         let mut all = BTreeMap::from([(key("fingerprint"), self.fingerprint.clone()), (key("ca"), self.authority_file())]);
-        // The first one last: it is the one without a name.
+        // The first node last, because it is also available without a name.
         for place in self.places.iter().rev() {
             let (url, port) = (format!("https://{}", place.address), place.address.port().to_string());
             for (word, value) in [("url", url), ("port", port)] {
@@ -134,7 +131,7 @@ impl ScenarioLab {
         all
     }
 
-    /// What differs from run to run, and what it is called in a transcript.
+    /// Values that differ from run to run, with their names in the transcript.
     pub(crate) fn volatile_values(&self) -> Vec<(String, String)> {
         let ports = self.places.iter().map(|place| (place.address.port(), format!("{}{}", self.prefix, place.node)));
         let addresses = ports.flat_map(|(port, name)| {
@@ -143,7 +140,7 @@ impl ScenarioLab {
         addresses.chain([(self.fingerprint.clone(), format!("<{}fingerprint>", self.prefix))]).collect()
     }
 
-    /// The certificate of its authority, and the file that it goes to.
+    /// The file name and the certificate of its authority.
     pub(crate) fn authority(&self) -> (String, &str) {
         (self.authority_file(), &self.authority)
     }
@@ -152,7 +149,7 @@ impl ScenarioLab {
         format!("{}ca.pem", self.prefix.replace(':', "-"))
     }
 
-    /// The secrets of its tokens, by the tokens' names.
+    /// The secrets of its tokens, in the order of the token ids.
     pub(crate) fn secrets(&self) -> &[String] {
         &self.secrets
     }
@@ -170,7 +167,7 @@ impl Drop for ScenarioLab {
 
 type ApiViolations = Arc<Mutex<Vec<String>>>;
 
-/// Holds every request of the program and every answer of the lab against the table of the API, and then tells whoever else watches.
+/// Checks every request and response against the API table, then calls the other watcher.
 fn verifying_watcher(flavour: Flavour, watcher: Option<RequestWatcher>, strange: ApiViolations) -> RequestWatcher {
     Arc::new(move |passed: &ServedExchange<'_>| {
         let ServedExchange { request, answer, .. } = passed;

@@ -1,57 +1,55 @@
-//! One line of `commands`: a command, or something else that happens.
-//!
-//! What never enters: what becomes of it.
+//! One line of `commands`: a command or another event.
 
 use converger_lab::{RequestRecord, WorldEvent};
 
-/// One line.
+/// A parsed line.
 #[derive(Clone, Debug)]
 pub(crate) enum ScenarioLine {
-    /// Something happens to the world.
+    /// An event in the world.
     Act(Box<WorldEvent>),
-    /// So many milliseconds pass in the world.
+    /// Milliseconds pass in the world.
     Wait(u64),
-    /// A file of the story takes the place of another.
+    /// A file of the scenario replaces another one.
     Copy(String, String),
     Move(String, String),
-    /// Bytes of a file are others from here on.
+    /// Overwrites bytes of a file.
     Poke {
         file: String,
         offset: u64,
         bytes: Vec<u8>,
     },
-    /// A name leads to something else from here on.
+    /// Creates a link.
     Link(String, String),
-    /// A directory with this mode is there from here on.
+    /// Creates a directory with this mode.
     Directory(String, u32),
-    /// What is really so of a guest.
+    /// Shows the true state of a guest.
     Look(u32),
-    /// A file as it is now.
+    /// Shows a file.
     Show(String),
-    /// The next command is sent this signal.
+    /// Sends this signal to the next command.
     Signal(ScenarioSignal),
-    /// While the next command runs, once such a request was carried out and before its answer goes out.
+    /// Runs while the next command runs, after a matching request was carried out and before its response is sent.
     When(Box<LineTrigger>),
-    /// The program is run at a terminal, where somebody types these lines.
+    /// Runs the program at a terminal, where these lines are typed.
     Terminal(Vec<String>, Vec<String>),
-    /// The state directory is on a disk of so many kibibytes from here on.
+    /// Moves the state directory to a disk of this many KiB.
     Disk(u32),
-    /// Somebody else fills that disk, but for so many kibibytes.
+    /// Fills that disk, except for this many KiB.
     Fill(usize),
-    /// And makes room again.
+    /// Frees that disk.
     Empty,
-    /// It can only be read from here on, or written too.
+    /// Makes the disk read-only or writable.
     ReadOnly,
     Writable,
-    /// The program's own clock is so many seconds off this machine's from here on.
+    /// Shifts the program's clock by this many seconds.
     Clock(i64),
-    /// The program is run with files that cannot grow beyond so many kibibytes.
+    /// Runs the program with a limit on file sizes, in KiB.
     Limit(u32, Vec<String>),
-    /// The program is run.
+    /// Runs the program.
     Run(Vec<String>),
 }
 
-/// A signal.
+/// A signal to the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ScenarioSignal {
     Kill,
@@ -60,19 +58,19 @@ pub(crate) enum ScenarioSignal {
     HangUp,
 }
 
-/// Something that happens with a request.
+/// A line that runs with a request.
 #[derive(Clone, Debug)]
 pub(crate) struct LineTrigger {
     method: String,
-    /// `*` stands for anything.
+    /// `*` matches anything.
     path: String,
-    /// So many of them are let by first.
+    /// The number of matching requests to skip first.
     skip: usize,
     pub(crate) line: ScenarioLine,
 }
 
 impl LineTrigger {
-    /// Whether it happens now; one that fits and is let by counts.
+    /// Whether the line runs with this request; counts skipped ones.
     pub(crate) fn fires(&mut self, record: &RequestRecord) -> bool {
         let path = record.path.split('?').next().unwrap_or_default();
         let fits = self.method == record.method && matches_pattern(&self.path, path);
@@ -89,7 +87,7 @@ fn matches_pattern(pattern: &str, text: &str) -> bool {
 }
 
 impl ScenarioLine {
-    /// A line that means nothing is a fault of the story.
+    /// Parses a line; an unknown one is an error of the scenario.
     pub(crate) fn parse(line: &str) -> Result<Self, String> {
         let wrong = |error: &dyn std::fmt::Display| format!("commands: `{line}`: {error}");
         let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<String>>();

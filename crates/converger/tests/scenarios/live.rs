@@ -1,7 +1,6 @@
-//! A story on a lab: commands and what happens to the world between them, told as one transcript.
+//! A scenario with a lab: commands and events in between, shown as one transcript.
 //!
-//! Everything is done twice, each time in a new directory and on a new lab, in surroundings that must not matter. What never
-//! enters: what is expected, and where the story plays (`stage`).
+//! Everything runs twice, each time in a new directory with a new lab, with different variables that must not matter.
 
 use std::fmt::Write as _;
 
@@ -11,7 +10,7 @@ use crate::run::{PROGRAM_VARIABLES, ProgramVariables};
 use crate::scenario::Scenario;
 use crate::stage::ScenarioStage;
 
-/// Runs the story and compares.
+/// Runs the scenario and compares the transcript.
 pub(crate) fn check(scenario: &Scenario, faults: &mut Vec<String>) {
     let told = PROGRAM_VARIABLES.map(|surroundings| run_transcript(scenario, &surroundings, faults));
     let [first, second] = match told {
@@ -24,7 +23,7 @@ pub(crate) fn check(scenario: &Scenario, faults: &mut Vec<String>) {
     scenario.compare_or_update("expected.txt", Some(first), faults);
 }
 
-/// The transcript of one telling.
+/// Runs the scenario once and returns its transcript.
 fn run_transcript(scenario: &Scenario, surroundings: &ProgramVariables, faults: &mut Vec<String>) -> Result<String, String> {
     let commands = scenario.read("commands").unwrap_or_else(|| "audit desired.yaml\n".into());
     let mut stage = ScenarioStage::start(scenario, surroundings, &commands)?;

@@ -1,9 +1,9 @@
-//! Runs every story under `scenarios/` and compares what the program says, byte by byte, with what the story expects.
+//! Runs every scenario under `scenarios/` and compares the output byte by byte with the expected files.
 //!
-//! A scenario is a directory; `scenarios/README.md` says what is in it. With `UPDATE_SCENARIOS=1` the expected files are
-//! written anew instead of compared: whoever does that reads each of them before committing it.
+//! A scenario is a directory; `scenarios/README.md` describes its files. With `UPDATE_SCENARIOS=1` the expected files are written instead
+//! of compared: review each of them before you commit it.
 //!
-//! What never enters: expectations. They are files, so that somebody who knows no Rust can review them.
+//! The expectations are files, so that they can be reviewed without knowing Rust.
 
 mod clock;
 mod diff;
@@ -31,11 +31,11 @@ use serde_json::Value;
 
 use scenario::{Scenario, all_scenarios, is_update};
 
-/// Fewer would mean that some were lost.
+/// Fewer scenarios would mean that some were lost.
 const REPLAYS_MIN: usize = 100;
 const LIVE_MIN: usize = 200;
 
-/// What no command leads to yet: one-shot requests, a second plan beside a first one, a queue beyond all bounds.
+/// Failures that no command can cause yet: one-shot requests, a second plan beside a first one, an overlong queue.
 const UNREACHABLE_CODES: [failure::FailureCode; 3] =
     [failure::FailureCode::Superseded, failure::FailureCode::RequestRepeated, failure::FailureCode::QueueFull];
 
@@ -46,7 +46,7 @@ fn every_scenario_matches_its_expected_files() {
     chosen.retain(|scenario| scenario.name.contains(&named));
     let waiting = Mutex::new(chosen.into_iter());
     let faults = Mutex::new(Vec::new());
-    // Stories wait for the program, and some for time to pass: more of them than there are cores.
+    // Scenarios wait for the program, and some for time to pass, so more of them run than there are cores.
     let workers = 2 * thread::available_parallelism().map_or(1, usize::from);
     thread::scope(|scope| {
         for _ in 0..workers {
@@ -63,7 +63,7 @@ fn every_scenario_matches_its_expected_files() {
     assert!(faults.is_empty(), "{} of the scenarios differ\n\n{}", faults.len(), faults.join("\n"));
 }
 
-/// What is wrong with a scenario, under its name; nothing where nothing is.
+/// The faults of a scenario, under its name; `None` if there are none.
 fn fault_report(scenario: &Scenario) -> Option<String> {
     let mut faults = Vec::new();
     scenario.check_files(&mut faults);
@@ -75,7 +75,7 @@ fn fault_report(scenario: &Scenario) -> Option<String> {
     (!faults.is_empty()).then(|| format!("== scenarios/{}\n{}\n", scenario.name, faults.join("\n")))
 }
 
-/// What needs another output or a lab as the command itself; `codes` shows those.
+/// Failures that need another output, or a lab as the command itself; `codes` covers them.
 const CODES_TESTED_ELSEWHERE: [failure::FailureCode; 4] = [
     failure::FailureCode::OutputUnwritable,
     failure::FailureCode::WorldInvalid,
@@ -93,15 +93,15 @@ fn scenarios_cover_every_refusal_code() {
     assert!(scenarios.len() - live >= REPLAYS_MIN, "there are only {} scenarios on recordings", scenarios.len() - live);
     assert!(live >= LIVE_MIN, "there are only {live} live scenarios");
     let shown: BTreeSet<String> = scenarios.iter().flat_map(scenario_codes).collect();
-    // No input produces a broken guarantee; core shows it with a plan that its planner does not make.
+    // No input produces a broken guarantee; the core tests it with a plan that its planner would not make.
     let wanted = TABLE.iter().filter(|entry| entry.code != RefusalCode::GuaranteeBroken);
-    // Marks that may not be read need another machine; core shows what follows from them, and `host` when they are.
+    // Unreadable birth marks of this machine need another machine; the core tests their consequences, and `host` tests their detection.
     let wanted = wanted.filter(|entry| entry.code != RefusalCode::OwnGuestUntold);
     let lacking: Vec<&str> = wanted.map(|entry| entry.word).filter(|word| !shown.contains(*word)).collect();
     assert!(lacking.is_empty(), "no scenario shows {}", lacking.join(", "));
 }
 
-/// Whoever meets one of these words finds a story in which somebody met it before.
+/// For each of these codes there is a scenario that shows it.
 #[test]
 fn live_scenarios_cover_every_failure_and_cause() {
     if is_update() {
@@ -109,10 +109,10 @@ fn live_scenarios_cover_every_failure_and_cause() {
     }
     let live: Vec<Scenario> = all_scenarios().into_iter().filter(Scenario::is_live).collect();
     let told: String = live.iter().filter_map(|scenario| scenario.read("expected.txt")).collect();
-    // A reading fails as a whole, and a step with its code in front.
+    // A failed observation has one code; a step has its code at the beginning of a line.
     let (of_reading, of_steps): (Vec<&failure::FailureEntry>, Vec<&failure::FailureEntry>) = failure::TABLE
         .iter()
-        // From there on they are about the record, which `verify` tells of.
+        // The codes from there on are about the record, which `verify` reports.
         .filter(|entry| entry.code >= failure::FailureCode::ClientSetup && entry.code < failure::FailureCode::IntegrityViolation)
         .filter(|entry| !UNREACHABLE_CODES.contains(&entry.code))
         .partition(|entry| entry.code <= failure::FailureCode::EnvironmentUnreadable);
@@ -138,7 +138,7 @@ fn scenarios_cover_every_input_error() {
     assert!(lacking.is_empty(), "no scenario shows {}", lacking.join(", "));
 }
 
-/// What must not change a plan: the notation, the order of rows, foreign guests, when and by whom it was read.
+/// These must not change a plan: the notation, the order of rows, unmanaged guests, the time and the author of the observation.
 #[test]
 fn equivalent_scenarios_have_the_same_digest() {
     if is_update() {
@@ -161,7 +161,7 @@ fn equivalent_scenarios_have_the_same_digest() {
     }
 }
 
-/// The codes that a scenario is expected to show, in its JSON or at the beginning of a line of its text.
+/// The codes that a scenario shows, in its JSON or at the beginning of a line of its text.
 fn scenario_codes(scenario: &Scenario) -> Vec<String> {
     let text = scenario.read("expected.txt").unwrap_or_default();
     let bare = |word: &str| word.trim_start_matches("refused[").trim_end_matches(':').trim_end_matches(']').to_owned();

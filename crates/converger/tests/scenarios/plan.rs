@@ -1,9 +1,9 @@
-//! What must hold of every plan, whatever its story: it is read here as strangers read it, as plain JSON.
+//! Invariants of every plan, checked on its JSON, as other programs read it.
 
 use converger_core::artifact::Digest;
 use serde_json::Value;
 
-/// What a plan says that contradicts itself. `value` has its members in order.
+/// The contradictions in a plan. `value` has its members in order.
 pub(crate) fn find_contradictions(value: &Value) -> Vec<String> {
     let mut faults = Vec::new();
     let mut hold = |holds: bool, sentence: &str| {

@@ -1,10 +1,10 @@
-//! A story on a recording: one command, as text and as JSON, which must leave its directory as it was.
+//! A scenario with a recording: one command, as text and as JSON, which must not change its directory.
 
 use crate::diff::diff_lines;
 use crate::run::{self, PROGRAM_VARIABLES, ProgramRun};
 use crate::scenario::Scenario;
 
-/// Runs the story and compares.
+/// Runs the scenario and compares the output.
 pub(crate) fn check(scenario: &Scenario, faults: &mut Vec<String>) {
     let arguments = command_arguments(scenario);
     let before = scenario.file_contents();
@@ -16,11 +16,11 @@ pub(crate) fn check(scenario: &Scenario, faults: &mut Vec<String>) {
     if (&text.stderr, text.exit) != (&json.stderr, json.exit) {
         faults.push(format!("with --json it ends in another way:\n{}", diff_lines(&text.transcript(), &json.transcript())));
     }
-    // A command that itself says `--json` is run as it is, and has no text to compare.
+    // A command that has `--json` itself has no text to compare.
     let is_json_only = arguments.iter().any(|argument| argument == "--json");
     let expected = if is_json_only { ProgramRun { stdout: String::new(), ..text } } else { text };
     scenario.compare_or_update("expected.txt", Some(expected.transcript()), faults);
-    // Where the input was not accepted nothing comes out.
+    // If the input was rejected, there is no JSON.
     let is_silent = json.stdout.is_empty() && json.exit == 2;
     let artifact = if is_silent { None } else { run::pretty_json(&json.stdout, &arguments[0], json.exit, faults) };
     scenario.compare_or_update("expected.json", artifact, faults);
@@ -34,14 +34,13 @@ fn command_arguments(scenario: &Scenario) -> Vec<String> {
     ["audit", desired, "--replay", "current.json"].map(str::to_owned).into()
 }
 
-/// `--all` is about the text and says nothing for JSON.
+/// `--all` only affects the text.
 fn with_json(arguments: &[String]) -> Vec<String> {
     let kept = arguments.iter().filter(|argument| !["--all", "--json"].contains(&argument.as_str()));
     kept.cloned().chain(["--json".to_owned()]).collect()
 }
 
-/// Runs the program in the scenario's own directory, once in each surroundings, and gives what it said, which must be
-/// the same everywhere.
+/// Runs the program in the scenario's directory, once with each set of variables; the output must be the same.
 fn run_everywhere(scenario: &Scenario, arguments: &[String], faults: &mut Vec<String>) -> ProgramRun {
     let [first, second] =
         PROGRAM_VARIABLES.map(|surroundings| run::run_program(run::program(&scenario.directory, &surroundings), arguments, faults));

@@ -1,7 +1,4 @@
-//! What happens while a command runs, at the very request that it is meant for: the world has carried that out, and its answer has
-//! not gone out.
-//!
-//! What never enters: what the story says about it.
+//! Events during a command, at a chosen request: the world has carried the request out, but its response has not been sent.
 
 use std::sync::{Arc, Mutex};
 
@@ -12,7 +9,7 @@ use rustix::process::{Pid, kill_process};
 use crate::line::{LineTrigger, ScenarioLine, ScenarioSignal};
 use crate::run::RunningProcess;
 
-/// Who is told of requests.
+/// Receives all requests.
 #[derive(Default)]
 pub(crate) struct RequestHook {
     triggers: Mutex<Vec<LineTrigger>>,
@@ -20,42 +17,42 @@ pub(crate) struct RequestHook {
     world: Mutex<Option<SharedWorld>>,
     /// The program, while it runs.
     pub(crate) running: RunningProcess,
-    /// Carries out what is neither about the world nor about the process.
+    /// Handles lines that concern neither the world nor the process.
     line_handler: Mutex<Option<LineHandler>>,
 }
 
-/// Carries out a line.
+/// Executes a line.
 pub(crate) type LineHandler = Box<dyn FnMut(&ScenarioLine) + Send>;
 
 impl RequestHook {
-    /// Who tells it of requests.
+    /// The watcher that calls this hook.
     pub(crate) fn watcher(self: &Arc<Self>) -> RequestWatcher {
         let hook = Arc::clone(self);
         Arc::new(move |passed: &ServedExchange<'_>| hook.on_request(passed.record))
     }
 
-    /// The world that it acts on.
+    /// Sets the world that events apply to.
     pub(crate) fn set_world(&self, world: &SharedWorld) {
         *self.world.lock().expect("nobody panicked") = Some(world.clone());
     }
 
-    /// Lets something happen while the next command runs.
+    /// Adds a line to run during the next command.
     pub(crate) fn add_trigger(&self, when: LineTrigger) {
         self.triggers.lock().expect("nobody panicked").push(when);
     }
 
-    /// How other lines are carried out while the next command runs.
+    /// Sets the handler of other lines during the next command.
     pub(crate) fn set_line_handler(&self, other: LineHandler) {
         *self.line_handler.lock().expect("nobody panicked") = Some(other);
     }
 
-    /// What was to happen and did not.
+    /// Removes the lines that did not run; returns their number.
     pub(crate) fn take_unfired(&self) -> usize {
         *self.line_handler.lock().expect("nobody panicked") = None;
         std::mem::take(&mut *self.triggers.lock().expect("nobody panicked")).len()
     }
 
-    /// A request was carried out.
+    /// Handles a request that was carried out.
     fn on_request(&self, record: &RequestRecord) {
         let mut coming = Vec::new();
         self.triggers.lock().expect("nobody panicked").retain_mut(|when| {

@@ -1,4 +1,4 @@
-//! One run of the program: what it said, how it ended, and what must hold of both whatever the story.
+//! One run of the program: its output, its exit code, and the invariants of both.
 
 use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt as _;
@@ -12,36 +12,36 @@ use serde_json::Value;
 use crate::plan;
 use crate::terminal::{self, ScenarioTerminal};
 
-/// What the program finds around itself.
+/// The variables of the program.
 pub(crate) type ProgramVariables = [(&'static str, &'static str); 4];
 
-/// Two machines that differ in whatever must not matter.
+/// Two environments that differ in everything that must not matter.
 pub(crate) const PROGRAM_VARIABLES: [ProgramVariables; 2] = [
     [("TZ", "UTC"), ("LANG", "C"), ("LC_ALL", "C"), ("COLUMNS", "200")],
     [("TZ", "Pacific/Kiritimati"), ("LANG", "tr_TR.UTF-8"), ("LC_ALL", "de_DE.UTF-8"), ("COLUMNS", "20")],
 ];
 
-/// The signal that nobody can do anything about.
+/// The signal that cannot be handled.
 const SIGKILL: i32 = 9;
 
-/// What the program said and how it ended.
+/// The output and the end of the program.
 #[derive(PartialEq, Eq)]
 pub(crate) struct ProgramRun {
     pub(crate) stdout: String,
     pub(crate) stderr: String,
-    /// Below zero: the signal that ended it.
+    /// The exit code; if negative, the signal that killed it.
     pub(crate) exit: i32,
 }
 
 impl ProgramRun {
-    /// All of it, as expected.txt has it.
+    /// The transcript for expected.txt.
     pub(crate) fn transcript(&self) -> String {
         let end = if self.exit < 0 { format!("ended by signal {}", -self.exit) } else { format!("exit {}", self.exit) };
         format!("{}--- stderr\n{}--- {end}\n", self.stdout, self.stable_stderr())
     }
 
-    /// How far each step is, is shown by a thread of its own: whether the last of it came before the program was killed, a moment
-    /// decides. What stands before anything else is shown in any case.
+    /// A separate thread prints the progress of steps, so it is a race whether the last line appears before a kill. Lines before other
+    /// output always appear.
     fn stable_stderr(&self) -> &str {
         let mut said = self.stderr.as_str();
         while self.exit == -SIGKILL && said.ends_with(": sent\n") {
@@ -51,14 +51,14 @@ impl ProgramRun {
     }
 }
 
-/// The program in a directory, with nothing of this process around it.
+/// The program in a directory, without the variables of this process.
 pub(crate) fn program(room: &Path, surroundings: &ProgramVariables) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_converger"));
     command.current_dir(room).env_clear().envs(surroundings.iter().copied()).stdin(Stdio::null());
     command
 }
 
-/// The same with files that cannot grow beyond so many kibibytes: what is written beyond that is not.
+/// Like [`program`], with a limit on file sizes; writes beyond it fail.
 pub(crate) fn file_limited_program(room: &Path, surroundings: &ProgramVariables, kibibytes: u32) -> Command {
     let mut command = Command::new("/bin/sh");
     let script = format!("trap '' XFSZ; ulimit -f {}; exec \"$0\" \"$@\"", kibibytes * 2);
@@ -67,15 +67,15 @@ pub(crate) fn file_limited_program(room: &Path, surroundings: &ProgramVariables,
     command
 }
 
-/// The process that runs at the moment, for whoever wants to end it.
+/// The running process, for signals.
 pub(crate) type RunningProcess = Mutex<Option<u32>>;
 
-/// Runs it once, and holds its output to what all output is held to.
+/// Runs the program once and checks the invariants of all output.
 pub(crate) fn run_program(command: Command, arguments: &[String], faults: &mut Vec<String>) -> ProgramRun {
     run_program_at(command, arguments, None, &RunningProcess::default(), faults)
 }
 
-/// The same, perhaps at a terminal, while somebody knows that it runs.
+/// Like [`run_program`], optionally at a terminal, and with the process id in `running`.
 pub(crate) fn run_program_at(
     mut command: Command,
     arguments: &[String],
@@ -85,7 +85,7 @@ pub(crate) fn run_program_at(
 ) -> ProgramRun {
     command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
     let terminal = typed.map(|typed| {
-        // `>`: standard output leads elsewhere; `<yes`: typed before anything is asked.
+        // `>` redirects standard output; `<yes` types ahead of the question.
         let (signs, typed): (Vec<String>, Vec<String>) = typed.iter().cloned().partition(|line| line.starts_with(['<', '>']));
         let (mut ours, theirs) = terminal::open(&typed);
         signs.iter().filter_map(|sign| sign.strip_prefix('<')).for_each(|line| ours.type_ahead(line));
@@ -115,10 +115,10 @@ fn collect_output(
     terminal: Option<(ScenarioTerminal, Option<ScenarioTerminal>)>,
     running: &RunningProcess,
 ) -> Output {
-    // Held until the process is known: whoever wants to end it waits for that.
+    // Held until the process id is known, so that a signal waits for it.
     let mut known = running.lock().expect("nobody panicked");
     let child = command.spawn().expect("the program can be run");
-    // What is left of the other side of a terminal goes with it.
+    // Closes our copy of the other side of the terminal.
     drop(command);
     *known = Some(child.id());
     drop(known);
@@ -133,8 +133,7 @@ fn collect_output(
     }
 }
 
-/// An artifact in a form that can be reviewed. It must be one line of canonical JSON, and a plan must not contradict itself or
-/// the end of the command that shows it.
+/// Formats an artifact for review. It must be one line of canonical JSON, and a plan must not contradict itself or the exit code.
 pub(crate) fn pretty_json(text: &str, verb: &str, exit: i32, faults: &mut Vec<String>) -> Option<String> {
     let value: Value = match serde_json::from_str(text) {
         Ok(value) => sort_members(value),
@@ -148,17 +147,17 @@ pub(crate) fn pretty_json(text: &str, verb: &str, exit: i32, faults: &mut Vec<St
     }
     if value["schema"] == PLAN_SCHEMA {
         faults.extend(plan::find_contradictions(&value));
-        // A recording is never applied, whatever the plan says.
+        // A recording is never applied, whatever the plan contains.
         let ends = if verb == "apply" { 3 } else { plan::exit_code(&value) };
         if exit != ends && verb != "show" {
             faults.push(format!("it ends with {exit}, and its plan says {ends}"));
         }
     }
-    // A character that turns the direction of text round must not fool whoever reviews the file.
+    // A direction override must not mislead a reviewer of the file.
     Some(format!("{value:#}\n").replace('\u{202e}', "\\u202e"))
 }
 
-/// Members in the order of their names, however this build of serde_json keeps them.
+/// Sorts members by name, independently of the features of serde_json.
 fn sort_members(value: Value) -> Value {
     match value {
         Value::Object(members) => {

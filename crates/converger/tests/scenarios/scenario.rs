@@ -1,6 +1,6 @@
-//! A story as a directory: its files, and how an expected file is compared or written anew.
+//! A scenario as a directory: its files, and how an expected file is compared or updated.
 //!
-//! What never enters: how a story is run, which differs between recordings (`replay`) and labs (`live`).
+//! How a scenario runs differs between recordings (`replay`) and labs (`live`).
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::diff::diff_lines;
 
-/// What a story on a recording may hold: a misspelt name must not pass for an absent file.
+/// The allowed files of a scenario with a recording: a misspelt name must not pass for an absent file.
 const REPLAY_FILES: [&str; 9] = [
     "command",
     "converger.toml",
@@ -23,11 +23,11 @@ const REPLAY_FILES: [&str; 9] = [
     "story.md",
 ];
 
-/// What a story on a lab may hold, besides what its commands or its converger.toml name.
+/// The allowed files of a scenario with a lab, besides those that its commands or its converger.toml name.
 const LIVE_FILES: [&str; 8] =
     ["commands", "converger.toml", "desired.yaml", "expected.txt", "lab.yaml", "other-lab.yaml", "secret", "story.md"];
 
-/// One story.
+/// One scenario.
 pub(crate) struct Scenario {
     pub(crate) name: String,
     pub(crate) directory: PathBuf,
@@ -39,12 +39,12 @@ impl Scenario {
         Self { name, directory: room }
     }
 
-    /// Whether there is a world to be asked, and not a recording of one.
+    /// Whether it has a lab, and not a recording.
     pub(crate) fn is_live(&self) -> bool {
         self.directory.join("lab.yaml").exists()
     }
 
-    /// The text of one of its files, if it has that file.
+    /// The text of one of its files, if it exists.
     pub(crate) fn read(&self, file: &str) -> Option<String> {
         fs::read_to_string(self.directory.join(file)).ok()
     }
@@ -54,12 +54,12 @@ impl Scenario {
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{}/expected.json: {error}", self.name))
     }
 
-    /// Every file in it, with its bytes.
+    /// Its files with their contents.
     pub(crate) fn file_contents(&self) -> BTreeMap<String, Vec<u8>> {
         read_directory(&self.directory)
     }
 
-    /// Whether it has its story, and nothing that means nothing.
+    /// Checks that it has a story.md and no unknown files.
     pub(crate) fn check_files(&self, faults: &mut Vec<String>) {
         let named = [self.read("commands"), self.read("converger.toml")].map(Option::unwrap_or_default).concat();
         let has_meaning = |file: &str| {
@@ -72,7 +72,7 @@ impl Scenario {
         }
     }
 
-    /// Compares an expected file with what came out, or writes it anew where that was asked for.
+    /// Compares an expected file with the output, or updates it if requested.
     pub(crate) fn compare_or_update(&self, file: &str, got: Option<String>, faults: &mut Vec<String>) {
         let path = self.directory.join(file);
         if is_update() {
@@ -92,7 +92,7 @@ impl Scenario {
     }
 }
 
-/// Every file in a directory, with its bytes.
+/// The files of a directory with their contents.
 pub(crate) fn read_directory(room: &Path) -> BTreeMap<String, Vec<u8>> {
     let entries = fs::read_dir(room).expect("a scenario is a directory").map(|entry| entry.expect("an entry").path());
     let content = entries.filter(|path| path.is_file()).map(|path| {
@@ -103,7 +103,7 @@ pub(crate) fn read_directory(room: &Path) -> BTreeMap<String, Vec<u8>> {
     content.collect()
 }
 
-/// All stories, by name.
+/// All scenarios by name.
 pub(crate) fn all_scenarios() -> Vec<Scenario> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios");
     let entries = fs::read_dir(&root).expect("the scenarios are beside the crates").map(|entry| entry.expect("an entry").path());
@@ -115,7 +115,7 @@ pub(crate) fn all_scenarios() -> Vec<Scenario> {
     rooms.into_iter().map(Scenario::open).collect()
 }
 
-/// Whether the expected files are being written: who reads them at the same time would read half of them.
+/// Whether the expected files are being updated; a concurrent reader would see half of them.
 pub(crate) fn is_update() -> bool {
     std::env::var_os("UPDATE_SCENARIOS").is_some_and(|update| update == "1")
 }

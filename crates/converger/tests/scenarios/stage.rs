@@ -1,6 +1,6 @@
-//! Where a story on a lab plays: a directory, the labs, and the program in it.
+//! The setting of a scenario with a lab: a directory, the labs, and the program in it.
 //!
-//! What never enters: in which order things happen (`live`), and what is expected.
+//! The order of events is in `live`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -23,7 +23,7 @@ use crate::run::{self, ProgramVariables};
 use crate::scenario::{Scenario, read_directory};
 use crate::volatile::VolatileValues;
 
-/// How the lab is reached where the story does not say: as `converger lab --clock 100 --into` would leave it.
+/// The default configuration, as `converger lab --clock 100 --into` would write it.
 const CONVERGER_TOML: &str = "\
 [environments.lab]
 url = \"{url}\"
@@ -37,37 +37,37 @@ clock = \"requests\"
 directory = \"state\"
 ";
 
-/// What is not for the program.
+/// Files that are not copied for the program.
 const NOT_COPIED: [&str; 5] = ["commands", "expected.txt", "lab.yaml", "other-lab.yaml", "story.md"];
 
-/// Where what must survive the program is kept.
+/// The state directory.
 const STATE: &str = "state";
 
-/// Who the program runs as.
+/// The user that the program runs as.
 const USER: &str = "ann";
 
-/// Where a story plays.
+/// The setting of one scenario.
 pub(crate) struct ScenarioStage<'s> {
     variables: &'s ProgramVariables,
     directory: TempDir,
     labs: Vec<ScenarioLab>,
-    /// What happens to the first of them while a command runs.
+    /// Handles events in the first lab while a command runs.
     hook: Arc<RequestHook>,
     secrets: Vec<String>,
     volatile: VolatileValues,
-    /// Whether anything is carried out in it: then what is read is not listed, and artifacts are shown where that is asked for.
+    /// Whether the scenario applies anything: then reads are not listed, and artifacts are shown only on request.
     applies: bool,
-    /// What runs or happens while the next command does.
+    /// The output of commands and events during the next command.
     concurrent_output: Arc<Mutex<String>>,
     resources: StageResources,
 }
 
-/// What only some stories need.
+/// Resources that only some scenarios need.
 #[derive(Clone, Default)]
 struct StageResources {
-    /// Where the state is kept.
+    /// The disk of the state directory.
     disk: Option<Arc<TestDisk>>,
-    /// Our own.
+    /// The clock of the program.
     clock: Option<Arc<ShiftedClock>>,
 }
 
@@ -139,7 +139,7 @@ impl<'s> ScenarioStage<'s> {
         })
     }
 
-    /// Something that is no command happens; what there is to be seen of it.
+    /// Executes a line that is not a command; returns its output.
     pub(crate) fn execute_line(&mut self, line: ScenarioLine) -> Result<String, String> {
         match line {
             ScenarioLine::Act(act) => self.labs[0].inject_event(*act),
@@ -165,7 +165,7 @@ impl<'s> ScenarioStage<'s> {
         }
     }
 
-    /// Runs the program, and tells what it said, what it asked and what it left. `NAME=value` before the verb is set for it.
+    /// Runs the program; returns its output, its requests and its files. `NAME=value` before the verb sets a variable.
     pub(crate) fn run_command(
         &mut self,
         line: &[String],
@@ -224,7 +224,7 @@ impl<'s> ScenarioStage<'s> {
         program
     }
 
-    /// What a line of a story may have in braces: the digest of the plan that was written last, and runs that came up.
+    /// Fills the placeholders of a line: the digest of the last written plan, and known runs.
     fn fill_arguments(&self, arguments: &[String]) -> Vec<String> {
         let plan = fs::read(self.directory.path().join("plan.json")).unwrap_or_default();
         let plan: serde_json::Value = serde_json::from_slice(&plan).unwrap_or_default();
@@ -232,7 +232,7 @@ impl<'s> ScenarioStage<'s> {
         arguments.iter().map(|argument| self.volatile.fill_argument(&argument.replace("{digest}", digest))).collect()
     }
 
-    /// Commands that run while another one does. They are for the store only: the lab answers nobody as long.
+    /// Prepares commands that run during another one. They may only use the store, because the lab responds to nobody in the meantime.
     fn prepare_concurrent_commands(&self) {
         let (room, surroundings, props) = (self.directory.path().to_owned(), *self.variables, self.resources.clone());
         let told = Arc::clone(&self.concurrent_output);
@@ -248,7 +248,7 @@ impl<'s> ScenarioStage<'s> {
         }));
     }
 
-    /// All files, those of the state too.
+    /// All files, including those of the state.
     fn all_files(&self) -> BTreeMap<String, Vec<u8>> {
         let mut all = read_directory(self.directory.path());
         let state = self.resources.disk.as_ref().map_or_else(|| self.directory.path().join(STATE), |disk| disk.mounted().to_owned());
@@ -259,12 +259,12 @@ impl<'s> ScenarioStage<'s> {
     }
 }
 
-/// What differs from machine to machine, and what it is called.
+/// Values that differ between machines, with their names.
 fn volatile_values(labs: &[ScenarioLab], room: &Path) -> Vec<(String, String)> {
     let mut known: Vec<(String, String)> = labs.iter().flat_map(ScenarioLab::volatile_values).collect();
     known.push((room.display().to_string(), "<room>".into()));
     let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    // Whoever plays the stories calls themselves by these names.
+    // The person who runs the tests appears under these names.
     let own = Command::new("id").arg("-un").output().map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
     let own = own.unwrap_or_default();
     known.extend([USER, "bob"].map(|user| (format!("{own}(as {user})@{}", host.trim()), format!("{user}@<here>"))));
@@ -272,14 +272,14 @@ fn volatile_values(labs: &[ScenarioLab], room: &Path) -> Vec<(String, String)> {
     known
 }
 
-/// What happens to files.
+/// Executes a line about files.
 fn change_files(line: &ScenarioLine, room: &Path) -> Result<(), String> {
     let wrong = |file: &str, error: std::io::Error| format!("{file}: {error}");
     match line {
         ScenarioLine::Copy(from, to) => fs::copy(room.join(from), room.join(to)).map(drop).map_err(|error| wrong(from, error)),
         ScenarioLine::Move(from, to) => fs::rename(room.join(from), room.join(to)).map_err(|error| wrong(from, error)),
         ScenarioLine::Link(to, name) => {
-            // Whatever has the name makes room.
+            // Removes an existing file of this name.
             let _ = fs::remove_file(room.join(name));
             std::os::unix::fs::symlink(to, room.join(name)).map_err(|error| wrong(name, error))
         }
@@ -295,7 +295,7 @@ fn change_files(line: &ScenarioLine, room: &Path) -> Result<(), String> {
     }
 }
 
-/// Lines about guests come from several lanes at once: those of one guest stay in their order, and guests are put into theirs.
+/// Lines about guests come from concurrent operations. The lines of one guest keep their order, and guests are sorted.
 fn sort_by_guest(text: &str) -> String {
     let guest = |line: &str| line.split(' ').next().and_then(|word| word.parse::<u32>().ok());
     let mut lines: Vec<&str> = text.split_inclusive('\n').collect();
@@ -305,7 +305,7 @@ fn sort_by_guest(text: &str) -> String {
     lines.concat()
 }
 
-/// Where a secret came out.
+/// The places where a secret leaked.
 fn find_leaks(secrets: &[String], said: &str, written: &BTreeMap<String, Vec<u8>>) -> Vec<String> {
     let written = written.iter().map(|(name, bytes)| (name.as_str(), String::from_utf8_lossy(bytes)));
     let places = written.chain([("what it said", said.into())]);
@@ -313,19 +313,19 @@ fn find_leaks(secrets: &[String], said: &str, written: &BTreeMap<String, Vec<u8>
     leaks.map(|(place, _)| format!("the secret of a token is in {place}")).collect()
 }
 
-/// What no command that reads may do: send anything but reads (G4, G5), and for an audit, leave anything behind.
+/// Effects that a read-only command must not have: requests other than reads (G4, G5), and for an audit, files.
 fn find_forbidden_effects(verb: &str, requests: &[RequestRecord], written: &BTreeMap<String, Vec<u8>>) -> Vec<String> {
     let changes = requests.iter().filter(|record| verb != "apply" && record.method != "GET");
     let mut misdeeds: Vec<String> = changes.map(|record| format!("{verb} sent {} {}", record.method, record.path)).collect();
     if verb == "audit" {
-        // Where somebody left a log, SQLite notes in this file who reads it. It holds nothing.
+        // If there is a WAL, SQLite registers readers in this file. It contains no data.
         let lasting = written.keys().filter(|file| !file.ends_with(".db-shm"));
         misdeeds.extend(lasting.map(|file| format!("audit wrote {file}")));
     }
     misdeeds
 }
 
-/// The changes that were asked for, each with its count. How often something is read until it is as wanted depends on other lanes.
+/// The sent changes with their counts. Reads are omitted, because their number depends on concurrent operations.
 fn list_changes(requests: &[RequestRecord]) -> String {
     let changes: Vec<RequestRecord> = requests.iter().filter(|record| record.method != "GET").cloned().collect();
     list_requests(&changes).replacen(" request", " change", 1).replace("--- 0 changes\n", "--- no changes\n")
@@ -346,7 +346,7 @@ fn list_requests(requests: &[RequestRecord]) -> String {
     text
 }
 
-/// A file of the story with the addresses of its labs.
+/// A file of the scenario with the addresses of its labs.
 fn fill_placeholders(name: &str, bytes: &[u8], labs: &[ScenarioLab]) -> Result<Vec<u8>, String> {
     let Some(text) = std::str::from_utf8(bytes).ok().filter(|_| name.ends_with(".toml")) else { return Ok(bytes.to_vec()) };
     let mut text = text.to_owned();
@@ -359,7 +359,7 @@ fn fill_placeholders(name: &str, bytes: &[u8], labs: &[ScenarioLab]) -> Result<V
     }
 }
 
-/// A file that nobody else may read.
+/// Writes a file that only its owner may read.
 fn write_private(path: &Path, bytes: &[u8]) {
     let mut file = fs::File::options().write(true).create_new(true).mode(0o600).open(path).expect("made");
     file.write_all(bytes).expect("written");

@@ -1,6 +1,6 @@
-//! A terminal of its own for one run of the program: somebody types at it, and what the program says there is read.
+//! A terminal for one run of the program: types answers and reads the output.
 //!
-//! It only takes lines (`TERM=dumb`) and does not show what is typed; the transcript puts each line behind its question.
+//! It is line-based (`TERM=dumb`) without echo; the transcript inserts each typed line after its question.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -17,10 +17,10 @@ pub(crate) struct ScenarioTerminal {
     typed: Vec<String>,
 }
 
-/// What ends a line that nobody types any more.
+/// Ends the input.
 const END_OF_INPUT: u8 = 4;
 
-/// Both sides.
+/// Opens both sides.
 pub(crate) fn open(typed: &[String]) -> (ScenarioTerminal, OwnedFd) {
     let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
     grantpt(&ours).expect("granted");
@@ -34,41 +34,41 @@ pub(crate) fn open(typed: &[String]) -> (ScenarioTerminal, OwnedFd) {
 }
 
 impl ScenarioTerminal {
-    /// The program at it: questions are asked and answered there.
+    /// Attaches the program, so that it asks its questions at this terminal.
     pub(crate) fn attach(command: &mut Command, theirs: OwnedFd) {
         let input = theirs.try_clone().expect("a second one");
         command.env("TERM", "dumb").stdin(input).stderr(theirs);
     }
 
-    /// Another one that shows the program's standard output and at which nobody types.
+    /// Attaches another terminal to the program's standard output, without input.
     pub(crate) fn attach_stdout(command: &mut Command) -> Self {
         let (ours, theirs) = open(&[]);
         command.stdout(theirs);
         ours
     }
 
-    /// Types before anything is asked, which is no answer to anything.
+    /// Types ahead of any question, which does not count as an answer.
     pub(crate) fn type_ahead(&mut self, line: &str) {
         self.ours.write_all(format!("{line}\n").as_bytes()).expect("typed");
     }
 
-    /// Types what follows behind each question that was not answered yet; where nothing does, somebody leaves.
+    /// Types the next line for each unanswered question, or ends the input if there are no more lines.
     fn answer_questions(&mut self, said: &[u8], answers: &mut usize) {
         let text = String::from_utf8_lossy(said);
         while *answers < QUESTIONS.iter().map(|question| text.matches(question).count()).sum() {
             let line = self.typed.get(*answers).map_or(vec![END_OF_INPUT], |line| format!("{line}\n").into_bytes());
-            // Whoever was asked may be gone already.
+            // The program may already have exited.
             let _ = self.ours.write_all(&line);
             *answers += 1;
         }
     }
 
-    /// What was said there until the program ended, with what was typed behind each question.
+    /// The output until the program ended, with the typed lines after their questions.
     pub(crate) fn read_to_end(mut self) -> Vec<u8> {
         let mut bytes = Vec::new();
         let mut chunk = [0; 4096];
         let mut answers = 0;
-        // Linux says that the other side is gone by an error.
+        // Linux reports a closed other side as an error.
         while let Ok(count @ 1..) = self.ours.read(&mut chunk) {
             bytes.extend_from_slice(&chunk[..count]);
             self.answer_questions(&bytes, &mut answers);
@@ -78,7 +78,7 @@ impl ScenarioTerminal {
     }
 }
 
-/// The end of every question.
+/// The ends of all questions.
 const QUESTIONS: [&str; 2] = ["[yes/no] ", "Type its name: "];
 
 fn insert_answers(text: &str, typed: &[String]) -> String {

@@ -1,29 +1,29 @@
-//! What differs from one telling of a story to the next, and means nothing: ports, certificates, times of this machine, names of runs
-//! and tasks, and digests, which depend on the machine that plans (it is protected from itself).
+//! Values that differ between two runs of a scenario without meaning: ports, certificates, times of this machine, names of runs and tasks,
+//! and digests, which depend on the planning machine (it is protected from itself).
 //!
-//! Ids and times of the lab's own world are not among it: they come from the story. What has a name keeps it throughout a story, so
-//! that what is the same can be seen to be the same.
+//! Ids and times of the lab's own world stay, because they come from the scenario. Each value keeps its name throughout a scenario, so that
+//! equal values are recognisable.
 
 use std::cell::RefCell;
 
-/// A fingerprint as it is shown: 32 pairs with colons.
+/// A displayed fingerprint: 32 pairs with colons.
 const FINGERPRINT_CHARS: usize = 95;
 
-/// Whatever is to be replaced.
+/// Replaces volatile values.
 pub(crate) struct VolatileValues {
     known: Vec<(String, String)>,
-    /// The files of the story: what stands there was written by somebody, and stays.
+    /// The files of the scenario: values in them are intentional and stay.
     scenario_files: Vec<String>,
-    /// Runs and digests, in the order in which they came up.
+    /// Runs and digests, in the order of their appearance.
     runs: RefCell<Vec<String>>,
     digests: RefCell<Vec<String>>,
 }
 
-/// What carrying out brings up, and not reading.
+/// Values that occur only with applies.
 const RUN_CHARS: usize = 17;
 const DIGEST_CHARS: usize = 71;
 
-/// The name of a ledger, its key as it is passed on, and a root over its entries.
+/// The name of a ledger, its public key, and a root hash.
 const LOG_CHARS: usize = 26;
 const KEY_CHARS: usize = 80;
 const ROOT_CHARS: usize = 44;
@@ -34,24 +34,24 @@ impl VolatileValues {
         Self { known, scenario_files: written, runs: RefCell::default(), digests: RefCell::default() }
     }
 
-    /// The text with a name for each of those.
+    /// Replaces these values with names.
     pub(crate) fn replace_values(&self, text: &str) -> String {
         let mut text = text.to_owned();
         for (found, name) in &self.known {
             text = text.replace(found, name);
         }
-        // A port that is being closed resets whoever stands in its queue, and refuses whoever comes a moment later.
+        // A port that is being closed resets queued connections and refuses later ones.
         text = text.replace("no connection (Connection reset by peer (os error 104))", "no connection (Connection refused (os error 111))");
         for before in ["read at ", "seen at ", "since ", "\"taken_at\": \""] {
             text = replace_times(&text, before);
         }
         let text = replace_numbers(&text, "\"at_ms\": ", "<time>");
         let text = replace_parts(&text, DIGEST_CHARS, |part| is_digest(part).then(|| self.name_digest(part)));
-        // By how much a clock is off: whole seconds, which the time that a request takes can make one more or less.
+        // The clock difference is in whole seconds and varies by one with the duration of a request.
         self.replace_fingerprints(&replace_numbers(&text, "clock is ", "<some>"))
     }
 
-    /// The same for what comes of carrying out, which has more of it.
+    /// Like [`Self::replace_values`], with the additional values of an apply.
     pub(crate) fn replace_run_values(&self, text: &str) -> String {
         let text = replace_parts(&self.replace_values(text), RUN_CHARS, |part| is_run(part).then(|| self.name_run(part)));
         let text = replace_parts(&text, 20, |part| is_time(part).then(|| "<time>".to_owned()));
@@ -60,12 +60,12 @@ impl VolatileValues {
         let text = replace_parts(&text, KEY_CHARS, |part| is_key(part).then(|| "<key of the ledger>".to_owned()));
         let text = replace_parts(&text, LOG_CHARS, |part| is_log(part).then(|| "<ledger>".to_owned()));
         let text = replace_parts(&text, ROOT_CHARS, |part| is_root(part).then(|| "<root>".to_owned()));
-        // How old a reading is, in whole seconds of this machine.
+        // The age of an observation, in whole seconds of this machine.
         let text = replace_numbers(&text, "(age_secs: ", "<some>");
         replace_tasks(&text)
     }
 
-    /// What a story writes for a digest or a run that came up, in arguments.
+    /// Fills the placeholders for digests and runs in an argument.
     pub(crate) fn fill_argument(&self, argument: &str) -> String {
         let mut argument = argument.to_owned();
         for (word, list) in [("digest", &self.digests), ("run", &self.runs)] {
@@ -84,7 +84,7 @@ impl VolatileValues {
         value_name(&self.runs, run, "run")
     }
 
-    /// Fingerprints that nobody wrote down are those of certificates that were made just now.
+    /// Fingerprints that are in no file of the scenario belong to fresh certificates.
     fn replace_fingerprints(&self, text: &str) -> String {
         let (mut named, mut rest) = (String::new(), text);
         while let Some(character) = rest.chars().next() {
@@ -104,7 +104,7 @@ impl VolatileValues {
     }
 }
 
-/// The name of a value: its number in the order in which they came up.
+/// The name of a value: its number in the order of appearance.
 fn value_name(list: &RefCell<Vec<String>>, value: &str, word: &str) -> String {
     let mut list = list.borrow_mut();
     let at = list.iter().position(|own| own == value).unwrap_or_else(|| {
@@ -114,7 +114,7 @@ fn value_name(list: &RefCell<Vec<String>>, value: &str, word: &str) -> String {
     format!("<{word} {}>", at + 1)
 }
 
-/// The text with every part of so many bytes replaced for which there is something.
+/// Replaces every part of this many bytes for which `name` returns something.
 fn replace_parts(text: &str, bytes: usize, name: impl Fn(&str) -> Option<String>) -> String {
     let (mut told, mut rest) = (String::new(), text);
     while let Some(character) = rest.chars().next() {
@@ -137,12 +137,12 @@ fn is_digest(text: &str) -> bool {
     text.strip_prefix("sha256:").is_some_and(is_hex)
 }
 
-/// Eight digits of its second and eight of chance.
+/// Eight hexadecimal digits of its second and eight random ones.
 fn is_run(text: &str) -> bool {
     text.split_once('-').is_some_and(|(second, chance)| second.len() == 8 && chance.len() == 8 && is_hex(second) && is_hex(chance))
 }
 
-/// A receipt has each entry in one line, what they name in others, and a signature in the last.
+/// A receipt has each entry in one line, the referenced blobs in others, and a signature in the last one.
 fn replace_receipts(text: &str) -> String {
     let named = |line: &str| match line.split_once(' ') {
         Some(("extra", _)) => "extra <entry>".to_owned(),
@@ -185,7 +185,7 @@ fn replace_numbers(text: &str, before: &str, name: &str) -> String {
     told
 }
 
-/// `UPID:node:pid:start:time:kind:about:user:` comes from the world, and its numbers from the order of requests of several lanes.
+/// `UPID:node:pid:start:time:kind:about:user:` comes from the world; its numbers depend on the order of concurrent requests.
 fn replace_tasks(text: &str) -> String {
     let mut parts = text.split("UPID:");
     let mut told = parts.next().unwrap_or_default().to_owned();
@@ -203,7 +203,7 @@ fn is_fingerprint(text: &str) -> bool {
     text.split(':').count() == 32 && text.split(':').all(|pair| pair.len() == 2 && pair.bytes().all(|digit| digit.is_ascii_hexdigit()))
 }
 
-/// The time after each `before`, up to its `Z`, without which it is none.
+/// Replaces the time after each `before`, up to its `Z`.
 fn replace_times(text: &str, before: &str) -> String {
     let mut parts = text.split(before);
     let mut named = parts.next().unwrap_or_default().to_owned();

@@ -1,8 +1,7 @@
-//! What was read out of answers before: the codec is pure, and the same answer to the same command means the same. In many worlds most
-//! answers are given more than once, byte for byte.
+//! A cache of decoded responses. The codec is pure, and most responses occur more than once in many worlds, byte for byte.
 //!
-//! An answer is known by the command and by all of its bytes, which are compared; where assertions are on, what is remembered is read again,
-//! too. What never enters: any reading but the codec's own.
+//! The key is the command and all bytes of the response, which are compared. With debug assertions, cached results are decoded again and
+//! compared. Nothing but the codec's own result is cached.
 
 use std::cell::RefCell;
 
@@ -10,13 +9,13 @@ use converger_adapters::proxmox::codec::{self, HttpResponse, ProxmoxCommand, Pro
 
 use super::wire::ShapeHasher;
 
-/// So many answers are remembered, each in its place: another one that belongs there takes it.
+/// Number of slots; a response with the same slot replaces the previous one.
 const SLOTS: usize = 1 << 10;
 
-/// So many words of an answer say where it belongs.
+/// Number of words of a response that determine its slot.
 const HASHED_WORDS: usize = 24;
 
-/// An answer, and what the codec made of it.
+/// A response and its decoded event.
 struct DecodedAnswer {
     command: ProxmoxCommand,
     body: Vec<u8>,
@@ -27,9 +26,9 @@ thread_local! {
     static CACHE: RefCell<Vec<Option<Box<DecodedAnswer>>>> = RefCell::new((0..SLOTS).map(|_| None).collect());
 }
 
-/// What the codec makes of an answer.
+/// Decodes a response, with the cache.
 pub(crate) fn decode_cached(command: &ProxmoxCommand, answer: &HttpResponse) -> Result<ProxmoxEvent, ProxmoxFailure> {
-    // What is no yes is seldom, and has more to it than its body.
+    // Failures are rare and depend on more than the body.
     if answer.status != 200 {
         return codec::decode(command, answer);
     }
@@ -46,7 +45,7 @@ pub(crate) fn decode_cached(command: &ProxmoxCommand, answer: &HttpResponse) -> 
     Ok(event)
 }
 
-/// Where an answer belongs, by some of its words: which one stands there is compared anyway.
+/// The slot of a response, from some of its words; the full response is compared anyway.
 fn slot_of(body: &[u8]) -> usize {
     let (eights, rest) = body.as_chunks::<8>();
     let mut mix = ShapeHasher::new(0);

@@ -1,7 +1,5 @@
-//! What goes wrong, from a seed: on the wire, in the world, in tasks, in our own process and in its store. Each harm waits for its
-//! moment: the nth request, the moment before or after a change is sent, the nth command of the process.
-//!
-//! What never enters: what should come of it.
+//! Faults from a seed: on the wire, in the world, in tasks, in our process and in its store. Each fault waits for its trigger: the nth
+//! request, the moment before or after a change is sent, or the nth command of the process.
 
 use converger_core::guest::RunState;
 use converger_core::testing::Rng;
@@ -13,7 +11,7 @@ use converger_store::CommitFault;
 
 use super::setup::{OTHER_TOKEN, SimulationSetup};
 
-/// Kinds of harm; each must have struck at least once in a long run.
+/// Kinds of faults; each must have an effect at least once in a long run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum FaultKind {
     LostBefore,
@@ -90,12 +88,12 @@ pub(crate) enum FaultKind {
 }
 
 impl FaultKind {
-    /// Those that strike one request on the wire.
+    /// The kinds that affect one request on the wire.
     pub(crate) fn wire_kinds() -> impl Iterator<Item = Self> {
         Self::ALL.into_iter().take_while(|kind| *kind < Self::NodeDown)
     }
 
-    /// Whether an answer shows that it was hit by this.
+    /// Whether a response shows this fault.
     pub(crate) fn is_visible_in(self, answer: &LabResponse) -> bool {
         let is = |status: u16| answer.status == status && answer.delivery == WireDelivery::Deliver;
         match self {
@@ -198,36 +196,36 @@ impl FaultKind {
     ];
 }
 
-/// The processors of every node.
+/// The number of processors of every node.
 pub(crate) const CPUS: u64 = 8;
 
-/// An answer that says yes and nothing else.
+/// A success response without data.
 const EMPTY_SUCCESS: &str = "{\"success\":1,\"data\":null}";
 
-/// When a harm strikes.
+/// When a fault occurs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FaultTrigger {
-    /// Before the nth request that reaches for the world.
+    /// Before the nth request to the world.
     Request(u64),
-    /// Before a change is sent: after everything was found in order.
+    /// Before a change is sent, after all checks have passed.
     BeforeSend,
-    /// Once a change was sent, before its answer is there.
+    /// After a change was sent, before its response arrives.
     AfterSend,
-    /// At the nth thing that the process does to the world or to its store.
+    /// At the nth command of the process, to the world or to its store.
     Command(u64),
-    /// At the thing that sends a change.
+    /// At the command that sends a change.
     Sending,
 }
 
-/// How the first life of a process goes where nothing strikes: what waits for a change waits in vain where there is none.
+/// The first process without faults. A fault that waits for a change never occurs if there is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FaultFreeRun {
-    /// It asks so often, and finds nothing that it may change.
+    /// It sends this many requests and finds nothing to change.
     Reads(u64),
     Acts,
 }
 
-/// One harm that waits for its moment.
+/// A fault that waits for its trigger.
 #[derive(Clone, Debug)]
 pub(crate) struct ScheduledFault {
     pub(crate) kind: FaultKind,
@@ -235,24 +233,24 @@ pub(crate) struct ScheduledFault {
     pub(crate) vmid: u32,
     is_qemu: bool,
     pub(crate) node: String,
-    /// What makes it good again comes so much later; none: it stays until everything heals.
+    /// The delay until it heals; `None` if it stays until everything heals.
     pub(crate) heals_ms: Option<u64>,
     pub(crate) number: u64,
 }
 
-/// What strikes the world.
+/// A fault in the world.
 pub(crate) enum FaultEffect {
-    /// The next request is hit.
+    /// Affects the next request.
     Wire(ResponseFault),
-    /// Something happens, and may be made good again.
+    /// An event, optionally with one that heals it.
     Act(WorldEvent, Option<WorldEvent>),
-    /// The next task is hit.
+    /// Affects the next task.
     Task(TaskFaultEffect),
-    /// Somebody else asks the world for something, at the guest's own node.
+    /// A foreign request at the guest's node.
     Other(LabRequest),
 }
 
-/// The harms of a schedule, at least so many.
+/// Draws the faults of a schedule, at least `least`.
 pub(crate) fn draw_faults(rng: &mut Rng, scene: &SimulationSetup, least: usize, undisturbed: FaultFreeRun) -> Vec<ScheduledFault> {
     let count = *rng.pick(&[0, 1, 1, 2, 2, 2, 3, 3, 4, 6]).unwrap_or(&1);
     let nodes: Vec<&String> = scene.setting.nodes.keys().collect();
@@ -286,14 +284,15 @@ pub(crate) fn draw_faults(rng: &mut Rng, scene: &SimulationSetup, least: usize, 
     harms
 }
 
-/// Whether it can strike at all.
+/// Whether the fault can have an effect at all.
 fn is_possible(kind: FaultKind, scene: &SimulationSetup, undisturbed: FaultFreeRun) -> bool {
     let needs_change = kind >= FaultKind::CrashBefore
         || matches!(kind, FaultKind::TaskKilled | FaultKind::TaskFails | FaultKind::TaskHangs | FaultKind::TaskWarns);
     (kind != FaultKind::Revoked || scene.is_granted) && (undisturbed == FaultFreeRun::Acts || !needs_change)
 }
 
-/// A change that comes long after it was sent: a worker of its node is slow and the others soon answer again, and whoever sent it dies.
+/// A change that takes effect long after it was sent: one worker of its node is slow while the others soon respond again, and the sender
+/// dies.
 fn late_change_faults(rng: &mut Rng, scene: &SimulationSetup) -> Option<[ScheduledFault; 2]> {
     let guest = rng.pick(&scene.setting.guests)?;
     let slow = ScheduledFault {
@@ -309,8 +308,9 @@ fn late_change_faults(rng: &mut Rng, scene: &SimulationSetup) -> Option<[Schedul
     Some([slow, death])
 }
 
-/// What hardly ever comes about by itself: the node of a guest is gone between the plan and the check of its first step, a task of ours is killed, one is
-/// still at work when the next process asks for it, our token loses its privileges, and a guest is protected between the plan and the check.
+/// Combinations that hardly ever occur by chance: the node of a guest is gone between the plan and the check of its first step, a task of
+/// ours is killed, one is still running when the next process reads it, our token loses its privileges, and a guest gets protected between
+/// the plan and the check.
 fn rare_faults(rng: &mut Rng, scene: &SimulationSetup) -> Option<Vec<ScheduledFault>> {
     let entry = scene.setting.nodes.keys().next()?;
     let guest = rng.pick(&scene.setting.guests)?;
@@ -329,7 +329,7 @@ fn rare_faults(rng: &mut Rng, scene: &SimulationSetup) -> Option<Vec<ScheduledFa
     }
 }
 
-/// A guest that is to be restarted goes down, and its node has too few processors to start it again.
+/// A guest that is restarted goes down, and its node has too few processors to start it again.
 fn cannot_start_again(scene: &SimulationSetup) -> Option<ScheduledFault> {
     let is_restarted = |guest: &&GuestSpec| {
         let restarts = scene.wanted.get(&guest.vmid).is_some_and(|wanted| wanted.restarts && wanted.state != Some(RunState::Stopped));
@@ -360,12 +360,12 @@ fn draw_trigger(rng: &mut Rng, kind: FaultKind, undisturbed: FaultFreeRun) -> Fa
 }
 
 impl ScheduledFault {
-    /// One harm to the first guest and the first node at this moment.
+    /// A fault of the first guest and the first node with this trigger.
     pub(crate) fn at(kind: FaultKind, moment: FaultTrigger) -> Self {
         Self { kind, trigger: moment, vmid: 100, is_qemu: true, node: "pve1".to_owned(), heals_ms: Some(5_000), number: 0 }
     }
 
-    /// What it does to the world; none: it is our own process or its store that is struck.
+    /// Its effect on the world; `None` if it affects our process or its store.
     pub(crate) fn effect(&self) -> Option<FaultEffect> {
         self.wire_fault()
             .map(FaultEffect::Wire)
@@ -406,7 +406,7 @@ impl ScheduledFault {
         })
     }
 
-    /// Blanks behind the answer, up to what is read or far beyond it.
+    /// Blanks after the response, up to the size limit or far beyond it.
     fn flood_fault(&self, unannounced: bool) -> ResponseFault {
         ResponseFault::Flood { bytes: if self.number.is_multiple_of(2) { 1 << 12 } else { 1 << 30 }, unannounced }
     }
@@ -428,12 +428,12 @@ impl ScheduledFault {
             FaultKind::StatdDown => service(WorldEvent::ServiceDown, NodeService::Statd),
             FaultKind::StatdHung => service(WorldEvent::ServiceHung, NodeService::Statd),
             FaultKind::SlowNode => FaultEffect::Act(WorldEvent::Slow(node(), self.slow_ms()), Some(WorldEvent::Slow(node(), 0))),
-            // The proxy gives up after 30 s, and the node carries the request out all the same, within what is looked for.
+            // The proxy gives up after 30 s, but the node carries the request out, within the time that recovery waits for.
             FaultKind::VerySlowNode => FaultEffect::Act(WorldEvent::Slow(node(), self.slow_ms()), Some(WorldEvent::Slow(node(), 0))),
             FaultKind::Blind => FaultEffect::Act(WorldEvent::Blind(node()), Some(WorldEvent::Seeing(node()))),
             FaultKind::ClockJump => FaultEffect::Act(WorldEvent::ClockJump(self.jump_secs()), None),
             FaultKind::NodeClockJump => FaultEffect::Act(WorldEvent::NodeClockJump(node(), self.jump_secs()), None),
-            // No virtual machine starts there: neither one that is told to, nor one that is rebooted.
+            // No virtual machine can start there, neither by a start nor by a reboot.
             FaultKind::FewCpus => FaultEffect::Act(WorldEvent::Cpus(node(), 0), Some(WorldEvent::Cpus(node(), CPUS))),
             FaultKind::OtherFace => {
                 FaultEffect::Act(WorldEvent::Show(node(), self.tls_identity()), Some(WorldEvent::Show(node(), TlsIdentity::Own)))
@@ -443,12 +443,12 @@ impl ScheduledFault {
         })
     }
 
-    /// How much longer a slow node takes.
+    /// The extra delay of a slow node.
     fn slow_ms(&self) -> u64 {
         if self.kind == FaultKind::VerySlowNode { 30_000 + self.number % 25_000 } else { self.number % 29_000 }
     }
 
-    /// Up to an hour ahead or back.
+    /// Up to one hour ahead or back.
     fn jump_secs(&self) -> i64 {
         i64::try_from(self.number % 7_200).unwrap_or(0) - 3_600
     }
@@ -470,7 +470,7 @@ impl ScheduledFault {
             FaultKind::Vanished => FaultEffect::Act(WorldEvent::Vanish(vmid), Some(WorldEvent::Reappear(vmid))),
             FaultKind::Unlisted => FaultEffect::Act(WorldEvent::Unlist(vmid), Some(WorldEvent::Relist(vmid))),
             FaultKind::Recycled => act(WorldEvent::Recycle(vmid)),
-            // The same name, and another guest all the same.
+            // The same name, but another guest.
             FaultKind::Reborn if self.number % 2 == 1 => act(WorldEvent::Replace(vmid)),
             FaultKind::Reborn if self.is_qemu => set("smbios1", "uuid=00000000-1111-2222-3333-444455556666"),
             FaultKind::Reborn => set("rootfs", "local:999/vm-999-disk-0.raw,size=8G"),
@@ -510,7 +510,7 @@ impl ScheduledFault {
         })
     }
 
-    /// What somebody leaves waiting for the next start: keys that we never manage, and keys that may be declared with another value.
+    /// A foreign pending change: of keys that we never manage, or of keys that may be declared with another value.
     fn pending_change(&self) -> (&'static str, &'static str) {
         match (self.is_qemu, self.number % 4) {
             (true, 0) => ("bios", "ovmf"),
@@ -521,8 +521,8 @@ impl ScheduledFault {
         }
     }
 
-    /// Whether an answer to a request of this path shows what it did to the world. `entry` is the node that is asked for everything; what
-    /// it cannot show of another node is not seen.
+    /// Whether the response to a request of this path shows the effect on the world. `entry` is the node of the endpoint; effects on other
+    /// nodes that it cannot show count as not visible.
     pub(crate) fn is_visible_in(&self, entry: &str, path: &str, answer: &LabResponse) -> bool {
         let is_entry = self.node == entry;
         let is_there = is_entry || path.contains(&format!("/nodes/{}/", self.node));
@@ -539,20 +539,20 @@ impl ScheduledFault {
             FaultKind::DaemonDown => is_there && is_refused,
             FaultKind::DaemonHung => is_there && is(596, "Connection timed out"),
             FaultKind::FilesDown | FaultKind::FilesHung => is_entry && is(500, "RPCEnvironment init request failed"),
-            // The cluster's list is too old to show pauses, and the node is asked for its list in full.
+            // The cluster's list is too old to show pauses, so the full list of the node is read.
             FaultKind::StatdDown | FaultKind::StatdHung => path.contains(&format!("/nodes/{}/qemu?full=1", self.node)) && is(200, ""),
             FaultKind::SlowNode => is_there && self.slow_ms() > 0 && answer.delay_ms >= self.slow_ms(),
             FaultKind::VerySlowNode => is_there && (answer.delay_ms >= self.slow_ms() || is(596, "Connection timed out")),
             FaultKind::Blind => is_entry && is_list && !lists("\"vmid\":"),
             FaultKind::Unlisted => is_list && !lists(&format!("\"vmid\":{}", self.vmid)),
             FaultKind::FewCpus => is_there && lists("vcpus allowed per VM"),
-            // The answer arrives well, and says inside of it how it is meant.
+            // The response arrives intact and contains the rejection.
             FaultKind::Revoked => is(200, "") && lists("Permission check failed"),
             _ => false,
         }
     }
 
-    /// What somebody else does over the API.
+    /// A request of another user.
     fn foreign_request(&self) -> Option<FaultEffect> {
         let verb = if self.number.is_multiple_of(2) { "start" } else { "stop" };
         let (kind, service) = if self.is_qemu { ("qemu", "vm") } else { ("lxc", "ct") };
@@ -566,7 +566,7 @@ impl ScheduledFault {
         ))
     }
 
-    /// What it does to the store.
+    /// Its effect on the store.
     pub(crate) fn store_fault(&self) -> Option<CommitFault> {
         match self.kind {
             FaultKind::StoreFull => Some(CommitFault::Full),
@@ -577,7 +577,7 @@ impl ScheduledFault {
     }
 }
 
-/// What the harms of all kinds are in the words of the lab and of the store, with the service and the face where there is one.
+/// The names of all faults of the lab and of the store that are drawn, including each service and each TLS identity.
 #[cfg(test)]
 pub(crate) fn drawn_fault_names() -> std::collections::BTreeSet<String> {
     let mut drawn = std::collections::BTreeSet::new();
@@ -604,12 +604,12 @@ pub(crate) fn drawn_fault_names() -> std::collections::BTreeSet<String> {
     drawn
 }
 
-/// The next request that comes, and no other.
+/// A fault on the next request only.
 pub(crate) fn fault_on_next_request(twist: ResponseFault) -> RequestFault {
     RequestFault { nth: Some(1), fault: Some(twist), ..RequestFault::default() }
 }
 
-/// The next task about a guest, and no other.
+/// A fault on the next task of a guest only.
 pub(crate) fn fault_on_next_task(vmid: u32, twist: TaskFaultEffect) -> TaskFault {
     TaskFault { about: Some(vmid.to_string()), nth: Some(1), effect: Some(twist), ..TaskFault::default() }
 }

@@ -1,8 +1,8 @@
-//! Stories that take turns: each by itself, none knows of the others, and a story that is told alone is the same.
+//! Interleaved simulations. They are independent of each other, and a simulation that runs alone gives the same result.
 //!
-//! What they pass through is more than a processor has room for near at hand; whoever goes through the same part of it right after another
-//! finds it there. A turn is one part of a life: finding out what is open, reading, planning, judging, acting.
-//! Turns of one request each were tried: what the stories carry with them is then more than there is room for, and nothing is gained.
+//! The code and data of a phase exceed the processor's caches; running the same phase of several simulations in a row reuses them. A turn
+//! is one phase of a process: recovering, reading, planning, judging, acting. Turns of one request each were tried without gain, because
+//! the state of all simulations then exceeds the caches.
 
 use std::future::poll_fn;
 use std::ops::Range;
@@ -14,13 +14,13 @@ use super::planted_bugs::PlantedBug;
 use super::simulation::{SCHEDULES_PER_WORLD, simulate};
 use super::{SimulationTally, panic_result};
 
-/// One part of a story is over: others may have their turn.
+/// Ends a phase, so that other simulations can run.
 pub(crate) async fn yield_turn() {
     let mut had_turn = false;
     poll_fn(|_| if std::mem::replace(&mut had_turn, true) { Poll::Ready(()) } else { Poll::Pending }).await;
 }
 
-/// A story that is told with no others beside it.
+/// Runs a simulation alone.
 pub(crate) fn run_alone<T>(story: impl Future<Output = T>) -> T {
     let mut story = pin!(story);
     let mut context = Context::from_waker(Waker::noop());
@@ -31,10 +31,10 @@ pub(crate) fn run_alone<T>(story: impl Future<Output = T>) -> T {
     }
 }
 
-/// So many stories are told in turns: those of one world, whose beginning they have in common.
+/// The number of interleaved simulations: those of one world, which share their beginning.
 pub(super) const INTERLEAVED_SCHEDULES: u64 = SCHEDULES_PER_WORLD;
 
-/// Tells the stories of these seeds in turns, each by itself: none knows of the others.
+/// Runs the simulations of these seeds interleaved; they are independent of each other.
 pub(super) fn run_interleaved(seeds: Range<u64>, bug: Option<PlantedBug>, tally: &mut SimulationTally) {
     let mut stories: Vec<_> = seeds.map(|seed| (seed, Box::pin(simulate(seed, bug, false)))).collect();
     let mut context = Context::from_waker(Waker::noop());

@@ -1,19 +1,17 @@
-//! C5, C6 and C7 on a store that has seen crashes, full disks and machines that died: its ledger, played again from the beginning, is its journal, and is as long as it
-//! says.
-//!
-//! What never enters: how entries come about.
+//! C5, C6 and C7 for a store after crashes, full disks and power losses: replaying its ledger from the beginning gives its journal, and its
+//! head matches its entries.
 
 use converger_core::evidence::{LedgerReplay, parse_entry};
 use converger_core::guest::EnvironmentName;
 use converger_store::{JournalCheck, LIST_MAX, LedgerIndex, MemoryStore, OperationFilter, Store as _, StoreError};
 use futures_util::FutureExt as _;
 
-/// The first thing in which the ledger and the journal differ.
+/// The first difference between the ledger and the journal.
 pub(crate) fn find_difference(store: &MemoryStore, environment: &EnvironmentName) -> Option<String> {
     read_entries(store).and_then(|entries| check_agreement(store, environment, &entries)).err()
 }
 
-/// Whether these are the entries of the journal, all of them, in their order.
+/// Checks that these entries are exactly those of the journal, in order.
 fn check_agreement(store: &MemoryStore, environment: &EnvironmentName, entries: &[Vec<u8>]) -> Result<(), String> {
     let heads = poll_once(store.heads())?;
     if heads.all.size != entries.len() as u64 {
@@ -25,7 +23,7 @@ fn check_agreement(store: &MemoryStore, environment: &EnvironmentName, entries: 
     compare_with_journal(store, environment, &replay_entries(entries)?)
 }
 
-/// The memory of a simulation answers at once.
+/// The store of a simulation is in memory and never waits.
 fn poll_once<T>(answer: impl Future<Output = Result<T, StoreError>>) -> Result<T, String> {
     answer.now_or_never().unwrap_or_else(|| Err(StoreError::Stopped { cause: "it waits".into() })).map_err(|error| error.to_string())
 }
@@ -41,7 +39,7 @@ fn read_entries(store: &MemoryStore) -> Result<Vec<Vec<u8>>, String> {
     }
 }
 
-/// What entries amount to, and where each thing stands.
+/// Replays entries; returns the resulting state and an index of the entries.
 fn replay_entries(entries: &[Vec<u8>]) -> Result<(LedgerReplay, LedgerIndex), String> {
     let (mut replay, mut told) = (LedgerReplay::default(), LedgerIndex::default());
     for (index, bytes) in (0..).zip(entries) {
@@ -52,7 +50,7 @@ fn replay_entries(entries: &[Vec<u8>]) -> Result<(LedgerReplay, LedgerIndex), St
     Ok((replay, told))
 }
 
-/// Held against each other as `verify` does it; what a memory does not keep (what was taken back, what came first) is not asked for.
+/// Compares both as `verify` does, except for what a memory store does not keep (releases and the order of rows).
 fn compare_with_journal(
     store: &MemoryStore,
     environment: &EnvironmentName,
@@ -70,7 +68,7 @@ fn compare_with_journal(
     agreed.map_err(|found| found.to_string())
 }
 
-/// What is found where the ledger of a small journal has one entry fewer, twice, or in another place; nothing where it is as it was written.
+/// The results for ledgers of a small journal with an entry removed, duplicated or moved; and for the unchanged one, which has no fault.
 #[cfg(test)]
 pub(crate) fn check_altered_ledgers(store: &MemoryStore, environment: &EnvironmentName) -> Vec<Option<String>> {
     let own = read_entries(store).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! The simulation's own tests: a run without violations in which everything happened, sagas, one story per seed in any process, and
-//! bugs that are found.
+//! Tests of the simulation itself: a run without violations in which everything occurs, sagas, one schedule per seed in any process, and
+//! planted bugs that are detected.
 
 #[path = "../../../converger-adapters/tests/lab/commands.rs"]
 #[allow(dead_code, reason = "only the names of the writes are of interest here")]
@@ -18,7 +18,7 @@ use sim::{
     find_bug, run_sagas, simulate_schedules, simulate_seed,
 };
 
-/// A few of them in every build; `cargo xtask simulate` tells as many as one likes.
+/// A few schedules in every build; `cargo xtask simulate` runs any number.
 #[test]
 fn no_schedule_breaks_a_rule_and_every_fault_and_state_occurs() {
     let tally = simulate_schedules(0, 12_000, 2, None);
@@ -27,7 +27,7 @@ fn no_schedule_breaks_a_rule_and_every_fault_and_state_occurs() {
     assert_eq!(tally.missing_events(), Vec::<String>::new(), "seeds 0 to 11999");
 }
 
-/// Nobody searches for the schedule that ended in one.
+/// A panic is reported with its seed, so that nobody has to search for it.
 #[test]
 fn panic_is_a_violation_of_its_seed_only() {
     let left = catch_panic(7, || -> SimulationResult { panic!("op-{} cannot be", 1) });
@@ -39,7 +39,7 @@ fn panic_is_a_violation_of_its_seed_only() {
     assert!((1..100).contains(&panics) && many.schedules == 100, "{panics} of {}", many.schedules);
 }
 
-/// The check of ledgers finds what it is for.
+/// The ledger check detects what it is meant to detect.
 #[test]
 fn detects_a_ledger_that_differs_from_its_journal() {
     let store = MemoryStore::new();
@@ -64,18 +64,18 @@ fn g13_every_operation_survives_a_fault_or_crash_at_each_step() {
         ["lxc config", "lxc shutdown", "lxc start", "lxc stop", "qemu config", "qemu reboot", "qemu shutdown", "qemu start", "qemu stop"];
     assert_eq!(sent, all, "every change that there is, and no other");
     assert_eq!(sagas.played.len(), SAGAS.len(), "{:#?}", sagas.played);
-    // All but restarts, of which each step is played by itself.
+    // All except restarts, whose steps are undone individually.
     let undone = sagas.played.values().filter(|words| words.contains_key("undone")).count();
     assert_eq!(undone, SAGAS.len() - 2, "{:#?}", sagas.played);
 }
 
-/// What is published is what is played.
+/// The published inverse is the one that the sagas use.
 #[test]
 fn s21_detects_an_inverse_that_was_not_published() {
     assert_eq!(detects_wrong_inverses(), [true, true]);
 }
 
-/// A write that is new in the codec has a saga, or a reason why not.
+/// A new write in the codec needs a saga, or a reason why not.
 #[test]
 fn every_codec_write_has_a_saga_or_a_stated_reason() {
     let named = UNPLAYED_WRITES.map(|(name, _)| name);
@@ -85,7 +85,7 @@ fn every_codec_write_has_a_saga_or_a_stated_reason() {
     assert!(UNPLAYED_WRITES.iter().all(|(_, reason)| !reason.is_empty()));
 }
 
-/// A fault that is new in the lab or in the store is drawn here, for each service and each face too.
+/// A new fault in the lab or in the store must be drawn here, for each service and each TLS identity too.
 #[test]
 fn every_fault_of_lab_and_store_is_drawn() {
     let (act, fault) =
@@ -103,7 +103,7 @@ fn every_fault_of_lab_and_store_is_drawn() {
     assert_eq!(drawn_fault_names(), all);
 }
 
-/// Told whole, or from where it is another one than those of its world: in as many worlds as there are seeds here.
+/// Run completely, or forked from the shared opening of its world: for as many worlds as there are seeds here.
 #[test]
 fn same_seed_gives_same_schedule() {
     for seed in (0..2_000).map(|number| number * 17) {
@@ -111,7 +111,7 @@ fn same_seed_gives_same_schedule() {
     }
 }
 
-/// What is planted is planted in both.
+/// The planted bug affects both.
 #[test]
 fn same_seed_gives_same_schedule_with_a_bug() {
     let stories = PlantedBug::ALL.into_iter().flat_map(|bug| (0..24).map(move |number| (bug, number * 17)));
@@ -124,12 +124,12 @@ fn same_seed_gives_same_schedule_with_a_bug() {
     assert!(broken > 200, "{broken} rules were broken");
 }
 
-/// Everything that came of a story that was told from its first moment on, but its lines.
+/// The result of a simulation from its first moment, without its lines.
 fn simulate_whole(seed: u64, bug: Option<PlantedBug>) -> SimulationResult {
     SimulationResult { lines: Vec::new(), ..simulate_seed(seed, bug, true) }
 }
 
-/// Whoever tells many stories tells them in turns.
+/// Many simulations run interleaved.
 #[test]
 fn same_seed_gives_same_schedule_when_interleaved() {
     let alone = SEEDS.fold(0_u64, |sum, seed| sum.wrapping_add(simulate_seed(seed, None, false).hash.wrapping_mul(seed | 1)));
@@ -138,21 +138,21 @@ fn same_seed_gives_same_schedule_when_interleaved() {
 
 const SEEDS: std::ops::Range<u64> = 0..50;
 
-/// The hash of each seed's story, one line each.
+/// The hash of each seed's schedule, one per line.
 fn seed_hashes() -> Vec<String> {
     SEEDS.map(|seed| format!("seed {seed} {:016x}", simulate_seed(seed, None, false).hash)).collect()
 }
 
-/// Whoever counts schedules counts stories: hardly one of them is told twice.
+/// Almost no two seeds give the same schedule, so the number of schedules is meaningful.
 #[test]
 fn nearly_every_seed_gives_a_different_schedule() {
     let stories: BTreeSet<u64> = (0..3_200).map(|seed| simulate_seed(seed, None, false).hash).collect();
     assert!(stories.len() > 3_100, "{} stories", stories.len());
 }
 
-/// What the other process of the next test tells.
+/// Prints the hashes that the next test compares with another process.
 #[test]
-fn every_story_has_a_hash() {
+fn every_seed_has_a_hash() {
     let hashes = seed_hashes();
     assert!(hashes.iter().all(|line| !line.ends_with(" 0000000000000000")), "{hashes:#?}");
     println!("\n{}", hashes.join("\n"));
@@ -161,7 +161,7 @@ fn every_story_has_a_hash() {
 #[test]
 fn same_seed_gives_same_schedule_in_another_process() {
     let own = std::env::current_exe().expect("this test is a program");
-    let arguments = ["--exact", "every_story_has_a_hash", "--nocapture"];
+    let arguments = ["--exact", "every_seed_has_a_hash", "--nocapture"];
     let output = Command::new(own).args(arguments).output().expect("it can be started again");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let told: Vec<&str> = text.lines().filter(|line| line.starts_with("seed ")).collect();

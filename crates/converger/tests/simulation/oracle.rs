@@ -1,7 +1,7 @@
-//! What must hold on every trace, whatever goes wrong: the invariants of safety, judged on what really was so and on what the journal
-//! really has, and not by the code that is under test.
+//! What must hold on every trace, whatever goes wrong: the safety invariants, judged by the truth of the world and of the journal, and not
+//! by the code under test.
 //!
-//! A rule has the number that it has among the invariants of the design (S1, S2, ...). What never enters: how an operation decides.
+//! A rule has its number among the invariants of the design (S1, S2, ...). Must not depend on how an operation decides.
 
 mod freshness;
 mod refusal_grounds;
@@ -29,10 +29,11 @@ pub(crate) use refusal_grounds::RefusalGrounds;
 use run::RunCourse;
 pub(crate) use send::ParsedMutation;
 
-/// So long a living process waits for the answer to a change and looks for it after that; nobody who comes back says sooner that it will not come.
+/// How long a live process waits for the response to a change and searches for it afterwards. A recovery must not conclude earlier that the
+/// change will not arrive.
 const LATE_MS: u64 = 120_500;
 
-/// A rule that did not hold.
+/// A violated rule.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct RuleViolation {
     pub(crate) rule: &'static str,
@@ -43,50 +44,50 @@ pub(crate) struct RuleViolation {
 #[derive(Clone)]
 pub(crate) struct OracleCase {
     operation: Operation,
-    /// The life in which its turn came.
+    /// The life in which it began.
     life: u32,
     is_under_way: bool,
     is_recovered: bool,
-    /// What was read in this life, and how it really was.
+    /// What was read in this life, and the truth at that time.
     cluster: Option<TruthSnapshot>,
     status: Option<TruthSnapshot>,
     config: Option<TruthSnapshot>,
-    /// What people had said when the last word was asked for, if nothing was read since.
+    /// The holds and freezes at the last hold check, if nothing was read since.
     hold_check: Option<HoldCheck>,
-    /// The word of the last ask.
+    /// The word of the last request.
     last: &'static str,
     sends: u32,
     /// The node that it was last sent to.
     sent_to: String,
-    /// Whether the guest itself was read in this life, since it was sent.
+    /// Whether the guest itself was read in this life since it was sent.
     is_read: bool,
-    /// How often it asked for something in this life.
+    /// The number of its requests in this life.
     asks: u32,
     /// When it was last sent.
     sent_ms: u64,
     /// Whether the world changed when it was sent.
     has_effect: bool,
-    /// The environment said no, and nothing else.
+    /// The environment rejected it, and nothing else happened.
     is_rejected: bool,
     may_have_run: bool,
     task_lost: bool,
-    /// The journal did not take its last record, and the process knows.
+    /// The journal did not accept its last record, and the process knows.
     is_record_rejected: bool,
-    /// What the process was told is durable.
+    /// What was reported to the process as durable.
     acknowledged_intent: bool,
     acknowledged_mark: bool,
     acknowledged_task: Option<TaskId>,
     acknowledged_end: Option<Outcome>,
-    /// What really is.
+    /// What is durable in truth.
     intent: bool,
     task: Option<TaskId>,
     ended: Option<Outcome>,
     resolved: bool,
-    /// Somebody said that nothing of it was carried out.
+    /// A recovery or process concluded that nothing of it was carried out.
     is_given_up: bool,
-    /// Tasks of ours about its guest that there were by then: whatever became of them, they did not come later.
+    /// Our tasks of its guest at that time: whatever happened to them, they did not arrive later.
     known: Vec<String>,
-    /// Its end, as the process believes.
+    /// Its end according to the process.
     believed: Option<OperationEnd>,
 }
 
@@ -97,7 +98,7 @@ impl OracleCase {
     }
 }
 
-/// Who watches.
+/// Observes a simulation and records violations.
 #[derive(Clone)]
 pub(crate) struct Oracle {
     wanted: BTreeMap<u32, WantedGuest>,
@@ -105,16 +106,16 @@ pub(crate) struct Oracle {
     life: u32,
     is_stopped: bool,
     is_healed: bool,
-    /// A run that ends at the first failure had one.
+    /// A run that stops at the first failure had one.
     is_halted: bool,
     on_failure: OnFailure,
     /// Operations with a record that could not be written in this life.
     unwritten: BTreeSet<OperationId>,
-    /// The process was told so.
+    /// A failed write was reported to the process.
     is_unwritable: bool,
     sent_under_key: BTreeMap<String, u32>,
     run_course: RunCourse,
-    /// Changes that were sent, in all.
+    /// Number of sent changes.
     pub(crate) sends: u64,
     /// The kinds of guests and changes among them.
     pub(crate) sent: BTreeSet<(String, String)>,
@@ -141,17 +142,17 @@ impl Oracle {
         }
     }
 
-    /// From now on something else is wanted.
+    /// Changes the declared state.
     pub(crate) fn set_wanted(&mut self, wanted: BTreeMap<u32, WantedGuest>) {
         self.wanted = wanted;
     }
 
-    /// Nothing goes wrong any more.
+    /// No more faults occur from now on.
     pub(crate) fn on_healed(&mut self) {
         self.is_healed = true;
     }
 
-    /// The first violation is the one that counts.
+    /// Keeps the first violation.
     fn report_violation(&mut self, rule: &'static str, text: String) {
         self.violation.get_or_insert(RuleViolation { rule, text });
     }
@@ -162,7 +163,7 @@ impl Oracle {
         }
     }
 
-    /// A process begins; where the machine lost its power, marks may be gone.
+    /// A process starts; after a power loss, marks may be missing.
     pub(crate) fn on_process_start(&mut self, was_dark: bool) {
         self.life += 1;
         (self.is_stopped, self.is_halted) = (false, false);
@@ -175,7 +176,7 @@ impl Oracle {
         }
     }
 
-    /// An operation was made of a plan. Nothing was done about it yet.
+    /// An operation was created from a plan; nothing was done about it yet.
     pub(crate) fn on_planned(&mut self, operation: &Operation) {
         let case = OracleCase {
             operation: operation.clone(),
@@ -221,7 +222,7 @@ impl Oracle {
         self.is_stopped = true;
     }
 
-    /// The turn of an operation has come.
+    /// An operation begins.
     pub(crate) fn on_begin(&mut self, id: &OperationId, is_recovered: bool) {
         let Some(case) = self.cases.get(id) else { return self.report_violation("S11", format!("{id} is not of any plan")) };
         let (vmid, run, position) = (case.operation.guest.vmid, case.operation.run.clone(), case.operation.position);
@@ -247,7 +248,7 @@ impl Oracle {
         if let Some((rule, text)) = found.into_iter().next() {
             self.report_violation(rule, text);
         }
-        // A guest that was taken down to come up again is not left down (decision 0017).
+        // A guest that was taken down for a restart is not left down (decision 0017).
         let brings_up_again = self.cases.get(id).is_some_and(|case| {
             let step = &case.operation.step;
             step.change == Change::Start && matches!(step.reason, StepReason::RestartForConfig(_)) && case.operation.position > 0
@@ -286,7 +287,7 @@ impl Oracle {
         }
     }
 
-    /// The process was told that a record is in the journal.
+    /// A record was reported to the process as written.
     pub(crate) fn on_acknowledged(&mut self, record: &JournalRecord) {
         let Some(case) = self.cases.get_mut(record.id()) else { return };
         match record {
@@ -298,19 +299,19 @@ impl Oracle {
         }
     }
 
-    /// The process was told that a record is not in the journal.
+    /// A record was reported to the process as rejected.
     pub(crate) fn on_record_rejected(&mut self, id: &OperationId) {
         if let Some(case) = self.cases.get_mut(id) {
             case.is_record_rejected = true;
         }
     }
 
-    /// A record of an operation could not be written, for whatever reason but a rule.
+    /// A record of an operation could not be written, for a reason other than a rule.
     pub(crate) fn on_write_failed(&mut self, id: &OperationId) {
         self.unwritten.insert(id.clone());
     }
 
-    /// The process was told that: in this run nothing is sent any more.
+    /// The failed write was reported to the process: it sends nothing more in this run.
     pub(crate) fn on_write_failure_reported(&mut self) {
         self.is_unwritable = true;
     }
@@ -325,7 +326,7 @@ impl Oracle {
         self.unwritten.contains(id)
     }
 
-    /// The journal as the next life finds it (S19).
+    /// Checks the journal as the next life finds it (S19).
     pub(crate) fn check_journal(&mut self, id: &OperationId, history: Option<&OperationHistory>) {
         let Some(case) = self.cases.get(id) else { return };
         let has = |told: bool, is: bool| !told || is;
@@ -340,7 +341,7 @@ impl Oracle {
                 history.is_some_and(|history| history.ended.as_ref().map(|(end, _)| end) == case.acknowledged_end.as_ref()),
             );
         self.require(holds, "S19", || format!("what was acknowledged of {id} is not found after the crash"));
-        // What was not acknowledged may be there all the same.
+        // A record that was not acknowledged may exist nevertheless.
         if let (Some(case), Some(history)) = (self.cases.get_mut(id), history) {
             case.intent = true;
             case.task = history.task.as_ref().map(|(task, _)| task.clone());
@@ -354,7 +355,7 @@ impl Oracle {
         self.cases.keys().cloned().collect()
     }
 
-    /// Something was asked, and this is how it really was when it was answered.
+    /// A request was answered, with the truth at that time.
     pub(crate) fn on_read(&mut self, id: &OperationId, ask: &EnvRequest, answer: &EnvResponse, snapshot: Option<TruthSnapshot>) {
         if let EnvRequest::Task(task) = ask {
             self.check_task_request(id, task);
@@ -377,15 +378,15 @@ impl Oracle {
         }
     }
 
-    /// A task is asked about only once it is written down, and it is one of ours on this guest. The start that follows a reboot is not ours, and
-    /// is asked about once the reboot is written down.
+    /// A task is read only once it is in the journal, and it must be one of ours on this guest. The start after a reboot is not ours, and
+    /// is read once the reboot is in the journal.
     fn check_task_request(&mut self, id: &OperationId, task: &TaskId) {
         let Some(case) = self.cases.get(id) else { return };
         if case.is_start_after_reboot(task) {
             let is_written = case.task.is_some() || matches!(case.ended, Some(Outcome::Held { .. }));
             return self.require(is_written, "S1", || format!("{id} asks about the start {task}, and its own task is not in the journal"));
         }
-        // What was held keeps its records, and its task may have turned up since.
+        // A held operation keeps its records, and its task may have appeared since.
         let is_held = matches!(case.ended, Some(Outcome::Held { .. }));
         let is_written = case.task.as_ref() == Some(task) || is_held;
         let is_ours = task.as_str().contains(&format!(":{}:{TOKEN}:", case.operation.guest.vmid));
@@ -393,7 +394,7 @@ impl Oracle {
         self.require(is_ours, "S2", || format!("{id} takes the task {task} for its own"));
     }
 
-    /// What came of a change.
+    /// The result of a change.
     pub(crate) fn on_answer(&mut self, id: &OperationId, sent: &SendResult, has_effect: bool) {
         let Some(case) = self.cases.get_mut(id) else { return };
         case.has_effect |= has_effect;
@@ -401,7 +402,7 @@ impl Oracle {
         case.may_have_run = matches!(sent, SendResult::MaybeExecuted(_));
     }
 
-    /// A restart says that nothing of it was carried out: whatever is slow has had its time by then (0016).
+    /// A recovery concludes that nothing was carried out. By then, even slow requests have had their time (0016).
     pub(crate) fn on_given_up(&mut self, id: &OperationId, outcome: &Outcome, known: impl FnOnce() -> Vec<String>, now_ms: u64) {
         let Some(case) = self.cases.get_mut(id).filter(|case| case.sends > 0 && is_not_carried_out(outcome)) else { return };
         case.known = known();
@@ -409,7 +410,7 @@ impl Oracle {
         self.require(!is_early, "S20", || format!("{id} was sent a moment ago, may still come, and is given up by a restart"));
     }
 
-    /// An operation ended, as the process believes.
+    /// An operation ended, according to the process.
     pub(crate) fn on_end(&mut self, id: &OperationId, outcome: &Outcome, is_recorded: bool, at_work: usize) {
         let Some(case) = self.cases.get_mut(id) else { return };
         case.believed = Some(outcome.end());
@@ -431,13 +432,13 @@ impl Oracle {
         self.remember_done(id, outcome);
     }
 
-    /// Whether an earlier operation has the guest of this one, because it is not known what became of it.
+    /// Whether an earlier operation with an unknown outcome occupies the guest of this one.
     fn is_guest_occupied(&self, id: &OperationId) -> bool {
         let Some(vmid) = self.cases.get(id).map(|case| case.operation.guest.vmid) else { return false };
         self.cases.iter().any(|(other, case)| other != id && case.operation.guest.vmid == vmid && case.occupies_guest())
     }
 
-    /// Its turn never came.
+    /// An operation never began.
     pub(crate) fn on_not_run(&mut self, id: &OperationId, code: &str) {
         self.check_not_run_reason(id, code);
         let Some(case) = self.cases.get_mut(id) else { return };
@@ -446,7 +447,7 @@ impl Oracle {
         self.require(is_clean, "S16", || format!("{id} is told not to have run, and was recorded or sent"));
     }
 
-    /// The process rests: nothing is under way, and nothing waits for its turn.
+    /// The process is idle: nothing is in flight, and nothing is waiting.
     pub(crate) fn on_rest(&mut self, is_idle: bool) {
         self.require(is_idle, "L3", || "something waits for its turn, and nothing goes on".into());
         let open = self.cases.iter().find(|(_, case)| case.is_under_way);
@@ -454,21 +455,21 @@ impl Oracle {
         self.require(open.is_none(), "L3", || format!("{open:?} is still under way, and nothing goes on"));
     }
 
-    /// Everything has healed and was recovered: no operation is without an end.
+    /// Everything has healed and was recovered, so every operation has an end.
     pub(crate) fn check_settled(&mut self) {
         let open = self.cases.iter().find(|(_, case)| case.intent && case.ended.is_none()).map(|(id, _)| id.clone());
         self.require(open.is_none(), "L3", || format!("{open:?} has no end although everything has healed"));
     }
 
-    /// Whether a task of ours is in no record although its operation was sent, and it was said that nothing of it was carried out: it
-    /// came after it was given up. A restart may not do that (`docs/decisions/0016-what-proves-that-nothing-ran.md`).
+    /// Whether a task of ours is in no record although its operation was sent, and it was concluded that nothing was carried out: the task
+    /// arrived too late. A recovery must not conclude that (`docs/decisions/0016-what-proves-that-nothing-ran.md`).
     pub(crate) fn record_late_task(&mut self, task: &str) -> bool {
         if self.cases.values().any(|case| case.task.as_ref().is_some_and(|own| own.as_str() == task)) {
             return false;
         }
         let is_of =
             |case: &&OracleCase| task.contains(&format!("{}:{}:{TOKEN}:", case.operation.step.change.word(), case.operation.guest.vmid));
-        // One that began in time and was lost since is not late: the guest was read, and whatever it did shows there.
+        // A task that began in time and was lost since is not late: the guest was read, which shows its effects.
         let is_late = |case: &&OracleCase| case.sends > 0 && case.is_given_up && !case.known.iter().any(|known| known == task);
         let given_up = self.cases.values().filter(is_late).find(is_of);
         let Some((id, is_recovered)) = given_up.map(|case| (case.operation.id.clone(), case.is_recovered)) else { return false };
@@ -491,7 +492,7 @@ fn outcome_text(outcome: &Outcome) -> String {
 }
 
 impl OracleCase {
-    /// What is wrong with an end, if something is.
+    /// The violation in an end, if any.
     fn find_violation(&self, outcome: &Outcome, wanted: Option<&WantedGuest>, at_work: usize) -> Option<(&'static str, String)> {
         let code = outcome.code().map_or("", |code| code.as_str());
         match outcome {
@@ -515,7 +516,7 @@ impl OracleCase {
             Outcome::Failed { .. } if self.is_recovered && self.last.is_empty() && self.sends > 0 => {
                 Some(("S20", "it was sent, and nothing was read about it".into()))
             }
-            // For what is not delivered there may have been no room.
+            // An operation that could not be delivered may not have got a permit.
             Outcome::Failed { .. } if self.sends == 0 && !self.is_recovered && code != "not-delivered" => {
                 Some(("S17", "failed without having been sent".into()))
             }
@@ -526,7 +527,7 @@ impl OracleCase {
         }
     }
 
-    /// What is wrong with a restart that is said not to be needed: the guest runs, and has in effect what it was for.
+    /// The violation in a restart that is reported as not needed: the guest must run, with the new values in effect.
     fn check_needless_restart(&self, wanted: Option<&WantedGuest>) -> Option<(&'static str, String)> {
         let truth = |snapshot: &Option<TruthSnapshot>| snapshot.as_ref().and_then(|snapshot| snapshot.truth.clone());
         let StepReason::RestartForConfig(fields) = &self.operation.step.reason else {
@@ -538,17 +539,17 @@ impl OracleCase {
         (!is_right).then(|| ("S17", "not needed, and it was sent, or what it was for is not in effect".into()))
     }
 
-    /// Whether a task is the one by which the node starts the guest that this reboots.
+    /// Whether a task is the start that follows this reboot.
     fn is_start_after_reboot(&self, task: &TaskId) -> bool {
         self.is_not_idempotent() && task.as_str().contains(&format!(":qmstart:{}:", self.operation.guest.vmid))
     }
 
-    /// Once is not twice: what it did cannot be told from what it was.
+    /// Whether repeating the change has another effect, so that its result cannot be recognised.
     fn is_not_idempotent(&self) -> bool {
         matches!(self.operation.step.change, Change::Reboot { .. })
     }
 
-    /// Whether what was read in this life, as it really was, shows that the change took effect.
+    /// Whether the truth of what was read in this life shows that the change took effect.
     fn is_proven(&self, wanted: Option<&WantedGuest>) -> bool {
         let status = self.status.as_ref().and_then(|snapshot| snapshot.truth.as_ref());
         let config = self.config.as_ref().and_then(|snapshot| snapshot.truth.as_ref());
@@ -568,13 +569,13 @@ impl OracleCase {
     }
 }
 
-/// Whether a held operation waits for a reading, so that a recovery looks at it.
+/// Whether a held operation waits for a read, so that a recovery checks it.
 pub(crate) fn waits_for_reading(history: &OperationHistory) -> bool {
     let is_held = matches!(&history.ended, Some((Outcome::Held { release: ReleaseCondition::Reading, .. }, _)));
     is_held && history.resolved.is_none()
 }
 
-/// Keys of config that no write of ours ever has.
+/// Config keys that we never write.
 pub(crate) fn forbidden_keys() -> BTreeSet<&'static str> {
     BTreeSet::from([
         "skiplock",

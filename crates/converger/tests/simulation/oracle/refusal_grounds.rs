@@ -1,7 +1,7 @@
-//! Which refusals the world itself gives cause for (L2): once everything has healed, a guest is refused for what somebody did to it or
-//! declared about it, and for nothing that has passed.
+//! Which refusals the world justifies (L2): once everything has healed, a guest is refused only for what somebody did to it or declared
+//! about it, and not for something that has passed.
 //!
-//! Judged on what really is so and on what is wanted. What never enters: how the planner came to a refusal.
+//! Judged by the truth and by the declared state. Must not depend on how the planner came to a refusal.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,26 +11,26 @@ use converger_lab::GuestTruth;
 use super::super::setup::WantedGuest;
 use super::truth;
 
-/// Everything that a refusal may rest on.
+/// Everything that a refusal may be based on.
 pub(crate) struct RefusalGrounds<'g> {
     pub(crate) wanted: &'g BTreeMap<u32, WantedGuest>,
-    /// The guests as they really are.
+    /// The true state of the guests.
     pub(crate) real: &'g BTreeMap<u32, GuestTruth>,
     /// Guests that the same plan refuses.
     pub(crate) refused: &'g BTreeSet<u32>,
-    /// Whether a run may do all that the same plan has.
+    /// Whether the same plan is within the limits of a run.
     pub(crate) is_within_limits: bool,
 }
 
 impl RefusalGrounds<'_> {
-    /// Whether a guest gives cause to be refused with this code.
+    /// Whether the state of a guest justifies a refusal with this code.
     pub(crate) fn justifies(&self, vmid: u32, code: &str) -> bool {
         let (Some(wanted), Some(real)) = (self.wanted.get(&vmid), self.real.get(&vmid)) else { return false };
         let has_come =
             |on: &u32| self.is_running(*on) && !self.wants_state(*on, RunState::Stopped) || self.wants_state(*on, RunState::Running);
         match code {
             "name-mismatch" => real.name.as_deref() != Some(&*wanted.name),
-            // Whoever has nothing to do about a guest has nothing to refuse.
+            // A guest without drift must not be refused.
             _ if !has_drift(real, wanted) => false,
             "guest-held" => truth::all_tags(real).any(|tag| tag == "converger-hold"),
             "ha-owned" => is_ha_owned(real) && (changes_power(real, wanted) || !is_in_ha_state(real)),
@@ -70,7 +70,7 @@ fn is_to_stop(real: &GuestTruth, wanted: &WantedGuest) -> bool {
     is_running(real) && wanted.state == Some(RunState::Stopped)
 }
 
-/// Whether something waits for a restart that is allowed.
+/// Whether a change is pending that a permitted restart would apply.
 fn needs_restart(real: &GuestTruth, wanted: &WantedGuest) -> bool {
     let waits = |key: &&'static str| real.pending.contains_key(*key) || !truth::has_value(real, key, wanted.config[*key].as_deref());
     is_running(real) && wanted.restarts && wanted.config.keys().any(waits)
@@ -88,7 +88,7 @@ fn changes_power(real: &GuestTruth, wanted: &WantedGuest) -> bool {
     goes_down(real, wanted) || comes_up(real, wanted)
 }
 
-/// Whether there is something to do about it.
+/// Whether there is something to do about the guest.
 fn has_drift(real: &GuestTruth, wanted: &WantedGuest) -> bool {
     !truth::is_as_wanted(real, wanted) || needs_restart(real, wanted)
 }
@@ -101,7 +101,7 @@ fn is_in_ha_state(real: &GuestTruth) -> bool {
     real.ha.as_ref().is_some_and(|own| (own.wanted == "started") == is_running(real) && own.believed.as_deref() == Some(&*own.wanted))
 }
 
-/// Whether a protecting tag would go, by what is written or by what waits.
+/// Whether a protecting tag would be removed, by the write or by a pending change.
 fn loses_protection(real: &GuestTruth, wanted: &WantedGuest) -> bool {
     let declared = wanted.config.get("tags").map(|tags| tags.as_deref().unwrap_or_default());
     let after = declared.or_else(|| real.pending.get("tags").map(String::as_str));
