@@ -1,9 +1,8 @@
-//! Bugs that are planted on purpose, so that the oracles are known to find them: each turns the engine, the hand or the driver into
-//! one that lacks something.
+//! Deliberate bugs that prove that the oracles detect them: each one makes the engine, the actuator or the executor lack something.
 //!
-//! They are planted where the machines meet the rest: in what is committed, asked, answered, begun and recovered. To an oracle, which
-//! sees requests and records only, that is the same as a machine that is wrong inside; and nothing of it can ever be in the program,
-//! because all of it is in this directory.
+//! They are planted at the boundaries of the machines: in what is committed, requested, answered, started and recovered. An oracle sees
+//! only requests and records, so to it that equals a bug inside of a machine. None of it can ever be part of the program, because all of it
+//! is in this directory.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,105 +27,105 @@ pub(crate) enum PlantedBug {
     SkipIntent,
     /// The intent is written after the change was sent.
     SendBeforeCommit,
-    /// Whoever waits for a commit is told before it is durable.
+    /// A commit is acknowledged before it is durable.
     AcknowledgeFirst,
-    /// Nobody is told that a change is about to be sent.
+    /// The mark before sending is not written.
     SkipMark,
-    /// What is found open is given up before it can no longer come.
+    /// An open operation is given up before its change can no longer arrive.
     GiveUpEarly,
-    /// The task is not written down.
+    /// The task is not recorded.
     ForgetTask,
-    /// A change whose answer was lost is sent again.
+    /// A change whose response was lost is sent again.
     RetryLostAnswer,
     /// A guest is not read again before it is changed.
     StaleRead,
-    /// A write is bound to the config as it is, and not as it was read.
+    /// A write is bound to the current config, and not to the one that was read.
     IgnoreDigest,
-    /// Locks are not looked at.
+    /// Locks are ignored.
     IgnoreLock,
-    /// Nor is high availability.
+    /// High availability is ignored.
     IgnoreHa,
-    /// Nor are the birth marks and the name.
+    /// Birth marks and name are ignored.
     IgnoreIdentity,
-    /// Nor is protection.
+    /// Protection is ignored.
     IgnoreProtection,
-    /// Nor are quorum and nodes that are gone.
+    /// Quorum and missing nodes are ignored.
     IgnoreQuorum,
-    /// Nor is what waits for the next start.
+    /// Pending changes are ignored.
     IgnorePending,
-    /// Nor is a person's hold.
+    /// A person's hold is ignored.
     IgnoreHold,
-    /// Nobody asks what people said since the intent was taken.
+    /// The hold check before sending is skipped.
     SkipClear,
-    /// However old a reading is, it is taken for young.
+    /// The age of reads is ignored.
     OldReading,
-    /// A paused guest is taken for what it was planned on.
+    /// A paused guest is taken for the planned state.
     UnclearIsFine,
-    /// A guest that cannot be read is taken for stopped.
+    /// An unreadable guest is taken for stopped.
     UnreadIsStopped,
-    /// A lost task is taken for one that failed.
+    /// A lost task is taken for a failed one.
     LostIsFailed,
-    /// What a change promised is believed.
+    /// The promise of a change is not verified.
     SkipPromise,
-    /// What cannot be told is called a failure.
+    /// An unclear outcome is reported as a failure.
     HeldIsFailed,
     /// A shutdown that takes too long is followed by a stop.
     Escalate,
     /// All steps of a guest begin at once.
     TwoAtOnce,
-    /// Nobody waits for anybody.
+    /// Dependencies are ignored.
     IgnoreAfter,
-    /// What follows a failure goes on.
+    /// The steps after a failure continue.
     GoOnAfterFailure,
-    /// A run that was stopped begins new steps.
+    /// A stopped run begins new steps.
     IgnoreStop,
-    /// A run that stops at the first failure goes on.
+    /// A run that should stop at the first failure continues.
     IgnoreFailFast,
     /// A record that could not be written is taken for written.
     GoOnUnwritten,
-    /// What is found open is sent again.
+    /// An open operation is sent again.
     ResendOnRecovery,
-    /// What is found open is left alone.
+    /// An open operation is ignored.
     DropRecovery,
-    /// What is found open is called a failure without looking.
+    /// An open operation is reported as failed without reading.
     FailOnRecovery,
-    /// Somebody else's task is taken for ours.
+    /// A foreign task is taken for ours.
     AdoptForeignTask,
-    /// A guest that moved is changed where it was.
+    /// A guest that moved is changed on its old node.
     PlannedNode,
-    /// The change goes to the guest beside it.
+    /// The change is sent to the neighbouring guest.
     OtherGuest,
     /// A request that was carried out is carried out again.
     RepeatRequest,
-    /// A guest that was once read as locked is taken for locked ever after.
+    /// A guest that was once read as locked counts as locked forever.
     LockForever,
-    /// A guest that no list has is taken for missing.
+    /// A guest that no list contains is reported as missing.
     AbsentIsMissing,
-    /// A change whose task no list has is taken for not carried out.
+    /// A change whose task no list contains is taken for not carried out.
     BelieveTheList,
-    /// Every plan is made of the first reading that there ever was.
+    /// Every plan is made from the very first observation.
     OldPlan,
-    /// The limits of a run are those of another.
+    /// The limits of a run are not the configured ones.
     IgnoreBudget,
-    /// Everything is under way at once.
+    /// Everything is in flight at once.
     IgnoreLimits,
-    /// What gives no answer is asked until it does.
+    /// A failed read is retried endlessly.
     AskForEver,
-    /// What is held is never read again.
+    /// A held operation is never read again.
     ForgetHeld,
     /// One guest after the other, however long one takes.
     OneAfterTheOther,
-    /// What fails for one guest stops all of them.
+    /// A failure of one guest stops all of them.
     FailureStopsAll,
-    /// Every second plan wants the opposite.
+    /// Every second plan declares the opposite.
     TurnRound,
-    /// Guests are looked for, and nothing that is wanted of them is.
+    /// Guests are observed, but nothing of their declared state is planned.
     WantNothing,
-    /// An operation that no plan has is carried out.
+    /// An operation that is in no plan is carried out.
     Uninvited,
-    /// A guest that is no longer declared is changed as it was.
+    /// A guest that is not declared any more is changed as before.
     OldDeclaration,
-    /// A reading that there is not ends the process in a panic.
+    /// A failed observation ends the process in a panic.
     Unwrap,
 }
 
@@ -187,7 +186,7 @@ impl PlantedBug {
         Self::Unwrap,
     ];
 
-    /// The rules that it breaks: found for another reason, it is not found.
+    /// The rules that it violates; detection by another rule does not count.
     pub(crate) fn violated_rules(self) -> &'static [&'static str] {
         match self {
             Self::SkipIntent | Self::SkipMark | Self::SendBeforeCommit | Self::ForgetTask | Self::Escalate | Self::OtherGuest => &["S1"],
@@ -223,12 +222,12 @@ impl PlantedBug {
     }
 }
 
-/// How long a machine with this bug would wait.
+/// The patience with this bug.
 pub(crate) fn buggy_patience(bug: Option<PlantedBug>, patience: Patience) -> Patience {
     if bug == Some(PlantedBug::GiveUpEarly) { Patience { late_arrival_ms: 0, ..patience } } else { patience }
 }
 
-/// What an observer that never forgets a lock would read.
+/// The observation of an observer that never forgets a lock.
 pub(crate) fn keep_locks_forever(locked: &mut BTreeSet<Vmid>, observation: &mut Observation) {
     for guest in &mut observation.guests {
         if matches!(guest.lock, Reading::Read(Some(_))) {
@@ -239,12 +238,12 @@ pub(crate) fn keep_locks_forever(locked: &mut BTreeSet<Vmid>, observation: &mut 
     }
 }
 
-/// What an observer that believes a list would read.
+/// The observation of an observer that takes every list for complete.
 pub(crate) fn claim_complete_list(observation: &mut Observation) {
     (observation.complete, observation.unlisted) = (true, Default::default());
 }
 
-/// What is declared now, where a planner with this bug has what was declared before.
+/// The current declared state, if a planner with this bug uses the previous one.
 pub(crate) fn buggy_wanted(bug: Option<PlantedBug>, mut wanted: BTreeMap<u32, WantedGuest>) -> BTreeMap<u32, WantedGuest> {
     if bug == Some(PlantedBug::OldDeclaration) {
         wanted.pop_first();
@@ -252,7 +251,7 @@ pub(crate) fn buggy_wanted(bug: Option<PlantedBug>, mut wanted: BTreeMap<u32, Wa
     wanted
 }
 
-/// What a machine with this bug would ask in the place of this.
+/// The request with this bug.
 pub(crate) fn buggy_request(bug: PlantedBug, operation: &Operation, ask: EnvRequest, digest: Option<&str>) -> EnvRequest {
     let EnvRequest::Send { address: mut place, change, mut revision } = ask else { return ask };
     match bug {
@@ -266,7 +265,7 @@ pub(crate) fn buggy_request(bug: PlantedBug, operation: &Operation, ask: EnvRequ
     EnvRequest::Send { address: place, change, revision }
 }
 
-/// What a machine with this bug would take an answer for. `has_sent`: the change was sent before.
+/// The response with this bug. `has_sent`: the change was sent before.
 pub(crate) fn buggy_response(bug: Option<PlantedBug>, operation: &Operation, answer: EnvResponse, has_sent: bool) -> EnvResponse {
     let Some(bug) = bug else { return answer };
     match answer {
@@ -327,12 +326,12 @@ fn buggy_status(bug: PlantedBug, operation: &Operation, mut live: LiveStatus, ha
     live
 }
 
-/// The hard way after the soft one.
+/// The hard stop that follows a shutdown.
 pub(crate) fn escalate_shutdown(change: &Change) -> Option<Change> {
     matches!(change, Change::Shutdown { .. }).then_some(Change::Stop)
 }
 
-/// What a machine with this bug would write in the place of this.
+/// The record with this bug.
 pub(crate) fn buggy_record(bug: Option<PlantedBug>, record: JournalRecord) -> JournalRecord {
     match record {
         JournalRecord::Ended { id, outcome: end, at_ms } => JournalRecord::Ended { id, outcome: buggy_outcome(bug, end), at_ms },
@@ -340,19 +339,19 @@ pub(crate) fn buggy_record(bug: Option<PlantedBug>, record: JournalRecord) -> Jo
     }
 }
 
-/// What a store's answer is taken for with this bug.
+/// The result of a commit with this bug.
 pub(crate) fn buggy_commit_event(bug: Option<PlantedBug>, record: &JournalRecord, event: OperationEvent) -> OperationEvent {
     let is_failed =
         matches!(event, OperationEvent::NotCommitted(CommitFailure::Failed(_))) && !matches!(record, JournalRecord::Intent { .. });
     if bug == Some(PlantedBug::GoOnUnwritten) && is_failed { OperationEvent::Committed } else { event }
 }
 
-/// What a machine with this bug takes the last word for.
+/// The result of the hold check with this bug.
 pub(crate) fn buggy_hold_check(bug: Option<PlantedBug>, said: OperationEvent) -> OperationEvent {
     if bug == Some(PlantedBug::SkipClear) { OperationEvent::SendAllowed } else { said }
 }
 
-/// What a plan with this bug would have.
+/// The planned operation with this bug.
 pub(crate) fn corrupt_operation(bug: Option<PlantedBug>, operation: &mut Operation) {
     match bug {
         Some(PlantedBug::RepeatRequest) => operation.source = OperationSource::Convergent,
@@ -364,7 +363,7 @@ pub(crate) fn corrupt_operation(bug: Option<PlantedBug>, operation: &mut Operati
     }
 }
 
-/// What a schedule with this bug does about a failure.
+/// The reaction to a failure with this bug.
 pub(crate) fn buggy_on_failure(bug: Option<PlantedBug>, on_failure: OnFailure) -> OnFailure {
     match bug {
         Some(PlantedBug::IgnoreFailFast) => OnFailure::Continue,
@@ -373,7 +372,7 @@ pub(crate) fn buggy_on_failure(bug: Option<PlantedBug>, on_failure: OnFailure) -
     }
 }
 
-/// How much a schedule with this bug has under way at once.
+/// The concurrency limits with this bug.
 pub(crate) fn buggy_limits(bug: Option<PlantedBug>, limits: ConcurrencyLimits) -> ConcurrencyLimits {
     match bug {
         Some(PlantedBug::IgnoreLimits) => ConcurrencyLimits::default(),
@@ -382,12 +381,12 @@ pub(crate) fn buggy_limits(bug: Option<PlantedBug>, limits: ConcurrencyLimits) -
     }
 }
 
-/// What a judge with this bug lets a run do.
+/// The limits of a run with this bug.
 pub(crate) fn buggy_budget(bug: Option<PlantedBug>, budget: policy::Limits) -> policy::Limits {
     if bug == Some(PlantedBug::IgnoreBudget) { policy::Limits::default() } else { budget }
 }
 
-/// Whether a schedule with this bug begins what is not to be run, for this reason; `is_drained`: somebody asked for a stop.
+/// Whether a schedule with this bug begins an operation that is not to be run for this reason; `is_drained`: a stop was requested.
 pub(crate) fn starts_anyway(bug: Option<PlantedBug>, code: &str, is_drained: bool) -> bool {
     match bug {
         Some(PlantedBug::IgnoreStop) => code == "run-stopped" && is_drained,
@@ -396,7 +395,7 @@ pub(crate) fn starts_anyway(bug: Option<PlantedBug>, code: &str, is_drained: boo
     }
 }
 
-/// How an operation ends with this bug.
+/// The outcome with this bug.
 pub(crate) fn buggy_outcome(bug: Option<PlantedBug>, outcome: Outcome) -> Outcome {
     match outcome {
         Outcome::Held { code, findings, .. } if bug == Some(PlantedBug::HeldIsFailed) => Outcome::Failed { code, findings },

@@ -1,7 +1,7 @@
-//! One life of our process: it recovers what is open, plans, and carries the plan out, until it is done or dies.
+//! One life of our process: it recovers open operations, plans, and executes the plan until it is done or dies.
 //!
-//! What is done when is decided by the program's own [`RunMachine`]; here it is carried out on a virtual clock, and what came of it is fed back
-//! when its time has come. What never enters: real time, sockets, threads, and any rule of the engine.
+//! The program's own [`RunMachine`] decides what is done when. Here its commands are executed on a virtual clock, and the results are fed
+//! back when their time has come. Must not depend on real time, sockets, threads, or rules of the engine.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,10 +31,10 @@ use super::setup::{SimulationSetup, TOKEN};
 use super::stage::SimulationStage;
 use super::trace::AnswerSummary;
 
-/// A process that does more than this goes round in circles.
+/// A process that does more than this is in an endless loop.
 const COMMANDS_MAX: u64 = 20_000;
 
-/// The process is gone, and nothing of it is left but its store.
+/// The process died; only its store is left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ProcessDied;
 
@@ -46,7 +46,7 @@ enum ProcessAct {
     Send,
 }
 
-/// A process at work.
+/// A running process.
 pub(crate) struct SimulatedProcess<'l> {
     pub(crate) stage: &'l mut SimulationStage,
     pub(crate) store: MemoryStore,
@@ -55,30 +55,30 @@ pub(crate) struct SimulatedProcess<'l> {
     pub(crate) bug: Option<PlantedBug>,
     skew_ms: i64,
     monotonic_clock: Cell<MonotonicClock>,
-    /// That of the process, which also recovered before it planned.
+    /// The machine of the process, which also recovered before it planned.
     run_machine: &'l mut RunMachine,
     caller: CallerIdentity,
-    /// What was begun.
+    /// The operations that have begun.
     operations: BTreeMap<OperationId, Arc<Operation>>,
     sent: BTreeSet<OperationId>,
     queue: BTreeMap<(u64, u64), (OperationId, OperationEvent)>,
     event_count: u64,
     commands: u64,
     dies_after: bool,
-    /// What the machine slept between the last word and the change that is being sent.
+    /// How long the machine slept between the hold check and the change that is being sent.
     slept_ms: u64,
-    /// When a planted bug last read a guest, by its own clock.
+    /// When a planted bug last read a guest, on its own clock.
     asked_ms: u64,
-    /// What happens to the next commit.
+    /// The fault of the next commit.
     fault: Option<(FaultKind, CommitFault)>,
-    /// The last commit could not be written; the place in the queue at which the process is told so.
+    /// The last commit could not be written; the queue position at which the process learns of it.
     has_failed: bool,
     told_failed: Option<(u64, u64)>,
-    /// Somebody asked for a stop, and nobody has heard it yet.
+    /// A stop was requested and not noticed yet.
     is_drained: bool,
-    /// There is no room to send the next change in.
+    /// There is no permit for the next change.
     is_full: bool,
-    /// Records that a planted bug keeps back.
+    /// Records that a planted bug withholds.
     withheld: Vec<JournalRecord>,
 }
 
@@ -119,7 +119,7 @@ impl<'l> SimulatedProcess<'l> {
         }
     }
 
-    /// Carries these out, and goes on until nothing is under way.
+    /// Executes these operations until nothing is in flight.
     pub(crate) fn execute_operations(&mut self, mut operations: Vec<(Operation, CheckContext)>) -> Result<(), ProcessDied> {
         for (operation, _) in &mut operations {
             self.oracle.on_planned(operation);
@@ -138,7 +138,7 @@ impl<'l> SimulatedProcess<'l> {
         self.run_queue()
     }
 
-    /// Finds out what became of these by reading.
+    /// Recovers these operations by reading.
     pub(crate) fn recover_operations(&mut self, unsettled: Vec<OperationHistory>) -> Result<(), ProcessDied> {
         let (patience, uptime) = (planted_bugs::buggy_patience(self.bug, self.scene.patience.for_startup()), self.stage.uptime());
         let (_, effects) = self.run_machine.recover(unsettled, patience, Some(&uptime), self.process_now_ms());
@@ -163,14 +163,14 @@ impl<'l> SimulatedProcess<'l> {
             }
             self.feed_event(&id, event)?;
         }
-        // What has ended is forgotten, so that a process may go on for months.
+        // Ended operations are forgotten, so that a process can run for months.
         let has_forgotten = self.bug.is_some() || self.run_machine.entry_count() == 0;
         self.oracle.on_rest(self.run_machine.is_idle() && has_forgotten);
         Ok(())
     }
 
     fn feed_event(&mut self, id: &OperationId, event: OperationEvent) -> Result<(), ProcessDied> {
-        // With the bug, whatever was read is as young as if it had been read now.
+        // With the bug, everything that was read counts as current.
         let is_young = self.bug == Some(PlantedBug::OldReading) && event == OperationEvent::SendAllowed;
         let effects = self.run_machine.feed(id, event, if is_young { self.asked_ms } else { self.process_now_ms() });
         self.apply_effects(effects)
@@ -183,7 +183,7 @@ impl<'l> SimulatedProcess<'l> {
                 RunEffect::PhaseReached(id, Phase::Ended) => self.on_ended(&id)?,
                 RunEffect::PhaseReached(..) => {}
                 RunEffect::Execute(id, command) => self.execute_command(&id, command)?,
-                // With a planted bug operations that have ended may go on: they are not forgotten then.
+                // With a planted bug, ended operations may continue, so they are not forgotten.
                 RunEffect::SubmissionEnded(submission) if self.bug.is_none() => drop(self.run_machine.take_report(submission)),
                 RunEffect::SubmissionEnded(_) => {}
             }
@@ -191,7 +191,7 @@ impl<'l> SimulatedProcess<'l> {
         Ok(())
     }
 
-    /// Its story is over, or never begins.
+    /// An operation ended or will never begin.
     fn on_ended(&mut self, id: &OperationId) -> Result<(), ProcessDied> {
         let Some(state) = self.run_machine.operation_state(id) else { return Ok(()) };
         if state.outcome().is_some() {
@@ -209,7 +209,7 @@ impl<'l> SimulatedProcess<'l> {
         Ok(())
     }
 
-    /// What a planted bug does about what is found open, in the place of reading.
+    /// What a planted bug does with an open operation instead of reading.
     pub(crate) fn planted_recovery(&mut self, operation: &Operation) -> Result<(), ProcessDied> {
         let id = operation.id.clone();
         self.oracle.on_begin(&id, true);
@@ -230,7 +230,7 @@ impl<'l> SimulatedProcess<'l> {
         }
     }
 
-    /// A planted bug writes down that nothing was carried out, and says so.
+    /// A planted bug records that nothing was carried out.
     fn record_not_carried_out(&mut self, id: &OperationId) {
         let outcome = Outcome::new_failed(FailureCode::NotCarriedOut, converger_core::apply::Findings::default());
         let record = JournalRecord::Ended { id: id.clone(), outcome: outcome.clone(), at_ms: self.process_now_ms() };
@@ -265,7 +265,7 @@ impl<'l> SimulatedProcess<'l> {
                 self.commit_record(id, JournalRecord::Sending { id: id.clone(), at_ms: self.process_now_ms(), up_ms })
             }
             OperationCommand::Request(ask) => self.send_request(id, &operation, ask),
-            // Before anybody is asked for the last word.
+            // Before the hold check.
             OperationCommand::RecheckHolds if std::mem::take(&mut self.is_full) => {
                 self.stage.note_struck(FaultKind::NoRoom);
                 let word = Slug::new("busy").unwrap_or_else(|| panic!("a word"));
@@ -292,7 +292,7 @@ impl<'l> SimulatedProcess<'l> {
         }
     }
 
-    /// What people have said against a change, as the journal has it.
+    /// The holds and freezes that prevent a change, according to the journal.
     fn find_hold_or_freeze(&self, operation: &Operation) -> Option<HoldOrFreeze> {
         let environment = &operation.environment;
         let freeze = self.store.freeze(environment.clone()).now_or_never().and_then(Result::ok).flatten();
@@ -306,7 +306,7 @@ impl<'l> SimulatedProcess<'l> {
         self.queue.insert((at_ms, self.event_count), (id.clone(), event));
     }
 
-    /// Something is about to be done to the world or to the store: the moment for whatever strikes the process.
+    /// A command to the world or to the store is about to run: the trigger of faults of the process.
     fn before_act(&mut self, act: ProcessAct) -> Result<(), ProcessDied> {
         self.commands += 1;
         if self.commands > COMMANDS_MAX {
@@ -317,7 +317,7 @@ impl<'l> SimulatedProcess<'l> {
         for harm in harms {
             self.strike_process(&harm)?;
         }
-        // Nothing but a machine that sleeps takes time here.
+        // Nothing but a sleeping machine takes time here.
         self.slept_ms = if act == ProcessAct::Send { self.stage.now_ms - before_ms } else { 0 };
         if self.slept_ms > 0 {
             self.stage.note_reached("the machine slept between the last word and the sending");
@@ -351,7 +351,7 @@ impl<'l> SimulatedProcess<'l> {
                 self.store.commit_now(StoreWrite::Hold(Hold { environment, vmid, by, reason, at_ms }).into()).is_ok()
             }
             FaultKind::Frozen => self.store.commit_now(StoreWrite::Freeze(Freeze { environment, by, reason, at_ms }).into()).is_ok(),
-            // Heard when the next thing comes back.
+            // Noticed with the next event.
             FaultKind::Drained => {
                 self.is_drained = true;
                 false
@@ -376,7 +376,7 @@ impl<'l> SimulatedProcess<'l> {
         if self.dies_after { Err(ProcessDied) } else { Ok(()) }
     }
 
-    /// Writes beside the journal: that a run begins or ends.
+    /// Writes to the store besides the journal: that a run begins or ends.
     pub(crate) fn write_store(&mut self, write: StoreWrite) -> Result<bool, ProcessDied> {
         self.before_act(ProcessAct::Write)?;
         let written = self.store.commit_now(write.into());
@@ -410,7 +410,7 @@ impl<'l> SimulatedProcess<'l> {
     }
 
     fn write_journal(&mut self, record: &JournalRecord) -> OperationEvent {
-        // A mark is not synced, so that no sync of it can fail.
+        // A mark is not synced, so its sync cannot fail.
         let fault = self.fault.take_if(|(_, fault)| record.must_be_durable() || *fault == CommitFault::Full);
         if let Some((_, fault)) = fault {
             self.store.fail_next(fault);
@@ -435,7 +435,7 @@ impl<'l> SimulatedProcess<'l> {
         planted_bugs::buggy_commit_event(self.bug, record, commit_event(answer))
     }
 
-    /// What a planted bug does in the place of a commit.
+    /// What a planted bug does instead of a commit.
     fn planted_commit(&mut self, record: &JournalRecord) -> Option<OperationEvent> {
         let (is_intent, is_mark) = (matches!(record, JournalRecord::Intent { .. }), matches!(record, JournalRecord::Sending { .. }));
         match self.bug? {
@@ -466,7 +466,7 @@ impl<'l> SimulatedProcess<'l> {
         self.before_act(if ask.is_mutation() { ProcessAct::Send } else { ProcessAct::Read })?;
         let has_sent = self.sent.contains(id) || self.run_machine.operation_state(id).is_some_and(operation::OperationState::is_recovered);
         if self.bug == Some(PlantedBug::StaleRead) && !has_sent && matches!(ask, EnvRequest::Status(_)) {
-            // Everything is as it was planned on, it thinks.
+            // The bug assumes that everything is as planned.
             return self.send_without_checks(id, operation);
         }
         if matches!(ask, EnvRequest::Status(_)) {
@@ -498,7 +498,7 @@ impl<'l> SimulatedProcess<'l> {
         Ok(())
     }
 
-    /// Goes straight to the change, on what the plan says.
+    /// Sends the change right away, based on the plan.
     fn send_without_checks(&mut self, id: &OperationId, operation: &Operation) -> Result<(), ProcessDied> {
         let Ok(place) = self.run_machine.operation_state(id).map(|state| state.address().clone()).ok_or(()) else { return Ok(()) };
         let digest = self.stage.world.guest_truth(place.vmid.get()).map(|truth| truth.digest);
@@ -509,13 +509,13 @@ impl<'l> SimulatedProcess<'l> {
         Err(ProcessDied)
     }
 
-    /// No list has its task, so that nothing was carried out, it thinks.
+    /// The bug concludes from the missing task that nothing was carried out.
     fn give_up_without_task(&mut self, id: &OperationId) -> Result<(), ProcessDied> {
         self.record_not_carried_out(id);
         Err(ProcessDied)
     }
 
-    /// Asks until something comes, or nobody can bear it any longer.
+    /// Retries until there is a response, up to a limit.
     fn retry_until_answered(&mut self, id: &OperationId, operation: &Operation, ask: &EnvRequest) -> (EnvResponse, u64) {
         let mut came = self.exchange_request(id, operation, ask);
         for _ in 0..1_000 {
@@ -527,7 +527,7 @@ impl<'l> SimulatedProcess<'l> {
         came
     }
 
-    /// One ask, as one request, and what came of it when.
+    /// Sends one environment request; returns the response and its time.
     fn exchange_request(&mut self, id: &OperationId, operation: &Operation, ask: &EnvRequest) -> (EnvResponse, u64) {
         let command = match actuator::command_for(ask) {
             Ok(command) => command,
@@ -553,7 +553,7 @@ impl<'l> SimulatedProcess<'l> {
         (answer, at_ms)
     }
 
-    /// What came of reading a clock, where one has to be read, and when both answers are there.
+    /// Reads a clock if necessary; returns the result and the time at which both responses have arrived.
     fn read_clock(
         &mut self,
         clock: Option<codec::ProxmoxCommand>,
@@ -575,7 +575,7 @@ impl<'l> SimulatedProcess<'l> {
         self.oracle.check_freshness(id, self.stage.now_ms - self.slept_ms);
     }
 
-    /// What is on the disk. A store that has stopped tells nobody, and what it has is there all the same.
+    /// The history on disk. A store that has stopped reports nothing, but its content still exists.
     fn load_history(&self, id: &OperationId) -> Option<OperationHistory> {
         let read = |store: &MemoryStore| store.operation(id.clone()).now_or_never().and_then(Result::ok);
         read(&self.store).or_else(|| read(&self.store.crash())).flatten()

@@ -1,10 +1,9 @@
-//! The saga of every kind of operation: its story is told once undisturbed, and then once for each thing that can go wrong at each of
-//! its steps. The process dies before and after each command, and again at each command of the recovery; each request fails in each way
-//! that a wire has, and its task in each way that a task has; the same request is asked for again after each death; and what can be
-//! undone is undone twice, by what plan.json publishes as its way back.
+//! The saga of every kind of operation: it runs once undisturbed, and then once for each fault at each of its steps. The process dies
+//! before and after each command, and again at each command of the recovery. Each request fails in each way that a transport can fail, and
+//! its task in each way that a task can fail. The same request is repeated after each death. Whatever can be undone is undone twice, by the
+//! inverse that plan.json publishes.
 //!
-//! Each of these words is counted where it took effect, and a saga that lacks one is told. What never enters: chance. These are all of
-//! them.
+//! Each of these effects is counted when it occurs, and a saga that lacks one is reported. Nothing is random; these are all combinations.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,8 +15,8 @@ use super::oracle::RuleViolation;
 use super::setup::{self, SimulationSetup};
 use super::simulation::{SimulationResult, UndoResult, published_undo, simulate_setup, simulate_undo};
 
-/// The kinds of guests and operations, with what is sent for each. A virtual machine that is declared with a hard stop is restarted by a
-/// stop and a start; a container is never restarted, because all that can be declared of one takes effect at once.
+/// The kinds of guests and operations, with the changes that are sent for each. A virtual machine that is declared with a hard stop is
+/// restarted by a stop and a start. A container is never restarted, because everything that can be declared of one takes effect at once.
 pub(crate) const SAGAS: [(Of, &str, &[&str]); 12] = [
     (Of::Qemu, "start", &["start"]),
     (Of::Qemu, "shutdown", &["shutdown"]),
@@ -33,17 +32,17 @@ pub(crate) const SAGAS: [(Of, &str, &[&str]); 12] = [
     (Of::Lxc, "config.unset", &["config"]),
 ];
 
-/// What must be played of every saga.
+/// The effects that must occur in every saga.
 const REQUIRED_EFFECTS: [&str; 7] = ["failed", "crashed before", "crashed after", "crashed again", "power lost", "not written", "repeated"];
-/// Of those that have one, their task fails, hangs, is killed and warns.
+/// For operations with a task: the task fails, hangs, is killed and warns.
 const TASK_FAILED: &str = "task failed";
-/// Of those that take a guest down to start it again, the start fails.
+/// For operations that take a guest down to start it again: the start fails.
 const START_FAILED: &str = "start failed";
 const RESTARTS: [&str; 2] = ["reboot", "restart"];
 const UNDONE: &str = "undone";
 
-/// Writes that the codec knows and no saga plays, and why: none of them is an operation yet, so that there is nothing to record, recover or
-/// undo. How each is encoded, decoded and proven is tested at the hand, against the lab.
+/// Writes of the codec without a saga, and why: none of them is an operation yet, so there is nothing to record, recover or undo. The tests
+/// of the actuator cover their encoding, decoding and proof in the lab.
 pub(crate) const UNPLAYED_WRITES: [(&str, &str); 7] = [
     ("SnapshotCreate", "nothing that can be declared has snapshots; they come with the actions of a person"),
     ("SnapshotDelete", "as for making one; it takes data away, and needs a signed approval"),
@@ -54,19 +53,19 @@ pub(crate) const UNPLAYED_WRITES: [(&str, &str); 7] = [
     ("Delete", "nothing is deleted because it is absent, and no declared state asks for it"),
 ];
 
-/// So many stories with how many commands were told, and what was wrong.
+/// The number of simulations and changes, and the faults that were found.
 #[derive(Default)]
 pub(crate) struct SagaResults {
     pub(crate) stories: u64,
     pub(crate) sends: u64,
-    /// How often each thing took effect, by saga.
+    /// How often each effect occurred, by saga.
     pub(crate) played: BTreeMap<String, BTreeMap<&'static str, u64>>,
     /// The kinds of guests and changes that were sent.
     pub(crate) sent: BTreeSet<(String, String)>,
     pub(crate) wrong: Vec<String>,
 }
 
-/// All of them.
+/// Runs all sagas.
 pub(crate) fn run_sagas() -> SagaResults {
     let mut sagas = SagaResults::default();
     for (kind, step, sent) in SAGAS {
@@ -81,7 +80,7 @@ pub(crate) fn run_sagas() -> SagaResults {
     sagas
 }
 
-/// What plan.json publishes as the way back, where it has one step and something undoes it. Of a restart each step is played by itself.
+/// The inverse that plan.json publishes, if the plan has one step that can be undone. The steps of a restart have sagas of their own.
 fn published_inverse(kind: Of, step: &str) -> Option<Json> {
     let [undo] = <[Json; 1]>::try_from(published_undo(setup::single_guest(kind, step))).ok()?;
     undo.get("change").is_some().then_some(undo)
@@ -153,7 +152,7 @@ impl SagaResults {
         }
     }
 
-    /// The process dies, and dies again at each command of its recovery: twice is once.
+    /// The process dies, and dies again at each command of its recovery, without sending anything twice.
     fn check_death(&mut self, saga: &str, word: &'static str, scene: &dyn Fn() -> SimulationSetup, first: ScheduledFault, sends: u64) {
         let FaultTrigger::Command(at) = first.trigger else { return };
         let once = simulate_setup(scene(), vec![first.clone()], 2);
@@ -167,7 +166,7 @@ impl SagaResults {
         }
     }
 
-    /// The same request is asked for again after each death, and is not carried out a second time (G13).
+    /// The same request is repeated after each death and is not carried out again (G13).
     fn check_repeated_request(&mut self, kind: Of, step: &str) {
         let saga = saga_title(kind, step);
         let scene = || SimulationSetup { is_one_shot: true, ..setup::single_guest(kind, step) };
@@ -181,7 +180,7 @@ impl SagaResults {
         }
     }
 
-    /// Undone twice is undone once, wherever the process dies on the way back, twice too (S21).
+    /// Undoing twice equals undoing once, wherever the process dies while undoing, even twice (S21).
     fn check_undo(&mut self, kind: Of, step: &str, undo: &Json) {
         let saga = saga_title(kind, step);
         let back = || setup::undo_setup(kind, step, undo).unwrap_or_else(|| panic!("{undo} cannot be asked for"));
@@ -218,7 +217,7 @@ impl SagaResults {
         }
     }
 
-    /// The story with these harms, of which the last one is what the word is about.
+    /// Runs the saga with these faults; the last one is the counted effect.
     fn check_with_faults(&mut self, saga: &str, word: &'static str, scene: SimulationSetup, harms: Vec<ScheduledFault>, sends: u64) {
         let name: Vec<String> = harms.iter().map(|harm| format!("{:?} {:?}", harm.kind, harm.trigger)).collect();
         let told = simulate_setup(scene, harms.clone(), 3);
@@ -232,7 +231,7 @@ impl SagaResults {
         }
     }
 
-    /// Nothing is sent more often than it would be undisturbed, and once more for each life in which it did not arrive.
+    /// Nothing is sent more often than without faults, plus once for each life in which it did not arrive.
     fn add_result(&mut self, name: &str, told: &SimulationResult, sends: u64) {
         self.stories += 1;
         self.sends += told.sends;
@@ -245,11 +244,11 @@ impl SagaResults {
         }
     }
 
-    /// What should have been played of a saga and was not.
+    /// Reports the effects that should have occurred in a saga and did not.
     fn check_coverage(&mut self, kind: Of, step: &str, can_be_undone: bool) {
         let saga = saga_title(kind, step);
         let own = can_be_undone.then_some(UNDONE);
-        // A config is written at once.
+        // A config is written without a task.
         let task = (!step.starts_with("config")).then_some(TASK_FAILED);
         let played = self.played.get(&saga).cloned().unwrap_or_default();
         let start = RESTARTS.contains(&step).then_some(START_FAILED);
@@ -258,7 +257,7 @@ impl SagaResults {
     }
 }
 
-/// Whether it is found that a plan publishes another way back than its own.
+/// Whether wrong published inverses are detected.
 #[cfg(test)]
 pub(crate) fn detects_wrong_inverses() -> [bool; 2] {
     let to_another_value = serde_json::json!({ "change": "config.set", "fields": { "cores": 3 } });

@@ -1,7 +1,6 @@
-//! A small world and what is wanted of it, from a seed: one to three nodes, one to four guests, and a declared state that differs.
+//! A small world and its declared state, from a seed: one to three nodes, one to four guests, and a declared state that differs.
 //!
-//! What is wanted is kept a second time in the raw texts of Proxmox, so that the oracles need none of the code that they judge. What
-//! never enters: what goes wrong (`harm`), and what is done about anything.
+//! The declared state is also kept in the raw texts of Proxmox, so that the oracles need no code that they judge. Faults are in `faults`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,44 +17,44 @@ use serde_json::{Map, Value as Json, json};
 
 /// Our token.
 pub(crate) const TOKEN: &str = "root@pam!bot";
-/// That of somebody else, who may do everything.
+/// The token of another user, who may do everything.
 pub(crate) const OTHER_TOKEN: &str = "root@pam!other=s3cret";
-/// The secret of every token.
+/// The secret of all tokens.
 const SECRET: &str = "s3cret";
 
-/// What is wanted of one guest, in raw texts.
+/// The declared state of one guest, in raw texts.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct WantedGuest {
-    /// The name that it must have.
+    /// Its required name.
     pub(crate) name: String,
     pub(crate) state: Option<RunState>,
-    /// Keys with the text that they are to have; none: absent.
+    /// Keys with their declared texts; `None` means absent.
     pub(crate) config: BTreeMap<&'static str, Option<String>>,
-    /// It does not listen to a shutdown, and is to be shut down: nothing can bring it there.
+    /// It ignores shutdowns and is declared to be shut down, so the declared state cannot be reached.
     pub(crate) is_hopeless: bool,
     pub(crate) after: Vec<u32>,
-    /// It may be restarted for config that waits.
+    /// It may be restarted for pending config.
     pub(crate) restarts: bool,
 }
 
-/// A world before its first moment, and what is wanted of it.
+/// A world before its first moment, with its declared state.
 pub(crate) struct SimulationSetup {
     pub(crate) setting: WorldSpec,
     pub(crate) desired: Arc<Desired>,
     pub(crate) rules: Arc<Rules>,
     pub(crate) wanted: BTreeMap<u32, WantedGuest>,
     pub(crate) limits: ConcurrencyLimits,
-    /// How much one run may change.
+    /// The limits of one run.
     pub(crate) budget: policy::Limits,
     pub(crate) on_failure: OnFailure,
     pub(crate) patience: Patience,
-    /// Every step carries an idempotency key, and is asked for again later.
+    /// Every step has an idempotency key and is requested again later.
     pub(crate) is_one_shot: bool,
-    /// Our token has privileges that can be taken away.
+    /// Our token has privileges that can be revoked.
     pub(crate) is_granted: bool,
 }
 
-/// The scene of a generator's next numbers.
+/// Draws a setup.
 pub(crate) fn draw_setup(rng: &mut Rng) -> SimulationSetup {
     let nodes = *rng.pick(&[1_u32, 1, 2, 3, 3]).unwrap_or(&1);
     let guests = draw_guest_count(rng);
@@ -70,7 +69,7 @@ pub(crate) fn draw_setup(rng: &mut Rng) -> SimulationSetup {
     set_clocks(&mut setting);
     setting.tokens = tokens(!is_granted);
     setting.acl = vec![full_grant()];
-    // Shorter than in life, so that less is asked while nothing happens.
+    // Shorter than in reality, so that fewer requests are needed while nothing happens.
     setting.pace = TaskDurations { start_ms: 150, stop_ms: 100, ..TaskDurations::default() };
     let mut wanted = BTreeMap::new();
     let mut wishes = Vec::new();
@@ -98,7 +97,7 @@ pub(crate) fn draw_setup(rng: &mut Rng) -> SimulationSetup {
     }
 }
 
-/// Mostly one: what two guests can do to each other needs few of the schedules, and what can happen to one needs many.
+/// Mostly one: interactions between two guests need few schedules, and faults of a single guest need many.
 fn draw_guest_count(rng: &mut Rng) -> u32 {
     match rng.below(20) {
         0 => 4,
@@ -117,7 +116,7 @@ fn draw_budget(rng: &mut Rng) -> policy::Limits {
     policy::Limits { guests: 1 + below(2), percent: 50 * (1 + below(2)), stops: below(2) }
 }
 
-/// The same guests, and the opposite of what is wanted of them.
+/// The opposite declared state for the same guests.
 pub(crate) fn inverted_desired(scene: &SimulationSetup) -> Desired {
     let turned = |state: RunState| if state == RunState::Running { "stopped" } else { "running" };
     let wish = |guest: &GuestSpec| {
@@ -129,17 +128,17 @@ pub(crate) fn inverted_desired(scene: &SimulationSetup) -> Desired {
     parse_desired(&scene.setting.guests.iter().map(wish).collect::<Vec<Json>>())
 }
 
-/// The same guests, of which nothing is wanted.
+/// The same guests without any declared state.
 pub(crate) fn empty_desired(scene: &SimulationSetup) -> Desired {
     parse_desired(&scene.setting.guests.iter().map(bare_guest).collect::<Vec<Json>>())
 }
 
-/// A guest, and nothing that is wanted of it.
+/// A guest without any declared state.
 fn bare_guest(guest: &GuestSpec) -> Json {
     json!({ "vmid": guest.vmid, "kind": if guest.kind == LabGuestKind::Qemu { "qemu" } else { "lxc" }, "name": guest.name })
 }
 
-/// Every second node has a clock of its own, up to a minute and a half ahead of the others or behind.
+/// Every second node has a clock that is up to a minute and a half ahead or behind.
 fn set_clocks(setting: &mut WorldSpec) {
     let mut word = setting.seed;
     for node in setting.nodes.values_mut() {
@@ -148,7 +147,7 @@ fn set_clocks(setting: &mut WorldSpec) {
     }
 }
 
-/// A world of one guest, of which one step is wanted.
+/// A world with one guest that needs one step.
 pub(crate) fn single_guest(kind: LabGuestKind, step: &str) -> SimulationSetup {
     let mut guest = GuestSpec::new(100, kind, "pve1");
     guest.name = Some("web-100".to_owned());
@@ -181,14 +180,14 @@ pub(crate) fn single_guest(kind: LabGuestKind, step: &str) -> SimulationSetup {
     }
 }
 
-/// The only guest of a world, of which nothing is wanted yet.
+/// The only guest of a world, without any declared state.
 fn single_guest_wish(kind: LabGuestKind) -> (Json, WantedGuest) {
     let word = if kind == LabGuestKind::Qemu { "qemu" } else { "lxc" };
     let json = json!({ "vmid": 100, "kind": word, "name": "web-100", "stop_timeout": "3s" });
     (json, WantedGuest { name: "web-100".to_owned(), ..WantedGuest::default() })
 }
 
-/// The same guest, of which that is wanted what a plan has published as the way back from its step; none: nothing undoes it.
+/// The same guest with the declared state that a plan has published as the inverse of its step; `None` if it cannot be undone.
 pub(crate) fn undo_setup(kind: LabGuestKind, step: &str, undo: &Json) -> Option<SimulationSetup> {
     let change = undo.get("change")?.as_str()?;
     let (mut json, mut wanted) = single_guest_wish(kind);
@@ -213,7 +212,7 @@ fn saga_key(key: &str) -> &'static str {
     ["cores", "description"].into_iter().find(|own| *own == key).unwrap_or_else(|| panic!("no saga writes `{key}`"))
 }
 
-/// A value as Proxmox has it.
+/// A value as Proxmox stores it.
 fn raw_text(value: &Json) -> Option<String> {
     match value {
         Json::Null => None,
@@ -222,7 +221,7 @@ fn raw_text(value: &Json) -> Option<String> {
     }
 }
 
-/// Declares one step, twice: as it is written, and raw.
+/// Declares one step in both forms: as JSON and raw.
 fn declare_step(step: &str, json: &mut Json, wanted: &mut WantedGuest) {
     let mut config = |key: &'static str, value: Json, raw: Option<&str>| {
         json["config"] = json!({ key: value });
@@ -260,14 +259,14 @@ fn parse_desired(guests: &[Json]) -> Desired {
     desired::parse(text.as_bytes(), Notation::Json).unwrap_or_else(|faults| panic!("{text}: {faults:?}"))
 }
 
-/// Everything that our token needs, where it does not have its owner's privileges.
+/// All privileges that our token needs if it does not have those of its owner.
 fn full_grant() -> AclSpec {
     let (path, role) = ("/".to_owned(), "Administrator".to_owned());
     AclSpec { path, role, user: None, group: None, token: Some(TOKEN.to_owned()), here_only: false }
 }
 
-/// Mostly less than by default: a task that hangs is asked about a hundred times otherwise, which tells nothing new. What is waited
-/// for a lost answer stays, because it is longer than any delay of the lab.
+/// Mostly less than the default: otherwise a hanging task is polled a hundred times, which reveals nothing new. The wait for a lost
+/// response keeps its value, because it exceeds any delay of the lab.
 fn draw_patience(rng: &mut Rng) -> Patience {
     if rng.one_in(20) {
         return Patience::default();
@@ -310,12 +309,12 @@ fn draw_guest(rng: &mut Rng, vmid: u32, nodes: u32, setting: &mut WorldSpec) -> 
     guest
 }
 
-/// What is wanted of a guest, twice: raw, and as it is declared.
+/// Draws the declared state of a guest in both forms: raw and as JSON.
 fn draw_wish(rng: &mut Rng, guest: &GuestSpec, vmid: u32) -> (WantedGuest, Json) {
     let mut wanted = WantedGuest { name: guest.name.clone().unwrap_or_default(), ..WantedGuest::default() };
     let mut json = bare_guest(guest);
     let runs = guest.state.is_some();
-    // By chance alone hardly any guest is one that runs, is to go on running, and has to be restarted for it.
+    // By chance alone, hardly any guest would run, stay running, and need a restart.
     let is_restarted = runs && guest.kind == LabGuestKind::Qemu && rng.one_in(6);
     let wants_to_run = if rng.with_chance(70) && !is_restarted { !runs } else { runs };
     if !rng.one_in(5) {

@@ -1,7 +1,7 @@
-//! The simulation: the real spine, the real machines and the real hand against the lab, on a virtual clock, with everything going wrong
-//! that can, from a seed. One seed is one story, byte for byte.
+//! The simulation: the real runtime, state machines and actuator with the lab, on a virtual clock, with all possible faults, from a seed.
+//! One seed gives one schedule, byte for byte.
 //!
-//! What never enters: threads, real time, sockets and files inside of a story; a run spreads seeds over threads.
+//! There are no threads, real time, sockets or files inside of a simulation; only the seeds are distributed over threads.
 
 mod decode_cache;
 mod faults;
@@ -39,17 +39,17 @@ pub(crate) use simulation::SimulationResult;
 use simulation::{AUDIT_INTERVAL, simulate};
 pub(crate) use stage::ENDS;
 
-/// What came of many schedules.
+/// The results of many schedules.
 #[derive(Default)]
 pub(crate) struct SimulationTally {
     pub(crate) schedules: u64,
-    /// All hashes, in an order-free sum.
+    /// A sum of all hashes, independent of their order.
     pub(crate) hash: u64,
     pub(crate) sends: u64,
     pub(crate) requests: u64,
     pub(crate) struck: BTreeMap<FaultKind, u64>,
     pub(crate) seen: BTreeMap<&'static str, u64>,
-    /// What went wrong, by seed.
+    /// Violations by seed.
     pub(crate) violations: BTreeMap<u64, RuleViolation>,
 }
 
@@ -84,7 +84,7 @@ impl SimulationTally {
         }
     }
 
-    /// What never happened and should have.
+    /// Expected events that never occurred.
     pub(crate) fn missing_events(&self) -> Vec<String> {
         let kinds = FaultKind::ALL.iter().filter(|kind| !self.struck.contains_key(kind)).map(|kind| format!("harm {kind:?}"));
         let states = STATES.iter().chain(ENDS).filter(|state| !self.seen.contains_key(*state)).map(|state| format!("state `{state}`"));
@@ -95,13 +95,13 @@ impl SimulationTally {
     }
 }
 
-/// The rule that a story ends.
+/// The rule that a simulation must not panic.
 const PANIC: &str = "panic";
 
-/// What is told of a schedule that was looked at closely.
+/// Counted for each audited schedule.
 pub(crate) const LEDGER_REPLAYED: &str = "a ledger played again";
 
-/// States that a long run must have reached.
+/// States that a long run must reach.
 const STATES: &[&str] = &[
     "done",
     "failed",
@@ -138,12 +138,12 @@ const STATES: &[&str] = &[
     "a guest is refused after healing",
 ];
 
-/// The story of a seed. One that ends in a panic broke a rule too, and its seed is told.
+/// Runs the simulation of a seed. A panic counts as a violation and is reported with its seed.
 pub(crate) fn simulate_seed(seed: u64, bug: Option<PlantedBug>, keeps_lines: bool) -> SimulationResult {
     catch_panic(seed, || run_alone(simulate(seed, bug, keeps_lines)))
 }
 
-/// What is left of a story that may end in a panic: nothing of it is used any more, so that it does not matter how it was left.
+/// Catches a panic of a simulation. Nothing of it is used afterwards, so its state does not matter.
 pub(crate) fn catch_panic(seed: u64, story: impl FnOnce() -> SimulationResult) -> SimulationResult {
     catch_unwind(AssertUnwindSafe(story)).unwrap_or_else(|cause| panic_result(seed, &*cause))
 }
@@ -155,7 +155,7 @@ fn panic_result(seed: u64, cause: &(dyn Any + Send)) -> SimulationResult {
     SimulationResult { violation: Some(RuleViolation { rule: PANIC, text }), ..SimulationResult::default() }
 }
 
-/// Tells the stories of these seeds, on so many threads.
+/// Runs the simulations of these seeds on this many threads.
 pub(crate) fn simulate_schedules(first: u64, schedules: u64, threads: usize, bug: Option<PlantedBug>) -> SimulationTally {
     let next = AtomicU64::new(first);
     let all = Mutex::new(SimulationTally::default());
@@ -180,7 +180,7 @@ pub(crate) fn simulate_schedules(first: u64, schedules: u64, threads: usize, bug
     all.into_inner().unwrap_or_default()
 }
 
-/// The first seed whose story shows the bug by a rule that it breaks, within so many.
+/// The first seed, within this many, whose simulation reveals the bug by a rule that it violates.
 pub(crate) fn find_bug(bug: PlantedBug, schedules: u64) -> Option<(u64, RuleViolation)> {
     let shows =
         |seed: u64| simulate_seed(seed, Some(bug), false).violation.filter(|violation| bug.violated_rules().contains(&violation.rule));

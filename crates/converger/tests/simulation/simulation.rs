@@ -1,5 +1,5 @@
-//! One schedule from its seed: lives of the process in a world in which things go wrong, then healing, and then what must be lively:
-//! everything comes to rest as it is wanted, and stays so without another change.
+//! One schedule from its seed: lives of the process in a world with faults, then healing, and then liveness: everything reaches its
+//! declared state and stays there without further changes.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -41,26 +41,26 @@ use super::setup::{self, SimulationSetup, TOKEN};
 use super::stage::{SimulatedTransport, SimulationStage};
 use super::trace::SimulationTrace;
 
-/// Whoever dies is started again while things go wrong, up to so many lives.
+/// A process that dies is restarted while faults occur, up to this many lives.
 const LIVES_MAX: u64 = 3;
 
-/// After healing it may take so many runs until nothing is left to do.
+/// After healing, this many runs may be needed until nothing is left to do.
 const RUNS_AFTER_HEALING_MAX: usize = 4;
 
-/// What a guest that nothing can bring there does in the second run, it does in every run from then on.
+/// What a guest that cannot reach its declared state does in the second run, it does in all later runs.
 const RUNS_HOPELESS_MAX: usize = 2;
 
-/// So many schedules take place in one world, each with harms of its own.
+/// Number of schedules per world, each with its own faults.
 pub(crate) const SCHEDULES_PER_WORLD: u64 = 16;
 
-/// Of so many schedules one is looked at closely: it has a ledger, which is played again, and the form of all that is asked and answered is
-/// held against the table of the API. In one world that is its first schedule, in the next but one its second, and so on.
+/// One in this many schedules is audited: it has a ledger, which is replayed, and all requests and responses are checked against the API
+/// table. In one world that is its first schedule, in the next but one its second, and so on.
 pub(crate) const AUDIT_INTERVAL: u64 = 2 * SCHEDULES_PER_WORLD + 1;
 
-/// What every run decides on, as far as its journal is told: nobody looks at it here.
+/// The inputs of every decision in the journal; their content does not matter here.
 static INPUTS: LazyLock<DecisionInputs> = LazyLock::new(some_inputs);
 
-/// What came of a schedule.
+/// The result of a schedule.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct SimulationResult {
     pub(crate) hash: u64,
@@ -74,37 +74,37 @@ pub(crate) struct SimulationResult {
     pub(crate) sent: BTreeSet<(String, String)>,
     /// Requests of any kind.
     pub(crate) requests: u64,
-    /// What our processes did to the world and to their store before everything healed.
+    /// Commands of our processes to the world and to their store before everything healed.
     pub(crate) commands: u64,
-    /// Requests of ours before everything healed.
+    /// Our requests before everything healed.
     pub(crate) early_requests: u64,
 }
 
-/// The story of a seed. Whoever wants its lines is told all of it; the others are told from where it is another one than its neighbours,
-/// which is the same story.
+/// Runs the simulation of a seed. With lines it runs completely; without them it is forked from the shared opening of its world, which
+/// gives the same schedule.
 pub(crate) async fn simulate(seed: u64, bug: Option<PlantedBug>, keeps_lines: bool) -> SimulationResult {
     let world = seed / SCHEDULES_PER_WORLD;
     let mut rng = Rng::new(seed);
     let (mut story, harms) = with_opening(world, bug, |opening| {
-        // Once in a world nothing may go wrong: a second time would be the same story.
+        // Only one schedule of a world may be without faults; a second one would be the same.
         let least = usize::from(!seed.is_multiple_of(SCHEDULES_PER_WORLD));
         let harms = faults::draw_faults(&mut rng, &opening.begun.scene, least, opening.fault_free_run());
         let story =
             if keeps_lines { Simulation::start(world, SimulationTrace::new(true), bug) } else { opening.last_before(&harms).fork() };
         (story, harms)
     });
-    // What carries a key is asked for again.
+    // A request with a key is repeated.
     let lives = (*rng.pick(&[1, 1, 2]).unwrap_or(&1)).max(if story.scene.is_one_shot { 2 } else { 1 });
     story.stage_mut().set_faults(harms);
     story.rng = rng;
-    // A ledger costs more than the journal, and to read it strictly more than to write it: of many seeds some are enough.
+    // A ledger costs more than the journal, and verifying it costs more than writing it, so only some seeds have one.
     let story = if seed.is_multiple_of(AUDIT_INTERVAL) { story } else { story.without_audit() };
     yield_turn().await;
     story.run_to_end(lives).await
 }
 
-/// What the schedules of one world have in common: how it begins, and the first life up to what it means to do, where nothing strikes
-/// before.
+/// The common beginning of the schedules of one world: its setup, and the first process up to its planned operations, as long as no fault
+/// occurs before.
 struct SharedOpening {
     world: u64,
     bug: Option<PlantedBug>,
@@ -113,7 +113,7 @@ struct SharedOpening {
 }
 
 thread_local! {
-    /// The world that was last told of: the schedules of one are told one after the other.
+    /// The last world; the schedules of one world run one after the other.
     static OPENING: RefCell<Option<SharedOpening>> = const { RefCell::new(None) };
 }
 
@@ -124,7 +124,7 @@ fn with_opening<T>(world: u64, bug: Option<PlantedBug>, of: impl FnOnce(&SharedO
     })
 }
 
-/// A store that knows which cluster the environment of all stories leads to: an apply records it before anything else.
+/// A store with the cluster binding of the environment, which an apply records before anything else.
 fn bound(store: MemoryStore) -> MemoryStore {
     let lab = EnvironmentName::new("lab").unwrap_or_else(|| panic!("a name"));
     let written = store.commit_now(StoreWrite::Bind(some_binding(&lab)).into());
@@ -142,13 +142,13 @@ impl SharedOpening {
         Self { world, bug, begun, planned: is_whole.then_some(intends) }
     }
 
-    /// How the first life goes where nothing strikes.
+    /// What the first process does without faults.
     fn fault_free_run(&self) -> FaultFreeRun {
         let Some(Simulation { stage: Some(stage), intention: Some(None), .. }) = &self.planned else { return FaultFreeRun::Acts };
         FaultFreeRun::Reads(stage.requests())
     }
 
-    /// As far as the story has come before any of these harms strikes.
+    /// The latest shared state before any of these faults occurs.
     fn last_before(&self, harms: &[ScheduledFault]) -> &Simulation {
         let is_later = |story: &&Simulation| {
             let asked = story.stage.as_ref().map_or(0, SimulationStage::requests);
@@ -158,26 +158,26 @@ impl SharedOpening {
     }
 }
 
-/// The story of a scene in which these harms strike, and nothing else.
+/// Runs a simulation of a setup with exactly these faults.
 pub(crate) fn simulate_setup(scene: SimulationSetup, harms: Vec<ScheduledFault>, lives: u64) -> SimulationResult {
     let stage = SimulationStage::new(&scene.setting, harms, SimulationTrace::new(false));
     run_alone(Simulation::new(scene, stage, Rng::new(0), None).run_to_end(lives))
 }
 
-/// What came of something that was done, undone, and undone again.
+/// The result of doing, undoing, and undoing again.
 pub(crate) struct UndoResult {
     pub(crate) violation: Option<RuleViolation>,
-    /// What our processes did while it was undone.
+    /// Commands of our processes while undoing.
     pub(crate) commands: u64,
     /// Changes that were sent to do it, to undo it, and to undo it again.
     pub(crate) sends: [u64; 3],
-    /// The words of those that undid it.
+    /// The verbs of the changes that undid it.
     pub(crate) sent: BTreeSet<String>,
-    /// How the guest was before, after it was undone, and after it was undone again: whether it ran, and its config.
+    /// The guest before, after undoing, and after undoing again: its process and its config.
     pub(crate) seen: [String; 3],
 }
 
-/// What plan.json publishes as the way back from each step of a scene's plan, in their order.
+/// The inverses that plan.json publishes for the steps of a plan, in order.
 pub(crate) fn published_undo(scene: SimulationSetup) -> Vec<Json> {
     let stage = SimulationStage::new(&scene.setting, Vec::new(), SimulationTrace::new(false));
     let mut story = Simulation::new(scene, stage, Rng::new(0), None);
@@ -192,14 +192,14 @@ pub(crate) fn published_undo(scene: SimulationSetup) -> Vec<Json> {
     guests.flat_map(|guest| guest["steps"].as_array().into_iter().flatten()).map(|step| step["undo"].clone()).collect()
 }
 
-/// One guest is brought there and back again, in one world and with one journal. These harms strike on the way back, each at a
-/// command counted from its beginning.
+/// Changes one guest and undoes the change, in one world and with one journal. The faults occur while undoing, each at a command counted
+/// from its beginning.
 pub(crate) fn simulate_undo(there: SimulationSetup, back: SimulationSetup, harms: &[(FaultKind, u64)]) -> UndoResult {
     let stage = SimulationStage::new(&there.setting, Vec::new(), SimulationTrace::new(false));
     let mut story = Simulation::new(there, stage, Rng::new(0), None);
     let before = story.describe_guest();
     run_alone(story.run_with_faults(1));
-    // The lists of the cluster are some seconds behind: whoever plans by them at once finds nothing to undo.
+    // The cluster's lists are some seconds behind: planning right away would find nothing to undo.
     story.stage_mut().advance(30_000);
     let (done, begun) = (story.oracle.sends, story.stage_mut().commands());
     story.oracle.sent.clear();
@@ -218,7 +218,7 @@ pub(crate) fn simulate_undo(there: SimulationSetup, back: SimulationSetup, harms
 }
 
 struct Simulation {
-    /// Taken out while the observer has it.
+    /// Taken out while the observer uses it.
     stage: Option<SimulationStage>,
     store: MemoryStore,
     oracle: Oracle,
@@ -227,33 +227,33 @@ struct Simulation {
     bug: Option<PlantedBug>,
     runs: u64,
     is_healed: bool,
-    /// Whether it has a ledger, which is played again in the end.
+    /// Whether it has a ledger, which is replayed at the end.
     is_audited: bool,
     /// Guests that a planted bug takes for locked.
     locked: BTreeSet<Vmid>,
-    /// The reading of which a planted bug makes all plans.
+    /// The observation from which a planted bug makes all plans.
     first_reading: Option<Observation>,
-    /// What the last plan decided about each guest.
+    /// The verdicts of the last plan.
     verdicts: Vec<(u32, Verdict)>,
-    /// What the process that is at work executes: first what it recovers, then its plan.
+    /// The machine of the current process, for its recovery and its plan.
     drive: RunMachine,
-    /// What the process that is at work means to do, where that is known before its life goes on.
+    /// The planned operations of the current process, if they are known already.
     intention: Option<IntendedOperations>,
 }
 
-/// What a process means to do, if anything.
+/// The planned operations of a process, if any.
 type IntendedOperations = Option<Vec<(Operation, CheckContext)>>;
 
 impl Simulation {
-    /// The first moment of a world, in which nothing is about to go wrong yet.
+    /// The first moment of a world, without faults yet.
     fn start(world: u64, trace: SimulationTrace, bug: Option<PlantedBug>) -> Self {
-        // Not the numbers that any schedule draws its harms from.
+        // Not the numbers from which any schedule draws its faults.
         let scene = setup::draw_setup(&mut Rng::new(!world));
         let stage = SimulationStage::new(&scene.setting, Vec::new(), trace);
         Self::new(scene, stage, Rng::new(0), bug)
     }
 
-    /// The same story once more, as far as it has come before anything was written.
+    /// Forks the simulation at a point before anything was written.
     fn fork(&self) -> Self {
         Self {
             stage: self.stage.clone(),
@@ -291,7 +291,7 @@ impl Simulation {
         }
     }
 
-    /// Nobody will ask for its ledger, nor for the form of what is asked and answered from here on.
+    /// From now on there is no ledger, and exchanges are not checked.
     fn without_audit(self) -> Self {
         Self {
             is_audited: false,
@@ -321,7 +321,7 @@ impl Simulation {
         }
     }
 
-    /// What the ledger says of all that happened is what the journal says.
+    /// Checks that ledger and journal agree.
     fn check_ledger(&mut self) {
         if !self.is_audited || self.is_broken() {
             return;
@@ -332,7 +332,7 @@ impl Simulation {
         }
     }
 
-    /// The first guest as it really is.
+    /// The true state of the first guest.
     fn describe_guest(&mut self) -> String {
         let truth = self.stage_mut().world.guest_truth(100);
         truth.map_or_else(String::new, |truth| format!("{:?} {:?} {:?}", truth.process, truth.config, truth.pending))
@@ -346,8 +346,8 @@ impl Simulation {
         self.oracle.violation.is_some()
     }
 
-    /// So many lives, and one more for whoever dies in the last one. A life in which nothing struck and nothing was sent is the last one:
-    /// the next one would be the same again.
+    /// Runs this many lives, and one more if the process dies in the last one. A life without faults and without changes is the last one,
+    /// because the next one would be the same.
     async fn run_with_faults(&mut self, lives: u64) {
         let mut left = lives;
         for _ in 0..lives.max(LIVES_MAX) {
@@ -380,7 +380,7 @@ impl Simulation {
         ran
     }
 
-    /// A process starts, finds out what is open, and what is to be done.
+    /// A process starts, recovers open operations, and plans.
     async fn recover_and_plan(&mut self) -> Result<IntendedOperations, ProcessDied> {
         self.restart();
         for id in self.oracle.operation_ids() {
@@ -398,7 +398,7 @@ impl Simulation {
         Ok(intention)
     }
 
-    /// How everything is. Whoever was told to stop begins no run.
+    /// Observes the world. A process that was told to stop begins no run.
     fn observe(&mut self) -> Option<Observation> {
         if self.oracle.is_stopped() {
             return None;
@@ -412,12 +412,12 @@ impl Simulation {
         seen
     }
 
-    /// What is to be done, if anything is.
+    /// Plans; `None` if there is nothing to do.
     fn plan_if_needed(&mut self, seen: Observation) -> Option<Plan> {
         let plan = self.make_plan(seen);
         self.verdicts = plan.guests().map(|(guest, verdict)| (guest.vmid.get(), verdict.clone())).collect();
         self.require_presence();
-        // The plan of a world that has come to rest has nothing to admit.
+        // A converged plan needs no admission.
         let is_at_rest = plan.guests().all(|(_, verdict)| matches!(verdict, Verdict::Converged { .. }));
         (!is_at_rest).then_some(plan)
     }
@@ -438,7 +438,7 @@ impl Simulation {
         }
     }
 
-    /// S5: whoever is there is not called missing, however badly the lists are read.
+    /// S5: an existing guest is not reported as missing, however badly the lists are read.
     fn require_presence(&mut self) {
         let is_called_missing = |verdict: &Verdict| matches!(verdict, Verdict::Refused(refusals) if refusals.iter().any(|refusal| refusal.code().word() == "guest-missing"));
         let Some(stage) = self.stage.as_ref().filter(|stage| !stage.struck.contains(&FaultKind::Vanished)) else { return };
@@ -448,7 +448,7 @@ impl Simulation {
         }
     }
 
-    /// What is declared.
+    /// The declared state.
     fn desired_state(&self) -> Arc<Desired> {
         match self.bug {
             Some(PlantedBug::TurnRound) if !self.runs.is_multiple_of(2) => Arc::new(setup::inverted_desired(&self.scene)),
@@ -457,7 +457,7 @@ impl Simulation {
         }
     }
 
-    /// What is open, or held until a reading tells, is found out first.
+    /// Recovers operations that are open or held until a read.
     fn recover(&mut self) -> Result<(), ProcessDied> {
         let mut open = self.unsettled_operations();
         if self.bug == Some(PlantedBug::ForgetHeld) {
@@ -484,9 +484,9 @@ impl Simulation {
         Ok(())
     }
 
-    /// S20: what a recovery left is what it would leave again: nothing is open.
+    /// S20: a second recovery would leave the same: nothing is open.
     fn check_recovery_is_final(&mut self) {
-        // What could not be written stays open, for the next start.
+        // An operation that could not be written stays open for the next start.
         let is_left = |history: &&OperationHistory| !waits_for_reading(history) && !self.oracle.is_unwritten(history.id());
         if let Some(id) = self.unsettled_operations().iter().find(is_left).map(|history| history.id().clone()) {
             self.oracle.report("S20", format!("{id} is open after the recovery"));
@@ -498,7 +498,7 @@ impl Simulation {
         load_unsettled(&self.store, environment).now_or_never().and_then(Result::ok).unwrap_or_default()
     }
 
-    /// A fresh reading, if there is one.
+    /// Takes an observation, if possible.
     fn take_reading(&mut self) -> Option<Observation> {
         let stage = self.stage.take().unwrap_or_else(|| panic!("the stage is there"));
         let taken_at = timestamp::format_timestamp(stage.now_ms / 1000);
@@ -531,7 +531,7 @@ impl Simulation {
         Some(observation)
     }
 
-    /// What is to be done, on a reading.
+    /// Plans on an observation.
     fn make_plan(&mut self, seen: Observation) -> Plan {
         let desired = self.desired_state();
         let scoped = seen.into_scoped(&desired.scope());
@@ -568,7 +568,7 @@ impl Simulation {
         };
         let approved = match approve::admit(safe, &admission) {
             Ok(Admitted::Approved(approved)) => approved,
-            // It was read for so long that nobody knows any more how it is.
+            // The observation took so long that it is too old.
             Ok(Admitted::Refused(refusals)) => {
                 if self.is_healed {
                     self.oracle.report("L2", format!("nothing is admitted although everything has healed: {refusals:?}"));
@@ -602,14 +602,14 @@ impl Simulation {
         Ok(())
     }
 
-    /// Everything works again: it must come to rest as it is wanted, and stay so.
+    /// Everything works again: the declared state must be reached and stay.
     async fn run_after_healing(&mut self) {
         if self.is_broken() {
             return;
         }
         self.is_healed = true;
         self.oracle.on_healed();
-        // Whoever lets go of something does so in a process of their own.
+        // Holds are released by another process.
         self.restart();
         let vmids: Vec<u32> = self.scene.wanted.keys().copied().collect();
         self.stage_mut().heal(vmids.into_iter());
@@ -622,7 +622,7 @@ impl Simulation {
             if self.run_process().await.is_err() || self.is_broken() {
                 break;
             }
-            // Nothing was sent and nothing is held: this is how it stays.
+            // Nothing was sent and nothing is held, so this is the final state.
             if self.oracle.sends == sends && self.held_operations().is_empty() {
                 self.oracle.check_settled();
                 self.check_late_tasks();
@@ -635,7 +635,7 @@ impl Simulation {
         }
     }
 
-    /// A restart that gave up what came later is wrong. That a living process did is known, and not forbidden: how often is told.
+    /// A recovery must not give up a change that arrives later. A live process may; the occurrences are counted.
     fn check_late_tasks(&mut self) {
         let Some(stage) = self.stage.as_mut() else { return };
         for vmid in self.scene.wanted.keys() {
@@ -649,7 +649,7 @@ impl Simulation {
         self.scene.wanted.values().any(|wanted| wanted.is_hopeless)
     }
 
-    /// A person lets go of what was held and frozen.
+    /// A person releases all holds and freezes.
     fn release_holds(&mut self) {
         let (environment, at_ms) = (self.scene.desired.environment().clone(), self.stage_mut().now_ms);
         let by: Box<str> = "ann".into();
@@ -665,13 +665,13 @@ impl Simulation {
         self.store.operations(filter, 1000).now_or_never().and_then(Result::ok).unwrap_or_default()
     }
 
-    /// A person looks at what is held for a person, or still held after everything healed, and says what became of it.
+    /// A person resolves operations that are held for a person, or still held after everything healed.
     fn resolve_held(&mut self) {
         for history in self.held_operations() {
             let at_ms = self.stage_mut().now_ms;
             let (id, resolution) = (history.id().clone(), Resolution::Failed);
             let record = JournalRecord::Resolved { id, resolution, by: "ann".into(), reason: "looked".into(), at_ms };
-            // What a reading may release is first read once.
+            // An operation that a read may release is read once first.
             let was_read = self.stage_mut().seen.contains("read after healing");
             if waits_for_reading(&history) && !was_read {
                 continue;
@@ -688,21 +688,20 @@ impl Simulation {
         self.stage_mut().note_reached("read after healing");
     }
 
-    /// Whether a power change is as it promised, in truth and on the very guest.
+    /// Whether a power change has taken effect, in truth and on the same guest.
     fn has_come_about(&mut self, operation: &Operation) -> bool {
-        // Whatever the guest is: a task that hangs for ever keeps it, since it may still do something.
+        // Whatever its state: a hanging task keeps the guest, because it may still act.
         if self.stage_mut().tasks_at_work(operation.guest.vmid.get()) > 0 {
             return false;
         }
         let Some(truth) = self.stage_mut().world.guest_truth(operation.guest.vmid.get()) else { return false };
         let is_same = operation.guest.identity.as_ref().is_none_or(|identity| truth::has_identity(&truth, identity));
-        // That it runs says nothing about whether it was rebooted.
+        // A running guest does not prove that it was rebooted.
         let leads_to = operation.step.change.resulting_state().filter(|_| !matches!(operation.step.change, Change::Reboot { .. }));
         is_same && leads_to.is_some_and(|state| truth::runs_as(&truth, state))
     }
 
-    /// L1 and L2: what is left to do is nothing, for each guest that nothing stands against, and nothing stands against it but what
-    /// somebody put there.
+    /// L1 and L2: nothing is left to do for guests that nothing blocks, and nothing blocks a guest except what somebody did.
     fn check_rest(&mut self) {
         let is_within_limits = self.is_within_limits();
         let verdicts = std::mem::take(&mut self.verdicts);
@@ -723,14 +722,14 @@ impl Simulation {
         }
     }
 
-    /// Whether a run may do all that the last plan has.
+    /// Whether the last plan is within the limits of a run.
     fn is_within_limits(&self) -> bool {
         let steps = || self.verdicts.iter().filter_map(|(_, verdict)| if let Verdict::Steps(steps) = verdict { Some(steps) } else { None });
         let takes_down = |step: &Step| matches!(step.change, Change::Shutdown { .. } | Change::Stop | Change::Reboot { .. });
         self.oracle.is_within_budget(steps().count(), steps().filter(|steps| steps.iter().any(takes_down)).count())
     }
 
-    /// What is wrong with the last verdict on a guest.
+    /// The violation in the last verdict on a guest.
     fn find_violation(&self, vmid: u32, verdict: &Verdict, grounds: &RefusalGrounds<'_>) -> Option<(&'static str, String)> {
         let (wanted, real) = (&self.scene.wanted[&vmid], grounds.real.get(&vmid));
         match verdict {
@@ -749,7 +748,7 @@ impl Simulation {
         }
     }
 
-    /// Whoever comes after a guest that cannot get there does not get there either.
+    /// A dependent of a guest that cannot reach its declared state cannot reach its own.
     fn waits_for_hopeless(&self, vmid: u32) -> bool {
         let is_hopeless = |vmid: &u32| self.scene.wanted.get(vmid).is_some_and(|wanted| wanted.is_hopeless);
         let before = self.scene.wanted[&vmid].after.iter().any(is_hopeless);

@@ -1,6 +1,6 @@
-//! The world on a virtual clock, with the harms that wait for their moment, and the trace of everything that happens.
+//! The world on a virtual clock, the faults that wait for their triggers, and the trace of all events.
 //!
-//! What never enters: our own process (`process`), and what must hold (`oracle`).
+//! Our own process is in `process`, the rules are in `oracle`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -19,7 +19,7 @@ use super::setup::{OTHER_TOKEN, TOKEN};
 use super::trace::SimulationTrace;
 use super::wire;
 
-/// Codes of ends that must be reached sometimes.
+/// Codes of ends that must occur sometimes.
 pub(crate) const ENDS: &[&str] = &[
     "plan-stale",
     "guest-unknown",
@@ -49,27 +49,27 @@ pub(crate) const ENDS: &[&str] = &[
     "request-repeated",
 ];
 
-/// How a guest and its cluster really were when a request was answered.
+/// The true state of a guest and its cluster when a request was answered.
 #[derive(Clone, Debug)]
 pub(crate) struct TruthSnapshot {
-    /// When that was.
+    /// The time of the snapshot.
     pub(crate) at_ms: u64,
     pub(crate) quorate: bool,
-    /// Whether the node that was asked is there for the entry node.
+    /// Whether the entry node can reach the target node.
     pub(crate) online: bool,
-    /// The guest; none where it is not there, or hidden.
+    /// The guest; `None` if it does not exist or is hidden.
     pub(crate) truth: Option<GuestTruth>,
 }
 
-/// What can be looked at of a guest and of a node.
+/// The observable state of a guest and a node.
 type VisibleState = (Option<GuestTruth>, Vec<bool>, bool, u64);
 
-/// What came of a request.
+/// The result of a request.
 pub(crate) struct RequestOutcome {
     pub(crate) answer: Result<HttpResponse, ProxmoxFailure>,
-    /// When the client has it.
+    /// When it reaches the client.
     pub(crate) at_ms: u64,
-    /// Whether it changed the guest, or began a task.
+    /// Whether it changed the guest or started a task.
     pub(crate) has_effect: bool,
 }
 
@@ -80,33 +80,33 @@ pub(crate) struct SimulationStage {
     pub(crate) now_ms: u64,
     start_ms: u64,
     entry: String,
-    /// The last request of ours.
+    /// Our last request.
     request: LabRequest,
     faults: Vec<ScheduledFault>,
-    /// How often our machine was started, and when last.
+    /// The number of boots of our machine, and the time of the last one.
     boots: u64,
     booted_ms: u64,
-    /// What it slept since then.
+    /// How long it slept since then.
     asleep_ms: u64,
-    /// It lost its power, and nobody has looked at its disk since.
+    /// It lost power, and its disk was not read since.
     is_dark: bool,
     requests: u64,
     commands: u64,
-    /// What makes something good again, and when.
+    /// Events that heal a fault, by time.
     healing: BTreeMap<(u64, u64), WorldEvent>,
     event_count: u64,
-    /// Harms that wait for the request or the task that they hit.
+    /// Faults that wait for a request or a task.
     on_wire: Vec<FaultKind>,
     on_task: Vec<(FaultKind, u32, usize)>,
-    /// Harms to the world of which nothing was seen yet, and until when they last.
+    /// Faults in the world that were not visible yet, and until when they last.
     unseen: Vec<(ScheduledFault, Option<u64>)>,
-    /// What our way into the world shows to those who begin TLS.
+    /// The TLS identity of the endpoint.
     face: TlsIdentity,
-    /// Our token was once denied what it needs.
+    /// Our token once lost its privileges.
     is_revoked: bool,
-    /// Whether what is asked and answered is held against the table of the API.
+    /// Whether exchanges are checked against the API table.
     is_verified: bool,
-    /// What took effect.
+    /// The faults that had an effect.
     pub(crate) struck: BTreeSet<FaultKind>,
     pub(crate) seen: BTreeSet<&'static str>,
     pub(crate) trace: SimulationTrace,
@@ -141,12 +141,12 @@ impl SimulationStage {
             seen: BTreeSet::new(),
             trace,
         };
-        // Long enough for every node to have told of its guests.
+        // Long enough for every node to report its guests.
         stage.advance(20_000);
         stage
     }
 
-    /// From now on nobody looks at the form of what is asked and answered.
+    /// From now on exchanges are not checked against the API table.
     pub(crate) fn without_verification(self) -> Self {
         Self { is_verified: false, ..self }
     }
@@ -155,7 +155,7 @@ impl SimulationStage {
         self.trace.add_line(self.now_ms - self.start_ms, text);
     }
 
-    /// Something that must be reached sometimes was.
+    /// A state that must be reached sometimes was reached.
     pub(crate) fn note_reached(&mut self, what: &'static str) {
         self.seen.insert(what);
     }
@@ -164,7 +164,7 @@ impl SimulationStage {
         self.advance_to(self.now_ms + ms);
     }
 
-    /// Time goes by, and what heals by then does so when its time has come.
+    /// Lets time pass; faults heal when their time has come.
     pub(crate) fn advance_to(&mut self, now_ms: u64) {
         while let Some(entry) = self.healing.first_entry().filter(|entry| entry.key().0 <= now_ms) {
             let ((at_ms, _), act) = entry.remove_entry();
@@ -176,54 +176,54 @@ impl SimulationStage {
         self.world.advance_to(self.now_ms);
     }
 
-    /// How long our machine has been awake, and since which start.
+    /// The uptime of our machine, with its boot id.
     pub(crate) fn uptime(&self) -> Uptime {
         let boot = BootId::new(&format!("boot-{}", self.boots)).unwrap_or_else(|| panic!("an id"));
         Uptime { boot, ms: self.awake_ms() }
     }
 
-    /// How long our machine has been awake since its last start.
+    /// How long our machine has been awake since its last boot.
     pub(crate) fn awake_ms(&self) -> u64 {
         self.now_ms - self.booted_ms - self.asleep_ms
     }
 
-    /// Our machine sleeps for so long.
+    /// Our machine sleeps for this long.
     pub(crate) fn sleep(&mut self, ms: u64) {
         self.asleep_ms += ms;
         self.advance(ms);
     }
 
-    /// Our machine loses its power, and starts again.
+    /// Our machine loses power and boots again.
     pub(crate) fn lose_power(&mut self) {
         (self.boots, self.booted_ms, self.asleep_ms, self.is_dark) = (self.boots + 1, self.now_ms, 0, true);
     }
 
-    /// Whether it did since this was last asked.
+    /// Whether it lost power since the last call.
     pub(crate) fn take_power_loss(&mut self) -> bool {
         std::mem::take(&mut self.is_dark)
     }
 
-    /// How much our processes have done so far.
+    /// Number of commands of our processes so far.
     pub(crate) fn commands(&self) -> u64 {
         self.commands
     }
 
-    /// How many requests of ours there were so far.
+    /// Number of our requests so far.
     pub(crate) fn requests(&self) -> u64 {
         self.requests
     }
 
-    /// From now on these harms wait for their moment.
+    /// Sets the faults that wait for their triggers.
     pub(crate) fn set_faults(&mut self, harms: Vec<ScheduledFault>) {
         self.faults = harms;
     }
 
-    /// How much is still to go wrong.
+    /// Number of faults that have not occurred yet.
     pub(crate) fn pending_fault_count(&self) -> usize {
         self.faults.len()
     }
 
-    /// Another thing that the process does to the world or to its store. What strikes the process at it.
+    /// Counts a command of the process to the world or to its store; returns the faults that it triggers.
     pub(crate) fn count_command(&mut self, is_send: bool) -> Vec<ScheduledFault> {
         self.commands += 1;
         let now = self.commands;
@@ -235,7 +235,7 @@ impl SimulationStage {
     }
 
     fn take_due(&mut self, is_due: impl Fn(FaultTrigger) -> bool) -> Vec<ScheduledFault> {
-        // Most of the time nothing waits.
+        // Most of the time there are none.
         if !self.faults.iter().any(|harm| is_due(harm.trigger)) {
             return Vec::new();
         }
@@ -285,14 +285,14 @@ impl SimulationStage {
         self.world.apply_event(self.now_ms, act);
     }
 
-    /// What a harm can change and what can be looked at: its guest, the tasks about it, whether its node is there, and what its clock says.
+    /// The state that a fault can visibly change: its guest, the tasks of the guest, the reachability of its node, and its clock.
     fn visible_state(&self, harm: &ScheduledFault) -> VisibleState {
         let tasks = self.world.tasks_for_guest(harm.vmid).map(|(_, is_over)| is_over).collect();
         let (sees, wall_s) = (self.world.can_reach(&self.entry, &harm.node), self.world.node_clock_s(&harm.node));
         (self.world.guest_truth(harm.vmid), tasks, sees, wall_s)
     }
 
-    /// It took effect if something is another than before; of what cannot be looked at a later answer tells.
+    /// A fault had an effect if the visible state changed; otherwise a later response may show it.
     fn count_effect(&mut self, harm: &ScheduledFault, before: &VisibleState) {
         if self.visible_state(harm) != *before {
             self.struck.insert(harm.kind);
@@ -301,7 +301,7 @@ impl SimulationStage {
         }
     }
 
-    /// Harms that hit this answer, that it shows, or that hit a task that has begun meanwhile.
+    /// Counts faults that affected this response, that it shows, or that affected a task that has started since.
     fn count_hits(&mut self, path: &str, answer: &LabResponse) {
         if let Some(at) = self.on_wire.iter().position(|kind| kind.is_visible_in(answer)) {
             self.struck.insert(self.on_wire.remove(at));
@@ -315,7 +315,7 @@ impl SimulationStage {
         self.count_task_faults();
     }
 
-    /// Nothing is asked of whoever shows another face, and nothing arrives there.
+    /// Nothing is sent to an endpoint with another TLS identity.
     fn reject_tls(&mut self) -> RequestOutcome {
         self.struck.insert(FaultKind::OtherFace);
         let cause = match self.face {
@@ -328,7 +328,7 @@ impl SimulationStage {
         RequestOutcome { answer: Err(failure), at_ms: self.now_ms, has_effect: false }
     }
 
-    /// Harms that hit a task that has begun meanwhile, whoever began it.
+    /// Counts faults that affected a task that has started since.
     fn count_task_faults(&mut self) {
         let world = &self.world;
         for (kind, _, _) in self.on_task.extract_if(.., |(_, vmid, before)| world.tasks_for_guest(*vmid).count() > *before) {
@@ -336,7 +336,7 @@ impl SimulationStage {
         }
     }
 
-    /// A harm to our own process took effect.
+    /// A fault of our own process had an effect.
     pub(crate) fn note_struck(&mut self, kind: FaultKind) {
         self.struck.insert(kind);
     }
@@ -346,7 +346,7 @@ impl SimulationStage {
         self.world.answer_at(self.now_ms, &truth.node, request);
     }
 
-    /// One request reaches for the world, now.
+    /// Sends one request to the world now.
     pub(crate) fn carry_request(&mut self, sent: &HttpRequest, vmid: u32) -> RequestOutcome {
         self.requests += 1;
         let (number, is_change) = (self.requests, sent.method() != HttpMethod::Get);
@@ -376,40 +376,40 @@ impl SimulationStage {
         RequestOutcome { answer: wire::receive_response(&self.entry, sent, answer, deadline_ms), at_ms, has_effect }
     }
 
-    /// What a change of ours leaves behind at once: another config, or a task.
+    /// The immediate effect of a change of ours: another config or a task.
     fn change_footprint(&self, vmid: u32) -> (Option<String>, usize) {
         let tasks = self.world.tasks_for_guest(vmid).filter(|(upid, _)| upid.contains(TOKEN)).count();
         (self.world.config_digest(vmid), tasks)
     }
 
-    /// How the cluster really is, without any guest.
+    /// The true state of the cluster, without a guest.
     pub(crate) fn cluster_snapshot(&self, node: &str) -> TruthSnapshot {
         let (quorate, online) = (self.world.has_quorum(&self.entry), self.world.can_reach(&self.entry, node));
         TruthSnapshot { at_ms: self.now_ms, quorate, online, truth: None }
     }
 
-    /// How things really are.
+    /// The true state of the cluster and a guest.
     pub(crate) fn guest_snapshot(&self, node: &str, vmid: u32) -> TruthSnapshot {
         TruthSnapshot { truth: self.world.guest_truth(vmid).filter(|truth| !truth.hidden), ..self.cluster_snapshot(node) }
     }
 
-    /// How many tasks of ours are at work on a guest, wherever.
+    /// Number of our running tasks on a guest, on any node.
     pub(crate) fn tasks_at_work(&self, vmid: u32) -> usize {
         self.world.tasks_for_guest(vmid).filter(|(upid, is_over)| !is_over && upid.contains(TOKEN)).count()
     }
 
-    /// Our own tasks about a guest.
+    /// Our tasks of a guest.
     pub(crate) fn own_tasks(&self, vmid: u32) -> Vec<String> {
         self.world.tasks_for_guest(vmid).filter(|(upid, _)| upid.contains(TOKEN)).map(|(upid, _)| upid.to_owned()).collect()
     }
 
-    /// The tasks of others about a guest.
+    /// Foreign tasks of a guest.
     pub(crate) fn foreign_tasks(&self, vmid: u32) -> Vec<String> {
         let foreign = self.world.tasks_for_guest(vmid).filter(|(upid, _)| !upid.contains(TOKEN));
         foreign.map(|(upid, _)| upid.to_owned()).collect()
     }
 
-    /// How an operation ended, for what must be reached sometimes.
+    /// Counts how an operation ended, for the states that must occur sometimes.
     pub(crate) fn note_end(&mut self, outcome: &Outcome, is_recovered: bool) {
         self.note_reached(match (outcome.end(), is_recovered) {
             (OperationEnd::Done, false) => "done",
@@ -449,7 +449,7 @@ impl SimulationStage {
         }
     }
 
-    /// Somebody gives our token everything that it needs.
+    /// Another user grants our token all privileges that it needs.
     fn grant_token(&mut self) {
         let form = "path=/&roles=Administrator&tokens=root%40pam%21bot";
         let grant = LabRequest::new("PUT", "/api2/json/access/acl").with_token(OTHER_TOKEN);
@@ -458,7 +458,7 @@ impl SimulationStage {
         self.world.answer_at(self.now_ms, &entry, &grant);
     }
 
-    /// Everything works again, and nothing goes wrong from now on.
+    /// Everything works again, and no more faults occur.
     pub(crate) fn heal(&mut self, vmids: impl Iterator<Item = u32>) {
         self.count_task_faults();
         self.faults.clear();
@@ -466,7 +466,7 @@ impl SimulationStage {
         self.world.clear_faults();
         let nodes: Vec<String> = self.world.node_names().map(str::to_owned).collect();
         self.unseen.clear();
-        // It may have hit a task that was listed before it, and waited for another.
+        // The fault may have affected a task that was listed before it, and waited for another one.
         let has_hung = self.struck.contains(&FaultKind::TaskHangs) || self.on_task.iter().any(|(kind, ..)| *kind == FaultKind::TaskHangs);
         let mut acts = vec![WorldEvent::Heal, WorldEvent::Show(self.entry.clone(), TlsIdentity::Own)];
         for node in nodes {
@@ -499,7 +499,7 @@ impl SimulationStage {
     }
 }
 
-/// The observer's way into the world: one request after the other.
+/// The observer's transport into the world: one request after the other.
 #[derive(Clone)]
 pub(crate) struct SimulatedTransport(Arc<Mutex<SimulationStage>>);
 

@@ -1,15 +1,15 @@
-//! What happened, in order: a hash of all of it, and the lines themselves where somebody wants to read them. One seed is one trace.
+//! All events in order: a hash of them, and optionally the lines themselves. One seed gives one trace.
 
 use std::fmt::{self, Write as _};
 
 use converger_core::apply::{EnvResponse, SendResult, TaskState};
 use converger_core::observe::ObservedStatus;
 
-/// A story as it is told.
+/// The trace of a simulation.
 #[derive(Clone)]
 pub(crate) struct SimulationTrace {
     hash: u64,
-    /// The line that is being told.
+    /// The current line.
     line: String,
     lines: Option<Vec<String>>,
 }
@@ -19,7 +19,7 @@ impl SimulationTrace {
         Self { hash: 0xcbf2_9ce4_8422_2325, line: String::with_capacity(LINE_BYTES), lines: keeps_lines.then(Vec::new) }
     }
 
-    /// One more line, at a moment in milliseconds since the world began.
+    /// Adds a line at a time in milliseconds since the world began.
     pub(crate) fn add_line(&mut self, at_ms: u64, text: fmt::Arguments<'_>) {
         self.line.clear();
         // Writing to a string cannot fail.
@@ -35,7 +35,7 @@ impl SimulationTrace {
         self.hash = (self.hash.rotate_left(23) ^ word).wrapping_mul(0xff51_afd7_ed55_8ccd);
     }
 
-    /// Eight bytes at a time, and the length, so that no two lines run into each other.
+    /// Hashes eight bytes at a time, and the length, so that adjacent lines stay distinct.
     fn mix_line(&mut self) {
         let line = std::mem::take(&mut self.line);
         let (eights, rest) = line.as_bytes().as_chunks::<8>();
@@ -53,10 +53,10 @@ impl SimulationTrace {
     }
 }
 
-/// What most lines take.
+/// Typical length of a line.
 const LINE_BYTES: usize = 200;
 
-/// An answer in a few words: all that a decision rests on, and no more than a reader can bear.
+/// A response in a few words: everything that a decision depends on, but readable.
 pub(crate) struct AnswerSummary<'a>(pub(crate) &'a EnvResponse);
 
 impl fmt::Display for AnswerSummary<'_> {

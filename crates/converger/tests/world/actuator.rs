@@ -1,5 +1,5 @@
-//! Every change that the client can ask for, in every release, done and undone by fate: whatever answers and tasks say, the promise is judged as the
-//! lab knows it to be.
+//! Every change of the client in every release, with different fates: whatever the responses and tasks say, the verdict on the promise
+//! agrees with the truth of the lab.
 
 use converger_adapters::proxmox::actuator::command_for;
 use converger_adapters::proxmox::codec::{
@@ -19,18 +19,18 @@ use crate::lab_transport::{CheckedMethods, LabTransport};
 
 const FLAVOURS: [Flavour; 3] = [Flavour::V7, Flavour::V8, Flavour::V9];
 
-/// What happens on the way.
+/// What happens to a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ChangeFate {
     Good,
     TaskFails,
     TaskWarns,
     TaskHangs,
-    /// The guest's node loses its power while the task is at work, and comes back.
+    /// The guest's node loses power while the task runs, and comes back.
     NodeReboots,
     LostBefore,
     LostAfter,
-    /// The proxy gives up; the change is carried out.
+    /// The proxy gives up, but the change is carried out.
     GivesUp,
     Truncated,
     Locked,
@@ -73,7 +73,7 @@ impl ChangeFate {
         }
     }
 
-    /// What is known beforehand about whether it will be done; a node that reboots may do either.
+    /// Whether it is known beforehand that the change will be done; after a reboot of the node, both are possible.
     fn expected_done(self) -> Option<bool> {
         match self {
             Self::Good | Self::TaskWarns | Self::LostAfter | Self::GivesUp | Self::Truncated => Some(true),
@@ -83,7 +83,7 @@ impl ChangeFate {
     }
 }
 
-/// One change with its fate.
+/// A change with its fate.
 #[derive(Clone, Copy, Debug)]
 struct ActuatorCase {
     flavour: Flavour,
@@ -92,7 +92,7 @@ struct ActuatorCase {
     fate: ChangeFate,
 }
 
-/// What came of it.
+/// The result of a change.
 struct ActuatorResult {
     write: ProxmoxWrite,
     accepted: Result<ProxmoxEvent, ProxmoxFailure>,
@@ -112,7 +112,7 @@ fn run_case(case: ActuatorCase) -> (LabTransport<()>, ActuatorResult) {
     let ActuatorCase { flavour, kind, action, fate } = case;
     let way = prepare_lab(flavour, kind, action);
     if fate == ChangeFate::Locked {
-        // Before the change is bound to a digest: a lock alone changes it.
+        // Before the change is bound to a digest, because a lock alone changes the digest.
         way.lock_lab().inject_event(WorldEvent::Lock(100, "backup".to_owned()));
     }
     let write = build_write(&way, kind, action);
@@ -131,7 +131,7 @@ fn run_case(case: ActuatorCase) -> (LabTransport<()>, ActuatorResult) {
     (way, ActuatorResult { write, accepted, task, promise_check: kept, is_done })
 }
 
-/// What a plan can ask for is written by the engine's own ask into the very same request.
+/// A change that a plan can contain gives the same request through the engine's environment request.
 fn check_same_request(way: &LabTransport<()>, write: &ProxmoxWrite) {
     let change = match write {
         ProxmoxWrite::Start(_) => Change::Start,
@@ -181,7 +181,7 @@ fn accepted_task(accepted: &Result<ProxmoxEvent, ProxmoxFailure>) -> Option<conv
     }
 }
 
-/// Where the answer was lost, the node's list of tasks tells whether there is a task; where it was not, the task is in it too.
+/// After a lost response, the node's task list shows whether there is a task; otherwise the task is listed too.
 fn check_task_listed(way: &LabTransport<()>, write: &ProxmoxWrite, sent_at: u64, case: ActuatorCase) {
     let guest = write.guest();
     let Ok(ProxmoxEvent::Tasks(mut tasks)) = call_read(way, ProxmoxRead::Tasks { node: guest.node, vmid: guest.vmid }) else {
@@ -204,7 +204,7 @@ fn says_locked(outcome: &ActuatorResult) -> bool {
     }
 }
 
-/// What answer and task say. None of it decides about the promise.
+/// Checks what response and task say. Neither decides about the promise.
 fn is_response_expected(case: ActuatorCase, outcome: &ActuatorResult) -> bool {
     let has_task = case.action.has_task(case.flavour, case.kind);
     let is_taken = matches!(&outcome.accepted, Ok(ProxmoxEvent::Accepted(accepted)) if (*accepted != AcceptedChange::Done) == has_task);
@@ -246,7 +246,7 @@ fn check_case(case: ActuatorCase, tally: &mut ClaimTally) -> LabTransport<()> {
     way
 }
 
-/// The methods that are used where everything goes well, and the changes that were sent.
+/// The methods that are used without faults, and the changes that were sent.
 pub(crate) fn run_undisturbed(flavour: Flavour) -> (CheckedMethods, Vec<ProxmoxCommand>) {
     let cases = all_cases().into_iter().filter(|case| case.flavour == flavour && case.fate == ChangeFate::Good);
     let (mut checked, mut sent) = (CheckedMethods::new(), Vec::new());
@@ -276,7 +276,7 @@ fn promise_check_agrees_with_the_lab() {
 fn unresponsive_guest_is_not_shut_down_and_may_be_later() {
     for (flavour, kind) in FLAVOURS.into_iter().flat_map(|flavour| GuestKind::ALL.map(|kind| (flavour, kind))) {
         let way = prepare_lab(flavour, kind, ClientChange::Shutdown);
-        // A paused guest hears nothing; a container that does not listen is one that is busy for longer than the timeout.
+        // A paused guest does not notice the request; an unresponsive container is busy for longer than the timeout.
         let write = build_write(&way, kind, ClientChange::Shutdown);
         let pledge = SentPromise::before_send(&way, &write);
         let short = ProxmoxWrite::Shutdown { guest: write.guest(), timeout_secs: 2 };
@@ -321,7 +321,8 @@ fn refused_clone_has_no_promise() {
     for (flavour, kind) in FLAVOURS.into_iter().flat_map(|flavour| GuestKind::ALL.map(|kind| (flavour, kind))) {
         let way = prepare_lab(flavour, kind, ClientChange::Clone);
         let guest = || guest_path("pve1", kind, 100);
-        // Linked to what is no template, on another node with disks that only this one reaches, and to where nobody is.
+        // A linked clone of a guest that is not a template, a clone to another node with disks on local storage, and one to a storage that
+        // does not exist.
         for (write, said) in [
             (clone_write(guest(), None, CloneDisks::Linked), "Linked clone feature"),
             (clone_write(guest(), Some("pve3"), CloneDisks::Full(Some(storage_name("local")))), "non-shared storage 'local'"),
@@ -330,12 +331,12 @@ fn refused_clone_has_no_promise() {
         ] {
             let pledge = SentPromise::before_send(&way, &write);
             let refused = call_command(&way, ProxmoxCommand::Write(write.clone())).expect_err("Proxmox says no at once");
-            // Whether a text is said before a task begins is known of few; of the others the promise tells.
+            // Only for few texts it is known that they precede a task; for the others the promise decides.
             assert!(matches!(refused.delivery, Delivery::Rejected | Delivery::MayHaveRun), "{flavour:?} {kind}: {refused}");
             assert!(refused.text.contains(said), "{flavour:?} {kind}: {refused}");
             way.lock_lab().advance(60_000);
             let kept = pledge.check_kept(&way, &write);
-            // Nobody can be asked at a node that is not there: then nothing is claimed.
+            // A node that does not exist cannot be read, so nothing is claimed.
             assert!(
                 matches!(kept, PromiseCheck::NotKept(_)) || said.contains("pve9") && matches!(kept, PromiseCheck::Unclear(_)),
                 "{flavour:?} {kind}: {kept:?}"
@@ -345,7 +346,7 @@ fn refused_clone_has_no_promise() {
     }
 }
 
-/// A machine that runs on a disk of its node alone, and a container that does not go down in time, stay where they are.
+/// A running virtual machine on local storage, and a container that does not shut down in time, stay where they are.
 #[test]
 fn refused_migration_is_not_kept() {
     for (flavour, kind) in FLAVOURS.into_iter().flat_map(|flavour| GuestKind::ALL.map(|kind| (flavour, kind))) {
@@ -384,7 +385,7 @@ fn g2_migrated_guest_is_not_deleted() {
         assert_eq!((failure.cause, failure.delivery), (FailureCause::NoSuchGuest, Delivery::Rejected), "{flavour:?} {kind}");
         let kept = pledge.check_kept(&way, &write);
         assert!(matches!(kept, PromiseCheck::Unclear(_)), "{flavour:?} {kind}: {kept:?}");
-        // The list behind the ids is empty in silence: the id is free, and the old node does not have the guest.
+        // The list behind the ids is empty without an error: the id is free, and the old node does not have the guest.
         way.lock_lab().inject_event(WorldEvent::Blind("pve2".to_owned()));
         let kept = pledge.check_kept(&way, &write);
         assert!(matches!(&kept, PromiseCheck::NotKept(seen) if seen.get("node") == Some(&"pve3".into())), "{flavour:?} {kind}: {kept:?}");
@@ -410,7 +411,7 @@ fn g2_absence_needs_quorum_and_a_reachable_node() {
             let kept = pledge.check_kept(&way, &write);
             assert!(matches!(kept, PromiseCheck::Kept(_)), "{flavour:?} {kind} after {acts:?}: {kept:?}");
         };
-        // The side that is asked has the old node and this one, or this one alone.
+        // The partition of the endpoint has the old node and this one, or this one alone.
         unclear(&[WorldEvent::Isolate(vec!["pve2".to_owned()])], &[WorldEvent::Heal]);
         unclear(&[WorldEvent::Isolate(vec!["pve3".to_owned()])], &[WorldEvent::Heal]);
         unclear(&[WorldEvent::NodeDown("pve3".to_owned())], &[WorldEvent::NodeUp("pve3".to_owned())]);

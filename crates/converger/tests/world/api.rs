@@ -1,5 +1,5 @@
-//! Every call that the client can make, in each release: `LabTransport` checks each request and each answer against the table of the API, and here is
-//! shown that none of them was left out. Which calls there are is read out of the codec's source.
+//! Every call of the client in each release. `LabTransport` checks each request and response against the API table; these tests show that
+//! no call is missing. The calls are extracted from the codec's source.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ use crate::client::{call_command, call_read, guest_path, node_name, vmid};
 use crate::commands::unused_variants;
 use crate::lab_transport::CheckedMethods;
 
-/// Everything that can be read of a world with one guest, which a task is about.
+/// Every read in a world with one guest and one of its tasks.
 fn all_reads(guest: GuestPath, upid: Upid) -> Vec<ProxmoxRead> {
     let user = || UserId::new("root@pam").unwrap_or_else(|| panic!("an id"));
     vec![
@@ -44,7 +44,7 @@ fn all_reads(guest: GuestPath, upid: Upid) -> Vec<ProxmoxRead> {
     ]
 }
 
-/// Reads everything, each at least once; what was checked by it, and what was asked.
+/// Sends every read at least once; returns the checked methods and the commands.
 fn read_everything(flavour: Flavour) -> (CheckedMethods, Vec<ProxmoxCommand>) {
     let (mut checked, mut commands) = (CheckedMethods::new(), Vec::new());
     for kind in GuestKind::ALL {

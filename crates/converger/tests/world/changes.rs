@@ -1,6 +1,4 @@
-//! The changes that the client can ask for, each with a guest on which it can be done, and what the lab knows about whether it was.
-//!
-//! What never enters: how the client itself finds that out.
+//! The changes of the client, each with a suitable guest, and whether they were done according to the lab.
 
 use converger_adapters::proxmox::codec::{
     CloneDisks, ConfigSet, DiskKey, DiskSize, GuestConfig, GuestPath, MigrationMode, ProxmoxEvent, ProxmoxRead, ProxmoxWrite, SnapshotName,
@@ -14,7 +12,7 @@ use converger_lab::{Flavour, GuestSpec, GuestTruth, ScalarSpec, World, WorldEven
 use crate::client::{call_read, guest_path, node_name, vmid};
 use crate::lab_transport::LabTransport;
 
-/// What is done.
+/// A kind of change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ClientChange {
     Start,
@@ -28,9 +26,9 @@ pub(crate) enum ClientChange {
     Clone,
     /// A copy that shares the disks of a template.
     CloneLinked,
-    /// A copy whose disks are on another storage.
+    /// A copy with its disks on another storage.
     CloneElsewhere,
-    /// A copy that is on another node.
+    /// A copy on another node.
     CloneAway,
     MigrateStopped,
     MigrateRunning,
@@ -60,7 +58,7 @@ impl ClientChange {
         A::Delete,
     ];
 
-    /// The changes of a kind: a container is not rebooted, because Proxmox kills it after the timeout.
+    /// The changes of a kind of guest. A container is not rebooted, because Proxmox kills it after the timeout.
     pub(crate) fn of_kind(kind: GuestKind) -> impl Iterator<Item = Self> {
         Self::ALL.into_iter().filter(move |action| *action != A::Reboot || kind == GuestKind::Qemu)
     }
@@ -69,7 +67,7 @@ impl ClientChange {
         matches!(self, A::Shutdown | A::Stop | A::Reboot | A::MigrateRunning)
     }
 
-    /// Whether a task does it.
+    /// Whether a task carries it out.
     pub(crate) fn has_task(self, flavour: Flavour, kind: GuestKind) -> bool {
         match self {
             A::ConfigSet => false,
@@ -79,7 +77,7 @@ impl ClientChange {
     }
 }
 
-/// A way to a lab of three nodes with one guest, on which this can be done; asked at another node than the guest's.
+/// A lab of three nodes with one guest that allows this change; the endpoint is not the guest's node.
 pub(crate) fn prepare_lab(flavour: Flavour, kind: GuestKind, action: ClientChange) -> LabTransport<()> {
     let mut setting = WorldSpec::from_seed(11, WorldSize { nodes: 3, guests: 0 }, flavour);
     setting.guests.push(guest_setting(kind, action));
@@ -90,7 +88,7 @@ pub(crate) fn prepare_lab(flavour: Flavour, kind: GuestKind, action: ClientChang
         post_as_other(&way, kind, "template", "");
         return way;
     }
-    // The later snapshot is where it stands; going back to the first is a change that can be seen.
+    // The later snapshot is the current one; rolling back to the first is a visible change.
     for (name, cores) in [("first", "2"), ("later", "4")] {
         way.lock_lab().inject_event(WorldEvent::Set(100, "cores".to_owned(), cores.to_owned()));
         post_as_other(&way, kind, "snapshot", &format!("snapname={name}"));
@@ -108,7 +106,7 @@ fn guest_setting(kind: GuestKind, action: ClientChange) -> GuestSpec {
     guest
 }
 
-/// Somebody else does this to the guest.
+/// Another user does this to the guest.
 fn post_as_other(way: &LabTransport<()>, kind: GuestKind, what: &str, form: &str) {
     let path = format!("/api2/json/nodes/pve1/{}/100/{what}", kind.word());
     let request = converger_lab::LabRequest::new("POST", &path).with_token("root@pam!lab=lab").with_form(form);
@@ -119,7 +117,7 @@ fn post_as_other(way: &LabTransport<()>, kind: GuestKind, what: &str, form: &str
     lab.advance(5_000);
 }
 
-/// The change, bound to what is read now where it has to be.
+/// Builds the change, bound to the current config if necessary.
 pub(crate) fn build_write(way: &LabTransport<()>, kind: GuestKind, action: ClientChange) -> ProxmoxWrite {
     let guest = guest_path("pve1", kind, 100);
     let snapshot = |name: &str| SnapshotName::new(name).unwrap_or_else(|| panic!("{name}"));
@@ -154,7 +152,7 @@ pub(crate) fn build_write(way: &LabTransport<()>, kind: GuestKind, action: Clien
     }
 }
 
-/// A copy of a guest under the number 200.
+/// A clone of a guest with the id 200.
 pub(crate) fn clone_write(guest: GuestPath, target: Option<&str>, disks: CloneDisks) -> ProxmoxWrite {
     let name = GuestName::new("copy").unwrap_or_else(|| panic!("a name"));
     ProxmoxWrite::Clone { guest, to: vmid(200), name, target: target.map(node_name), disks }
@@ -176,7 +174,7 @@ fn config_set(way: &LabTransport<()>, guest: GuestPath) -> ConfigSet {
     ConfigSet::new(guest, &[change], &basis).unwrap_or_else(|fault| panic!("{fault:?}"))
 }
 
-/// Whether it was really done, between these two moments of the lab.
+/// Whether the change was really done between these two states of the lab.
 pub(crate) fn is_done(action: ClientChange, before: &World, after: &World) -> bool {
     let old = before.guest_truth(100).unwrap_or_else(|| panic!("the guest is there before"));
     let Some(now) = after.guest_truth(100) else { return action == A::Delete };

@@ -1,7 +1,7 @@
-//! Every claim of an observation, held against what really was: it must have been so at some moment of the reading. What the cluster's list
-//! tells of run-states and names is old by itself; that must have been so at some moment that the list may remember.
+//! Compares every claim of an observation with the truth: it must have been true at some moment of the observation. Run states and names in
+//! the cluster's list are old by nature; they must have been true at some moment that the list may remember.
 //!
-//! What never enters: how the reading was taken. This room sees an observation and the truth, and nothing between.
+//! Uses only the observation and the truth, and not how the observation was taken.
 
 use std::collections::BTreeMap;
 
@@ -13,10 +13,10 @@ use converger_lab::GuestTruth;
 use crate::config_forms::{ConfigMeaning, meaning};
 use crate::truth_history::{TruthHistory, WorldMoment};
 
-/// A kind of claim: what it is about, and which way it went.
+/// A kind of claim: its subject and its value.
 pub(crate) type ClaimKind = (&'static str, &'static str);
 
-/// How often what was claimed, or was the cause of not knowing.
+/// How often each claim, or cause of not knowing, occurred.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ClaimTally(pub(crate) BTreeMap<ClaimKind, u64>);
 
@@ -32,7 +32,7 @@ impl ClaimTally {
     }
 }
 
-/// One claim, and whether it was so.
+/// One claim, and whether it was true.
 struct Claim {
     what: ClaimKind,
     is_true: bool,
@@ -42,7 +42,7 @@ fn new_claim(about: &'static str, which: &'static str, held: bool) -> Claim {
     Claim { what: (about, which), is_true: held }
 }
 
-/// Hold an observation of these guests against the truth. Every claim that never held, in words.
+/// Compares an observation of these guests with the truth; returns every false claim as text.
 pub(crate) fn check_claims(observation: &Observation, scope: &[Vmid], witness: &TruthHistory, tally: &mut ClaimTally) -> Vec<String> {
     let mut wrong = count_claims("the cluster", cluster_claims(observation, witness), tally);
     for vmid in scope.iter().filter(|vmid| observation.complete && observation.find(**vmid).is_none()) {
@@ -102,13 +102,14 @@ fn guest_kind(truth: &GuestTruth) -> GuestKind {
     }
 }
 
-/// Where a run-state is from.
+/// The source of a run state.
 fn source(row: &ObservedGuest) -> &'static str {
     ["live", "node-list"].into_iter().find(|source| row.source.as_deref() == Some(source)).unwrap_or("cache")
 }
 
-/// What is live must have been so during the reading, what is from the cluster's list within its memory. By the list of its node a guest had a
-/// process during the reading, or had none; what its process was at, such as being paused, may be as old as a recent report.
+/// A live run state must have been true during the observation, one from the cluster's list within its memory. According to the list of its
+/// node, a guest had a process during the observation, or had none; the state of the process, such as paused, may be as old as a recent
+/// report.
 fn run_state_claims(observation: &Observation, row: &ObservedGuest, witness: &TruthHistory) -> Vec<Claim> {
     let (source, vmid) = (source(row), row.vmid.get());
     let was_during = |so: &dyn Fn(&str) -> bool| witness.was_ever(vmid, |truth| so(truth.process.as_deref().unwrap_or("stopped")));
@@ -134,7 +135,7 @@ fn run_state_claims(observation: &Observation, row: &ObservedGuest, witness: &Tr
     claims
 }
 
-/// A guest that is to be ignored is not managed, as its own node says; the list says `ignored`.
+/// According to its own node, an ignored guest is not managed; the list says `ignored`.
 fn ha_claim(row: &ObservedGuest, witness: &TruthHistory) -> Option<Claim> {
     let Reading::Read(claimed) = &row.ha else { return None };
     let is_live = row.source.as_deref() == Some("live");
@@ -155,7 +156,7 @@ fn ha_claim(row: &ObservedGuest, witness: &TruthHistory) -> Option<Claim> {
     Some(new_claim("ha", what, witness.was_ever(row.vmid.get(), fits)))
 }
 
-/// What the list alone says: lock and tags are from the config, name and template from what its node last told.
+/// Claims from the list alone: lock and tags are from the config, name and template from the last report of the node.
 fn list_claims(row: &ObservedGuest, witness: &TruthHistory) -> Vec<Claim> {
     let vmid = row.vmid.get();
     let mut claims = Vec::new();
@@ -186,7 +187,7 @@ fn list_claims(row: &ObservedGuest, witness: &TruthHistory) -> Vec<Claim> {
     claims
 }
 
-/// One answer gave all of this, so it must all have been so at one moment: that of the digest.
+/// One response contained all of this, so all of it must have been true at one moment: that of the digest.
 fn config_claims(row: &ObservedGuest, digest: &str, witness: &TruthHistory) -> Vec<Claim> {
     let Some(truth) = witness.visible_states(row.vmid.get()).find(|truth| truth.digest == digest) else {
         return vec![new_claim("config", "digest", false)];
@@ -207,10 +208,10 @@ fn config_claims(row: &ObservedGuest, digest: &str, witness: &TruthHistory) -> V
     claims
 }
 
-/// What is told live of a guest and what was read of its config is of one guest: all of it was so at one moment, or of one with these birth
-/// marks. A root disk is no mark of a container by itself: the next one under its id has one of the same name.
+/// The live run state and the config belong to one guest: both were true at one moment, or of one guest with these birth marks. A root disk
+/// alone does not identify a container, because the next guest with its id has a root disk of the same name.
 ///
-/// A run-state of the list is not held to this: the list knows guests by their ids alone, and says so (`cache`).
+/// A run state of the list is exempt: the list knows guests by their ids only, and says so (`cache`).
 fn same_guest_claim(row: &ObservedGuest, digest: &str, witness: &TruthHistory) -> Option<Claim> {
     let raw = row.run_state.as_deref().filter(|_| row.source.as_deref() == Some("live"))?;
     let is_marked = |identity: &GuestIdentity| match identity {
@@ -244,7 +245,7 @@ fn tags_of(truth: &GuestTruth) -> WordSet {
     }
 }
 
-/// What stands behind a key of a property string.
+/// The value of a key in a property string.
 fn property_value<'t>(truth: &'t GuestTruth, key: &str, name: &str) -> Option<&'t str> {
     truth.config.get(key)?.split(',').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))
 }
@@ -265,14 +266,14 @@ fn true_identity(truth: &GuestTruth) -> GuestIdentity {
     }
 }
 
-/// The fields of a kind with what the texts of a config mean for them.
+/// The fields of a kind, with the meaning of their texts in a config.
 fn meanings<'t>(truth: &'t GuestTruth, texts: &'t BTreeMap<String, String>) -> impl Iterator<Item = (Field, ConfigMeaning)> + 't {
     let kind = guest_kind(truth);
     let fields = Field::ALL.into_iter().filter(move |field| rule_of(kind, *field).is_some());
     fields.filter_map(move |field| texts.get(field.word()).map(|text| (field, meaning(kind, field, text))))
 }
 
-/// The config is whole and right: of a text that nobody understands nothing is claimed but the text itself.
+/// The config is complete and right. Of a text that is not understood, only the text itself is claimed.
 fn value_claims(row: &ObservedGuest, truth: &GuestTruth) -> Vec<Claim> {
     let known: Vec<(Field, ConfigMeaning)> = meanings(truth, &truth.config).filter(|(field, _)| *field != Field::Tags).collect();
     let odd = known.iter().filter(|(_, meaning)| *meaning == ConfigMeaning::Odd);

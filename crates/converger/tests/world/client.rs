@@ -1,6 +1,6 @@
-//! The real spine over a way into the lab: observe, plan, and send what is planned.
+//! The real client code with a transport into the lab: observe, plan, and send the planned changes.
 //!
-//! What never enters: expectations, and anything that the program itself would not do.
+//! Must not do anything that the program itself would not do.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ thread_local! {
     static RUNTIME: Runtime = Builder::new_current_thread().build().unwrap_or_else(|error| panic!("{error}"));
 }
 
-/// Carries a future to its end; nothing here waits for anything but the lab.
+/// Runs a future to completion; it waits for nothing but the lab.
 pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
     RUNTIME.with(|runtime| runtime.block_on(future))
 }
@@ -44,12 +44,12 @@ pub(crate) fn guest_path(on: &str, kind: GuestKind, number: u32) -> GuestPath {
     GuestPath { node: node_name(on), kind, vmid: vmid(number) }
 }
 
-/// The declared state in this JSON.
+/// Parses a declared state from JSON.
 pub(crate) fn parse_desired(text: &str) -> Desired {
     desired::parse(text.as_bytes(), Notation::Json).unwrap_or_else(|faults| panic!("{text}: {faults:?}"))
 }
 
-/// One reading.
+/// Takes one observation.
 pub(crate) fn take_reading<B: LabBystander>(
     way: &LabTransport<B>,
     scope: &Scope,
@@ -61,19 +61,19 @@ pub(crate) fn take_reading<B: LabBystander>(
     block_on(observe::take_reading(&ProxmoxSession::new(way.clone()), &question))
 }
 
-/// What is planned towards a declared state, on a fresh reading.
+/// Plans towards a declared state on a fresh observation.
 pub(crate) fn make_plan<B: LabBystander>(way: &LabTransport<B>, desired: &Desired) -> Plan {
     let taken = take_reading(way, &desired.scope(), &ReadSet::for_desired(desired), None).unwrap_or_else(|unread| panic!("{unread}"));
     let scoped = taken.observation.into_scoped(&desired.scope());
     plan::plan(Arc::new(desired.clone()), Arc::new(scoped), Arc::new(Rules::default()))
 }
 
-/// What is decided about the only guest that is declared.
+/// The verdict on the only declared guest.
 pub(crate) fn plan_verdict<B: LabBystander>(way: &LabTransport<B>, desired: &Desired) -> Verdict {
     make_plan(way, desired).verdicts()[0].clone()
 }
 
-/// One command and its answer.
+/// Sends one command and decodes the response.
 pub(crate) fn call_command<B: LabBystander>(way: &LabTransport<B>, command: ProxmoxCommand) -> Result<ProxmoxEvent, ProxmoxFailure> {
     block_on(ProxmoxSession::new(way.clone()).call(&command))
 }
@@ -82,13 +82,13 @@ pub(crate) fn call_read<B: LabBystander>(way: &LabTransport<B>, read: ProxmoxRea
     call_command(way, ProxmoxCommand::Read(read))
 }
 
-/// A hand of the client's own token at a lab.
+/// An actuator with the client's own token.
 pub(crate) fn new_actuator<B: LabBystander>(way: &LabTransport<B>) -> ProxmoxActuator<LabTransport<B>> {
     let token = TokenId::new(crate::random_labs::TOKEN).unwrap_or_else(|| panic!("an id"));
     ProxmoxActuator::new(ProxmoxSession::new(way.clone()), CallerIdentity { token, cluster: None })
 }
 
-/// A change on its way: what it promises by what was read before it was sent.
+/// A change with its promise, based on what was read before it was sent.
 pub(crate) struct SentPromise {
     promise: Promise,
     made_ms: u64,
@@ -101,14 +101,14 @@ impl SentPromise {
         Self { promise: write.promise(&before), made_ms: way.lock_lab().now_ms, before }
     }
 
-    /// Whether it is kept by what is read now.
+    /// Whether the current state keeps the promise.
     pub(crate) fn check_kept<B: LabBystander>(&self, way: &LabTransport<B>, write: &ProxmoxWrite) -> PromiseCheck {
         let after = block_on(new_actuator(way).read_promise(write));
         let passed_ms = way.lock_lab().now_ms.saturating_sub(self.made_ms);
         self.promise.check(&after, passed_ms / 1_000)
     }
 
-    /// Whether it was kept before anything was sent.
+    /// Whether the promise was kept before anything was sent.
     pub(crate) fn check_kept_before(&self) -> PromiseCheck {
         self.promise.check(&self.before, 0)
     }

@@ -1,23 +1,23 @@
-//! Texts that a guest's config can hold for the fields that this program knows, each with what it means, written down by hand: nothing in
-//! here asks the codec, so that the codec can be compared with it.
+//! Texts that a guest's config can contain for the known fields, each with its meaning, written by hand. Nothing here uses the codec, so
+//! that the codec can be compared with it.
 
 use converger_core::guest::GuestKind;
 use converger_core::normalize::{BootOrder, Field, FieldValue, HotplugFeatures, StartupOrder, WordSet};
 
-/// What a text means.
+/// The meaning of a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ConfigMeaning {
     /// This value.
     Value(FieldValue),
     /// The same as an absent key.
     Nothing,
-    /// Something that this program must not pretend to understand.
+    /// A text that this program must not claim to understand.
     Odd,
 }
 
 use ConfigMeaning::{Nothing, Odd};
 
-/// The forms besides plain numbers that a key can have.
+/// The forms of a key besides plain numbers.
 pub(crate) fn known_forms(kind: GuestKind, field: Field) -> Vec<(&'static str, ConfigMeaning)> {
     let qemu = kind == GuestKind::Qemu;
     match field {
@@ -43,7 +43,7 @@ pub(crate) fn known_forms(kind: GuestKind, field: Field) -> Vec<(&'static str, C
     }
 }
 
-/// What a text means for a key of a kind: one of the forms, or what Proxmox itself makes of values that are written.
+/// The meaning of a text for a key of a kind: one of the forms, or the result of Proxmox's own normalisation.
 pub(crate) fn meaning(kind: GuestKind, field: Field, written: &str) -> ConfigMeaning {
     let known = known_forms(kind, field).into_iter().find(|(form, _)| *form == written);
     if let Some((_, meaning)) = known {
@@ -55,7 +55,7 @@ pub(crate) fn meaning(kind: GuestKind, field: Field, written: &str) -> ConfigMea
         (Field::Memory | Field::Balloon | Field::Swap, Some(number)) => mib(number),
         (Field::Description, _) => text(written.trim_end()),
         (Field::Tags, _) => tags(&written.split(';').collect::<Vec<_>>()),
-        // What a guest without disk and network card has.
+        // The value of a guest without disk and network card.
         (Field::Boot, _) if written == " " => Odd,
         (Field::Boot, _) => devices(&written.trim_start_matches("order=").split_terminator(';').collect::<Vec<_>>()),
         _ => Odd,

@@ -1,5 +1,5 @@
-//! What the client makes of Proxmox's ways, release by release: each test is a fact that the client relies on, read through the client. The lab's
-//! own tests show that the lab has these ways; `docs/proxmox-facts.md` lists both.
+//! Facts about Proxmox that the client relies on, release by release: each test checks one fact through the client. The tests of the lab
+//! show that the lab behaves that way; `docs/proxmox-facts.md` lists both.
 
 use converger_adapters::proxmox::codec::{
     ConfigSet, Delivery, FailureCause, ProxmoxCommand, ProxmoxEvent, ProxmoxFailure, ProxmoxRead, ProxmoxTaskState, ProxmoxWrite,
@@ -19,7 +19,7 @@ use crate::client::take_reading as take;
 use crate::client::{SentPromise, call_command, call_read, guest_path, node_name, vmid};
 use crate::lab_transport::LabTransport;
 
-/// Three nodes; a virtual machine and a container that run on the second, one of each that does not on the first.
+/// Three nodes; a running virtual machine and container on the second, and one stopped of each on the first.
 const LAB: &str = "
 cluster: lab
 nodes: { pve1: {}, pve2: {}, pve3: {} }
@@ -32,7 +32,7 @@ guests:
   - { vmid: 103, kind: lxc, node: pve2, name: mail, state: running, config: { memory: 512 } }
 ";
 
-/// One node in no cluster.
+/// One node without a cluster.
 const STANDALONE_NODE: &str = "
 nodes: { pve1: {} }
 tokens: { root@pam!lab: { secret: lab, full: true } }
@@ -46,7 +46,7 @@ fn start_lab(yaml: &str, flavour: Flavour) -> LabTransport<()> {
     way
 }
 
-/// In 7, 8 and 9, on a fresh lab each.
+/// Runs the test in 7, 8 and 9, each with a fresh lab.
 fn in_every_release(yaml: &str, test: impl Fn(&LabTransport<()>)) {
     for flavour in [Flavour::V7, Flavour::V8, Flavour::V9] {
         eprintln!("release {}", flavour.major());
@@ -62,7 +62,7 @@ fn full_reading(way: &LabTransport<()>, ids: &[u32]) -> ProxmoxReading {
     read_guests(way, ids, &ReadSet::Everything).unwrap_or_else(|unread| panic!("{unread}"))
 }
 
-/// A reading for guests that are declared stopped, or with config where that is asked for.
+/// An observation of a declared guest, optionally with its config.
 fn declared_reading(way: &LabTransport<()>, id: u32, config: bool) -> ProxmoxReading {
     let need = GuestNeed { kind: GuestKind::Qemu, state: None, config, tags: false };
     read_guests(way, &[id], &ReadSet::Declared([(vmid(id), need)].into())).unwrap_or_else(|unread| panic!("{unread}"))
@@ -88,7 +88,7 @@ fn failure_cause(answer: Result<ProxmoxEvent, ProxmoxFailure>) -> (Delivery, Fai
     (failure.delivery, failure.cause)
 }
 
-/// The end of the task of a change that was taken on.
+/// The end of the task of an accepted change.
 fn run_task(way: &LabTransport<()>, write: ProxmoxWrite) -> ProxmoxTaskState {
     let answer = call_command(way, ProxmoxCommand::Write(write));
     let Ok(ProxmoxEvent::Accepted(converger_adapters::proxmox::codec::AcceptedChange::Task(upid))) = answer else {
@@ -176,7 +176,7 @@ fn without_the_cluster_file_system_nothing_is_delivered_or_read() {
 }
 
 #[test]
-fn rejected_or_unprivileged_token_gives_no_reading() {
+fn rejected_or_unprivileged_token_gives_no_observation() {
     let wrong = |yaml: &str, cause: FailureCause| {
         in_every_release(yaml, |way| {
             let Err(ReadingError::Failed { failure, .. }) = read_guests(way, &[100], &ReadSet::Everything) else { panic!("no reading") };
@@ -206,7 +206,7 @@ fn guest_without_permission_is_hidden_and_not_missing() {
 }
 
 #[test]
-fn permission_revoked_during_a_reading_is_a_cause() {
+fn permission_revoked_during_an_observation_is_a_cause() {
     let yaml = lab_with_limited_token("{ path: /vms/100, role: PVEAuditor, token: 'root@pam!lab' }");
     in_every_release(&yaml, |way| {
         let guest = guest_path("pve1", GuestKind::Qemu, 100);
@@ -289,11 +289,11 @@ fn cluster_list_is_stale_and_the_guests_node_is_current() {
 }
 
 #[test]
-fn without_pvestatd_run_states_and_pauses_are_those_of_the_node_and_people_are_told() {
+fn without_pvestatd_run_states_come_from_the_node_with_a_note() {
     for stop in [WorldEvent::ServiceDown, WorldEvent::ServiceHung] {
         in_every_release(LAB, |way| {
             way.lock_lab().inject_event(stop("pve2".to_owned(), NodeService::Statd));
-            // Within the life of the last report, and after it.
+            // While the last report is kept, and after it has expired.
             for _ in 0..4 {
                 way.lock_lab().inject_event(WorldEvent::Say(102, "paused".to_owned()));
                 way.lock_lab().advance(90_000);
@@ -468,7 +468,7 @@ fn every_rejection_has_a_cause_and_changes_nothing() {
     });
 }
 
-/// The list of tasks is written after the worker was let go: that it is locked says nothing about the worker.
+/// The task list is written after the worker has started, so a locked list does not prove that the worker did not start.
 #[test]
 fn locked_task_list_does_not_prove_that_nothing_runs() {
     in_every_release(LAB, |way| {
@@ -481,7 +481,7 @@ fn locked_task_list_does_not_prove_that_nothing_runs() {
     });
 }
 
-/// Somebody in between may have passed a change on before he answered in Proxmox's place; he is known by a body without `data`.
+/// An intermediary may have forwarded a change before it responded in place of Proxmox; its body lacks `data`.
 #[test]
 fn error_without_data_comes_from_an_intermediary() {
     in_every_release(LAB, |way| {
@@ -515,7 +515,7 @@ fn failed_container_write_may_have_been_written() {
 }
 
 #[test]
-fn a_tag_that_users_may_not_set_is_refused_for_what_it_is() {
+fn restricted_tag_is_rejected_with_its_own_cause() {
     in_every_release(LAB, |way| {
         assert!(
             matches!(call_read(way, ProxmoxRead::TagOptions), Ok(ProxmoxEvent::TagOptions(options)) if options.tag_case == TagCase::Lowered)
@@ -611,7 +611,7 @@ fn task_status_and_not_the_list_tells_whether_a_task_runs() {
 }
 
 #[test]
-fn the_identity_of_a_cluster_is_the_same_at_every_node_and_for_every_token() {
+fn cluster_identity_is_equal_on_every_node_and_for_every_token() {
     in_every_release(LAB, |way| {
         let identity = |name: &str| match call_read(way, ProxmoxRead::Certificates(node_name(name))) {
             Ok(ProxmoxEvent::Identity(identity)) => identity,

@@ -1,5 +1,5 @@
-//! `docs/proxmox-facts.md` names tests for each fact: every one of them exists and runs, those of the lab in 7, 8 and 9, and so does one of the
-//! client's for each fact.
+//! `docs/proxmox-facts.md` names tests for each fact: all of them exist and run; those of the lab run in 7, 8 and 9, and so does one test
+//! of the client for each fact.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,7 +9,7 @@ fn repository_root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// A row of the table: its fact, and the tests that are named for the lab and for the client.
+/// A row of the table: its fact, and the tests of the lab and of the client.
 struct FactRow {
     fact: String,
     lab: Vec<String>,
@@ -37,7 +37,7 @@ fn read_sources(directory: &Path, found: &mut Vec<String>) {
     }
 }
 
-/// The functions that directly follow `#[test]`, by name, and whether they run in every release: by themselves, or by a function beside them.
+/// The functions that directly follow `#[test]`, and whether they run in every release, by themselves or through a helper.
 fn find_tests(text: &str) -> BTreeMap<String, bool> {
     let helpers: Vec<String> =
         split_functions(text).into_iter().filter(|(_, body)| covers_every_release(body)).map(|(name, _)| format!("{name}()")).collect();
@@ -51,7 +51,7 @@ fn find_tests(text: &str) -> BTreeMap<String, bool> {
         .collect()
 }
 
-/// Every function of a text, with its own text.
+/// Every function of a text, with its body.
 fn split_functions(text: &str) -> Vec<(String, String)> {
     let starts = text.match_indices("fn ").filter(|(at, _)| text[..*at].rsplit('\n').next().is_some_and(|before| before.trim().is_empty()));
     starts
@@ -63,14 +63,14 @@ fn split_functions(text: &str) -> Vec<(String, String)> {
         .collect()
 }
 
-/// A function up to the brace that closes it, at the depth at which it began.
+/// A function up to its closing brace, at its own indentation.
 fn function_text(text: &str) -> String {
     let depth = text.len() - text.trim_start_matches(' ').len();
     let end = format!("\n{}}}\n", " ".repeat(depth));
     text.split_inclusive(&end).next().unwrap_or_default().to_owned()
 }
 
-/// Whether a test runs in 7, 8 and 9: it goes through all of them, or names each.
+/// Whether a test runs in 7, 8 and 9: it iterates over them or names each.
 fn covers_every_release(body: &str) -> bool {
     let names = |release: u8| {
         let forms = ["V#", "(#, ", "lab(#)", "users(#)", "[#, ", ", #, ", ", #]"].map(|form| form.replace('#', &release.to_string()));
@@ -79,7 +79,7 @@ fn covers_every_release(body: &str) -> bool {
     body.contains("in_every_release(") || body.contains("FLAVOURS") || (7..=9).all(names)
 }
 
-/// All that the client does in these is to read or write a text, whoever sent it: they take the texts of all releases.
+/// These tests of the client only read or write a text, independently of the release; they use texts of all releases.
 const TEXT_ONLY_TESTS: [&str; 9] = [
     "a_balloon_fits_into_memory_that_waits_for_a_restart",
     "write_with_a_500_response_may_have_run",

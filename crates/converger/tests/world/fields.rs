@@ -1,5 +1,5 @@
-//! Every managed field, in every release, for both kinds, running and stopped: a value is declared, planned, written by the client, kept by the
-//! lab as Proxmox keeps it, read again, and nothing is left to do.
+//! Every managed field, in every release, for both kinds, running and stopped: a value is declared, planned, written by the client, stored
+//! by the lab as Proxmox does, and read again, and nothing is left to do.
 
 use converger_adapters::proxmox::codec::{
     AcceptedChange, ConfigSet, Delivery, FailureCause, ProxmoxCommand, ProxmoxEvent, ProxmoxRead, ProxmoxWrite, WriteBasis,
@@ -21,17 +21,17 @@ use crate::client::{SentPromise, call_command, call_read, guest_path, parse_desi
 use crate::config_forms::{ConfigMeaning, known_forms};
 use crate::lab_transport::LabTransport;
 
-/// Random values for each field, kind, release and run-state.
+/// Number of random values for each field, kind, release and run state.
 const VALUES: u64 = 24;
 
 const FLAVOURS: [Flavour; 3] = [Flavour::V7, Flavour::V8, Flavour::V9];
 
-/// What is written to what.
+/// A value and the guest that it is written to.
 struct FieldCase {
     flavour: Flavour,
     rule: &'static FieldRule,
     running: bool,
-    /// What the config holds before, besides what every guest has.
+    /// The config before, besides what every guest has.
     before: Vec<(&'static str, String)>,
     value: Value,
 }
@@ -77,7 +77,7 @@ fn usual_config(kind: GuestKind) -> &'static [(&'static str, &'static str)] {
     }
 }
 
-/// Plan, write what is planned, plan again: nothing, or what waits for a restart; and after a restart nothing.
+/// Plans, writes the planned changes, and plans again: nothing is left, or a restart is pending, after which nothing is left.
 fn check_case(case: &FieldCase, way: &LabTransport<()>, desired: &Desired, tally: &mut ClaimTally) {
     let first = plan_verdict(way, desired);
     let waits = match &first {
@@ -105,7 +105,7 @@ fn check_converged(case: &FieldCase, way: &LabTransport<()>, desired: &Desired, 
     assert_eq!(found, Verdict::Converged { pending_restart }, "{}: {:?}", case.describe(), way.lock_lab().world.guest_truth(100));
 }
 
-/// The write for these changes, on a fresh reading.
+/// The write for these changes, on a fresh config.
 fn build_config_set(case: &FieldCase, way: &LabTransport<()>, changes: &[FieldChange]) -> ProxmoxWrite {
     let guest = guest_path("pve1", case.rule.kind, 100);
     let Ok(ProxmoxEvent::Config(before)) = call_read(way, ProxmoxRead::GuestPending(guest.clone())) else {
@@ -116,7 +116,7 @@ fn build_config_set(case: &FieldCase, way: &LabTransport<()>, changes: &[FieldCh
     ProxmoxWrite::ConfigSet(set.unwrap_or_else(|fault| panic!("{}: {fault:?}", case.describe())))
 }
 
-/// Whether the value now waits for a restart, as was foreseen.
+/// Writes the changes; returns whether the value is pending until a restart, as planned.
 fn write_and_check(case: &FieldCase, way: &LabTransport<()>, changes: &[FieldChange], tally: &mut ClaimTally) -> bool {
     let write = build_config_set(case, way, changes);
     let pledge = SentPromise::before_send(way, &write);
@@ -141,13 +141,13 @@ fn write_and_check(case: &FieldCase, way: &LabTransport<()>, changes: &[FieldCha
     waits
 }
 
-/// Values that nobody thought of, within the bounds of the table.
+/// Random values within the bounds of the table.
 fn draw_value(rng: &mut Rng, rule: &FieldRule) -> Value {
     if rule.can_unset && rng.one_in(5) {
         return Value::Null;
     }
     let (min, max) = (u64::from(rule.min), u64::from(rule.max));
-    // Small numbers are frequent, large ones happen.
+    // Small numbers are frequent, large ones rare.
     let number = |rng: &mut Rng, max: u64| {
         let bound = (max - min) >> rng.below(24);
         min + rng.below(bound + 1)
@@ -164,7 +164,7 @@ fn draw_value(rng: &mut Rng, rule: &FieldRule) -> Value {
     }
 }
 
-/// Text that has to be encoded on its way, and that ends in something visible.
+/// Text that needs encoding and ends in a visible character.
 fn draw_nasty_text(rng: &mut Rng) -> String {
     let parts = [
         "=",
@@ -226,12 +226,12 @@ fn draw_boot(rng: &mut Rng) -> Value {
     json!(devices)
 }
 
-/// What the key is before: absent, or one of its forms that somebody may have written.
+/// The key before: absent, or in one of its possible forms.
 fn draw_before(rng: &mut Rng, flavour: Flavour, rule: &FieldRule) -> Vec<(&'static str, String)> {
     let mut config = Vec::new();
     let is_possible = |(form, meaning): &(&str, ConfigMeaning)| {
         let is_newer = flavour == Flavour::V7 && form.starts_with("current=");
-        // No step of ours takes a protecting tag away (G3), so there is nothing to write there.
+        // No step of ours removes a protecting tag (G3), so there would be nothing to write.
         *meaning != ConfigMeaning::Odd && !is_newer && !form.contains("PROD")
     };
     let possible: Vec<_> = known_forms(rule.kind, rule.field).into_iter().filter(is_possible).collect();
@@ -273,7 +273,7 @@ fn written_values_read_back_and_plan_nothing() {
     assert!(total > 2_000 && tally.0.len() == 5, "{total} cases: {tally:?}");
 }
 
-/// A declared state with all managed fields of a kind, and a guest that has none of them.
+/// A declared state with all managed fields of a kind, for a guest that has none of them.
 fn desired_with_all_fields(rng: &mut Rng, kind: GuestKind) -> Value {
     let fields = managed_rules().filter(|rule| rule.kind == kind);
     let config: serde_json::Map<String, Value> = fields
@@ -323,7 +323,7 @@ fn foreign_revert_is_planned_again() {
 }
 
 #[test]
-fn write_on_a_stale_reading_is_refused_and_changes_nothing() {
+fn write_on_a_stale_config_is_rejected_and_changes_nothing() {
     for (flavour, kind) in FLAVOURS.into_iter().flat_map(|flavour| GuestKind::ALL.map(|kind| (flavour, kind))) {
         let case = description_case(flavour, kind, false);
         let (way, desired) = (case.start_lab(), case.desired(&mut Rng::new(1)));
@@ -339,7 +339,7 @@ fn write_on_a_stale_reading_is_refused_and_changes_nothing() {
     }
 }
 
-/// Otherwise the plan that a script read a moment ago is another one once the list comes after, and its digest no approval.
+/// Otherwise the plan that a script has read would change once the list catches up, and its digest would be no approval.
 #[test]
 fn recently_changed_guest_reads_the_same_after_the_list_catches_up() {
     for (flavour, kind) in FLAVOURS.into_iter().flat_map(|flavour| GuestKind::ALL.map(|kind| (flavour, kind))) {

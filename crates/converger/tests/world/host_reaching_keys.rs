@@ -1,5 +1,5 @@
-//! Keys that let a guest reach its host, and whatever else waits for the next start without having been planned on: in every release, for every
-//! such key that the release has, nothing is planned and nothing can be written, because a write would apply them.
+//! Keys that let a guest reach its host, and other pending changes that were not planned: in every release and for every such key, nothing
+//! is planned and nothing can be written, because a write would apply them.
 
 use std::collections::BTreeSet;
 
@@ -16,20 +16,20 @@ use crate::lab_transport::LabTransport;
 
 const FLAVOURS: [Flavour; 3] = [Flavour::V7, Flavour::V8, Flavour::V9];
 
-/// Whether the config of this kind has such a key in a release, whatever its values may be.
+/// Whether the config of this kind has such a key in a release, whatever its values.
 fn has_key(flavour: Flavour, kind: GuestKind, key: &str) -> bool {
     let path = format!("/api2/json/nodes/pve1/{}/100/config", kind.word());
     let request = LabRequest { body: format!("{key}=x").into_bytes(), ..LabRequest::new("PUT", &path) };
     !verify_request(flavour, &request).err().is_some_and(|error| error.contains("property is not defined in schema"))
 }
 
-/// The keys of a kind in a release that begin like this, in the order of their numbers.
+/// The keys of a kind in a release with this prefix, in the order of their numbers.
 fn known_keys(flavour: Flavour, kind: GuestKind, prefix: &str) -> Vec<String> {
     let numbered = (0..=300).map(|number| format!("{prefix}{number}"));
     std::iter::once(prefix.to_owned()).chain(numbered).filter(|key| has_key(flavour, kind, key)).collect()
 }
 
-/// What a guest that is to get four cores comes to, and what a write of them would.
+/// The verdict on a guest with a new description, and the result of writing it.
 fn plan_and_write(way: &LabTransport<()>, kind: GuestKind) -> (Verdict, Result<ConfigSet, UnwritableChange>) {
     let desired = format!(
         r#"{{"version":1,"environment":"lab","guests":[{{"vmid":100,"kind":"{}","name":"web","config":{{"description":"new"}}}}]}}"#,
@@ -54,7 +54,7 @@ fn no_write_applies_a_host_reaching_key_in_any_release() {
     for (flavour, kind) in FLAVOURS.into_iter().flat_map(|flavour| GuestKind::ALL.map(|kind| (flavour, kind))) {
         for prefix in HOST_REACHING {
             let all = known_keys(flavour, kind, prefix);
-            // `lxc.` stands in the file of a container only, and no call writes it; it may wait there all the same.
+            // `lxc.` keys occur only in the file of a container, and no call writes them; they may be pending nevertheless.
             let tried: Vec<String> = if prefix == "lxc." { vec!["lxc.mount.entry".to_owned()] } else { all.clone() };
             for key in tried.iter().take(1).chain(tried.last()) {
                 let way = prepare_lab(flavour, kind, ClientChange::ConfigSet);
@@ -70,7 +70,7 @@ fn no_write_applies_a_host_reaching_key_in_any_release() {
     assert_eq!(known, expected_key_counts());
 }
 
-/// How many keys of each beginning a release has.
+/// The number of keys per prefix in each release.
 fn expected_key_counts() -> BTreeSet<String> {
     let always = ["lxc hookscript 1", "lxc mp 256", "qemu args 1", "qemu hookscript 1", "qemu hostpci 16", "qemu ivshmem 1"];
     let all = always.into_iter().chain(["qemu parallel 3", "qemu serial 4", "qemu usb 14"]);

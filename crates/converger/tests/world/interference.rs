@@ -1,6 +1,4 @@
-//! Somebody who interferes while the client reads: machines fail, people work, guests move, and each change is seen by a witness.
-//!
-//! What never enters: the client's own requests.
+//! Random interference while the client reads: machines fail, people work, guests move. The history records each change.
 
 use converger_core::guest::GuestKind;
 use converger_core::normalize::{Field, rule_of};
@@ -12,10 +10,10 @@ use crate::lab_transport::LabBystander;
 use crate::random_labs::OTHER_TOKEN;
 use crate::truth_history::TruthHistory;
 
-/// The troublemaker and the witness in one.
+/// Interferes and records the history.
 pub(crate) struct RandomInterference {
     pub(crate) rng: Rng,
-    /// Of a thousand moments, in how many something is done.
+    /// The probability of interference per opportunity, in thousandths.
     pub(crate) per_mille: u64,
     pub(crate) history: TruthHistory,
     nodes: Vec<String>,
@@ -91,7 +89,7 @@ impl RandomInterference {
         Some(if self.rng.one_in(3) { WorldEvent::SetPending(vmid, key, form) } else { WorldEvent::Set(vmid, key, form) })
     }
 
-    /// Somebody else's request, by the same API.
+    /// A request of another user, through the same API.
     fn foreign_request(&mut self, world: &World) -> Option<LabRequest> {
         let vmid = self.draw_vmid();
         let Some(truth) = world.guest_truth(vmid) else { return Some(self.create_request(vmid)) };

@@ -1,8 +1,8 @@
-//! A way into the lab: the client's requests are carried to a world in the same process, on a clock that only moves when an answer
-//! takes its time. No sockets, no threads, no real time; one seed is one story.
+//! An in-process transport into the lab: it carries the client's requests to a world, on a clock that advances only with the duration of
+//! responses. No sockets, no threads, no real time; one seed gives one course of events.
 //!
-//! Whoever stands by sees every state that the world passes through and may interfere between and during requests. What never
-//! enters: what the client makes of an answer, and what is expected of it.
+//! A bystander sees every state of the world and may interfere between and during requests. Must not depend on how the client interprets a
+//! response.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,9 +13,9 @@ use converger_lab::{Flavour, LabRequest, LabResponse, World, WorldEvent, WorldSp
 
 use crate::wire;
 
-/// Who else is there while the client talks to the lab.
+/// A bystander while the client talks to the lab.
 pub(crate) trait LabBystander: Send {
-    /// A request is about to arrive, or its answer is about to leave: the moment to interfere. Whether something was done.
+    /// Called when a request is about to arrive or its response is about to leave. Returns whether it changed something.
     fn interfere(&mut self, _world: &mut World, _now_ms: u64) -> bool {
         false
     }
@@ -24,27 +24,27 @@ pub(crate) trait LabBystander: Send {
     fn observe_state(&mut self, _world: &World, _entry: &str) {}
 }
 
-/// Nobody.
+/// A bystander that does nothing.
 impl LabBystander for () {}
 
-/// A lab under way, and who stands by.
+/// A running lab with its bystander.
 pub(crate) struct InProcessLab<B> {
     pub(crate) world: World,
     pub(crate) now_ms: u64,
     pub(crate) bystander: B,
-    /// The node that requests come to.
+    /// The node that requests are sent to.
     pub(crate) entry: String,
     /// `user@realm!name=secret`.
     token: String,
-    /// The methods of which a request and its answer were checked.
+    /// The methods with a checked request and response.
     pub(crate) checked: CheckedMethods,
 }
 
-/// Methods of the API: release, verb and template of the path.
+/// API methods: release, verb and path template.
 pub(crate) type CheckedMethods = BTreeSet<(Flavour, &'static str, &'static str)>;
 
 impl<B: LabBystander> InProcessLab<B> {
-    /// Let time pass, with an eye on everything that happens meanwhile.
+    /// Lets time pass; the bystander sees every event.
     pub(crate) fn advance_to(&mut self, now_ms: u64) {
         while let Some(at_ms) = self.world.next_event_ms().filter(|at_ms| *at_ms <= now_ms) {
             self.world.advance_to(at_ms);
@@ -58,18 +58,18 @@ impl<B: LabBystander> InProcessLab<B> {
         self.advance_to(self.now_ms + ms);
     }
 
-    /// Let something happen now.
+    /// Applies an event now.
     pub(crate) fn inject_event(&mut self, act: WorldEvent) {
         self.world.apply_event(self.now_ms, act);
         self.notify_bystander();
     }
 
-    /// Have the world seen as it is now.
+    /// Shows the current state to the bystander.
     pub(crate) fn notify_bystander(&mut self) {
         self.bystander.observe_state(&self.world, &self.entry);
     }
 
-    /// One request and its answer, at the time at which it is whole, or at which the client gives up.
+    /// Carries one request; the clock advances until the response is complete or the client gives up.
     fn carry_request(&mut self, request: &LabRequest, deadline_ms: u64) -> LabResponse {
         self.let_bystander_interfere();
         let answer = self.world.answer_at(self.now_ms, &self.entry, request);
@@ -96,7 +96,7 @@ impl<B: LabBystander> InProcessLab<B> {
     }
 }
 
-/// The client's way to one node of a lab.
+/// The client's transport to one node of a lab.
 pub(crate) struct LabTransport<B> {
     lab: Arc<Mutex<InProcessLab<B>>>,
     place: String,
@@ -110,7 +110,7 @@ impl<B> Clone for LabTransport<B> {
 }
 
 impl<B: LabBystander> LabTransport<B> {
-    /// A way to `entry` for the first token of a setting, at the first moment of its world.
+    /// A transport to `entry` with the first token of a setting, at the first moment of its world.
     pub(crate) fn new(setting: &WorldSpec, entry: &str, bystander: B) -> Self {
         let world = World::new(setting).unwrap_or_else(|error| panic!("{error}"));
         let token = setting.tokens.iter().next().map(|(id, token)| format!("{id}={}", token.secret)).unwrap_or_default();

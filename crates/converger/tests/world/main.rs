@@ -1,6 +1,6 @@
-//! The client and the lab in one process: what the client sends, what it makes of the answers, and what the lab knows to be true.
+//! The client and the lab in one process: what the client sends, how it interprets the responses, and the truth of the lab.
 //!
-//! Neither crate knows the other; here they meet, without sockets and on a virtual clock.
+//! The two crates do not depend on each other; these tests combine them, without sockets and on a virtual clock.
 
 mod actuator;
 mod api;

@@ -1,4 +1,4 @@
-//! An observation never claims more than the truth: random labs on random days, read by the client while things go on changing.
+//! An observation never claims more than the truth: random labs on random days, observed by the client while they keep changing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,20 +16,20 @@ use crate::lab_transport::LabTransport;
 use crate::random_labs::{self, LabDay};
 use crate::truth_history::REMEMBERED_MS;
 
-/// So many labs are read, unless the environment says otherwise.
+/// The default number of labs.
 const DEFAULT_WORLDS: u64 = 50_000;
 
-/// The variable that says otherwise.
+/// The variable that changes it.
 const WORLDS_VARIABLE: &str = "CONVERGER_WORLDS";
 
-/// A lab, read once.
+/// A lab, observed once.
 struct SeededReading {
     way: LabTransport<RandomInterference>,
     scope: Vec<Vmid>,
     taken: Result<ProxmoxReading, ReadingError>,
 }
 
-/// Guests that are there, often one that never was, and now and then far too many of those: proving an absence asks every node.
+/// Existing guests, often one that never existed, and now and then far too many of those: proving an absence asks every node.
 fn draw_scope(rng: &mut Rng, day: &LabDay) -> Vec<Vmid> {
     let guests = u32::try_from(day.setting.guests.len()).unwrap_or(0);
     let more = if rng.one_in(40) { 40 } else { rng.pick(&[0, 0, 0, 1, 1, 2]).copied().unwrap_or(0) };
@@ -67,7 +67,7 @@ fn read_seed(seed: u64) -> SeededReading {
     SeededReading { way, scope, taken }
 }
 
-/// Somebody looks at the lab at that time: the past is remembered, the reading begins.
+/// Advances to the beginning of the observation and records the past that the cluster's list may remember.
 fn start_reading_at(way: &LabTransport<RandomInterference>, at_ms: u64) {
     let mut lab = way.lock_lab();
     let remembered_ms = at_ms.saturating_sub(REMEMBERED_MS);
@@ -78,7 +78,7 @@ fn start_reading_at(way: &LabTransport<RandomInterference>, at_ms: u64) {
     lab.bystander.history.start_reading(&lab.world, &lab.entry);
 }
 
-/// Says which seed it was if something panics.
+/// Prints the seed if something panics.
 struct SeedOnPanic(u64);
 
 impl Drop for SeedOnPanic {
@@ -89,7 +89,7 @@ impl Drop for SeedOnPanic {
     }
 }
 
-/// What is wrong with the reading of a seed, and what it claimed.
+/// Checks the observation of a seed and counts its claims; returns the faults.
 fn check_seed(seed: u64, tally: &mut ClaimTally) -> Vec<String> {
     let _seed = SeedOnPanic(seed);
     let read = read_seed(seed);
@@ -122,7 +122,7 @@ fn failure_word(unread: &ReadingError) -> &'static str {
     }
 }
 
-/// A guest is listed once, and in order.
+/// Guests are listed once, in order.
 fn check_order(observation: &Observation) -> Option<String> {
     let ids: Vec<Vmid> = observation.guests.iter().map(|row| row.vmid).collect();
     let sorted: BTreeSet<Vmid> = ids.iter().copied().collect();
@@ -140,12 +140,12 @@ fn known_cause(cause: &str, wrong: &mut Vec<String>) -> &'static str {
     }
 }
 
-/// How many labs are to be read.
+/// The number of labs to observe.
 fn world_count() -> u64 {
     std::env::var(WORLDS_VARIABLE).ok().and_then(|text| text.parse().ok()).unwrap_or(DEFAULT_WORLDS)
 }
 
-/// All seeds, on as many threads as there are processors. What is found does not depend on how many.
+/// Checks all seeds on all processors. The result does not depend on their number.
 fn check_all_seeds(worlds: u64) -> (Vec<String>, ClaimTally) {
     let threads = std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
     let work = |first: u64| {
@@ -168,7 +168,7 @@ fn check_all_seeds(worlds: u64) -> (Vec<String>, ClaimTally) {
     all
 }
 
-/// What must have been reached by so many readings: a story that never happens proves nothing.
+/// Claims that must have occurred in this many observations: a claim that never occurs proves nothing.
 const REQUIRED_CLAIMS: &[(&str, &[&str])] = &[
     ("quorate", &["yes", "no"]),
     ("complete", &["yes", "no"]),
@@ -261,7 +261,7 @@ fn g2_an_observation_never_claims_more_than_the_truth() {
 }
 
 #[test]
-fn same_seed_gives_same_reading() {
+fn same_seed_gives_same_observation() {
     for seed in [3, 1_234, 40_001] {
         let story = |seed| {
             let mut tally = ClaimTally::default();
@@ -272,7 +272,7 @@ fn same_seed_gives_same_reading() {
     }
 }
 
-/// The first readings that are whole and without any note, and while which nothing changed: something to spoil.
+/// The first observations that are complete, without notes and without concurrent changes, as a basis for false claims.
 fn undisturbed_readings(count: usize) -> Vec<(SeededReading, Observation)> {
     let reads = (0..).map(read_seed).filter_map(|read| {
         let taken = read.taken.clone().ok().filter(|taken| taken.notes.is_empty() && taken.observation.complete)?;
@@ -283,7 +283,7 @@ fn undisturbed_readings(count: usize) -> Vec<(SeededReading, Observation)> {
     reads.take(count).collect()
 }
 
-/// What a row could wrongly claim.
+/// A change of a row to a false claim.
 type FalseClaim = fn(&mut ObservedGuest);
 
 const FALSE_CLAIMS: &[(&str, FalseClaim)] = &[
@@ -327,7 +327,7 @@ fn detects_a_false_claim() {
     }
 }
 
-/// One guest's run-state beside the config of the one that was made anew under its id and name: each was so, and not of one guest.
+/// The run state of one guest with the config of another one that was recreated with its id and name: each was true, but not of one guest.
 #[test]
 fn detects_run_state_and_config_of_two_different_guests() {
     let yaml = "

@@ -1,6 +1,4 @@
-//! Random labs on random days: settings with odd guests, tokens that may see little, and a bad day for each, all from a seed.
-//!
-//! What never enters: what is read of them, and what should come of it.
+//! Random labs on random days, from a seed: settings with odd guests, tokens with few privileges, and faults.
 
 use converger_core::guest::GuestKind;
 use converger_core::normalize::{Field, rule_of};
@@ -14,19 +12,19 @@ use crate::config_forms::known_forms;
 /// The token of the client.
 pub(crate) const TOKEN: &str = "root@pam!lab";
 
-/// The token of somebody else, who may do everything.
+/// The token of another user, who may do everything.
 pub(crate) const OTHER_TOKEN: &str = "root@pam!other=other";
 
 /// A lab on a day.
 pub(crate) struct LabDay {
     pub(crate) setting: WorldSpec,
-    /// When in the day somebody looks.
+    /// The time of the observation.
     pub(crate) at_ms: u64,
-    /// Of a thousand moments around a request, in how many somebody interferes.
+    /// The probability of interference around a request, in thousandths.
     pub(crate) interference_per_mille: u64,
 }
 
-/// The day of a seed.
+/// Draws a day.
 pub(crate) fn draw_day(rng: &mut Rng) -> LabDay {
     let flavour = rng.pick(&[Flavour::V7, Flavour::V8, Flavour::V9]).copied().unwrap_or_default();
     let nodes = rng.pick(&[1, 2, 2, 3, 3, 3, 4, 5]).copied().unwrap_or(1);
@@ -60,7 +58,7 @@ fn text_scalar(text: &str) -> ScalarSpec {
     ScalarSpec::Text(text.to_owned())
 }
 
-/// What can be odd about a guest.
+/// Makes a guest odd in random ways.
 fn vary_guest(rng: &mut Rng, setting: &mut WorldSpec, index: usize) {
     let Some(guest) = setting.guests.get_mut(index) else { return };
     let kind = guest_kind(guest);
@@ -89,7 +87,7 @@ fn vary_guest(rng: &mut Rng, setting: &mut WorldSpec, index: usize) {
         setting.ha.insert(id, draw_ha(rng));
     }
     let Some(guest) = setting.guests.get_mut(index).filter(|_| kind == GuestKind::Qemu && rng.one_in(40)) else { return };
-    // A birth mark that is none: the guest cannot be told from others.
+    // An invalid birth mark: the guest cannot be identified.
     guest.config.insert("meta".to_owned(), text_scalar("creation-qemu=10.0.2,ctime=soon"));
 }
 
@@ -116,7 +114,7 @@ fn draw_ha(rng: &mut Rng) -> HaSpec {
     HaSpec { state: Some(state), believed }
 }
 
-/// A quarter of the tokens may not see everything, and some nothing.
+/// A quarter of the tokens do not see everything, and some see nothing.
 fn restrict_token(rng: &mut Rng, setting: &mut WorldSpec) {
     if !rng.one_in(4) {
         return;
@@ -136,7 +134,7 @@ fn acl_entry(path: String, role: &str, here_only: bool) -> AclSpec {
     AclSpec { path, role: role.to_owned(), user: None, group: None, token: Some(TOKEN.to_owned()), here_only }
 }
 
-/// What no Proxmox says, and what something between might.
+/// Responses that Proxmox never sends, but an intermediary might.
 fn draw_strange_responses(rng: &mut Rng) -> Vec<RequestFault> {
     if !rng.one_in(6) {
         return Vec::new();

@@ -1,19 +1,20 @@
-//! What must hold of a run as a whole, and of one run after the other:
+//! What must hold of a run as a whole, and across runs:
 //!
-//! - S5: nothing follows from absence in a list alone. A guest that is there is not called missing, and nobody says that a change was not carried out
-//!   because no list has its task: the guest itself was read since.
-//! - S8: what is planned on never goes back: each plan rests on a reading of its own process, and on none that is older than that of the plan before.
-//! - S14: what is sent stays within the limits of a run: guests that are changed, guests that are interrupted, and changes that are under way
-//!   at once, on a node and in all.
-//! - S23: an operation asks so often and no more. Bounds of queues and bodies are not reached here: those of the queue are held by `schedule`'s own tests, those
-//!   of bodies by `FaultKind::Flooded` and the client's.
-//! - L4: a guest that is stuck blocks itself and what waits for it. Whoever waits for nobody has its turn while there is room, and what is not run
-//!   names a reason that is so.
-//! - L5: nothing is done again that was done, once nobody else does anything.
+//! - S5: absence from a list alone proves nothing. An existing guest is not reported as missing, and a change is not reported as not
+//!   carried out just because no list contains its task: the guest itself was read since.
+//! - S8: plans never go back in time: each plan is based on an observation of its own process that is not older than that of the previous
+//!   plan.
+//! - S14: sent changes stay within the limits of a run: changed guests, interrupted guests, and changes in flight per node and overall.
+//! - S23: the number of requests of an operation is bounded. Limits of queues and bodies are not reached here: the tests of `schedule`
+//!   cover the queue, `FaultKind::Flooded` and the tests of the client cover bodies.
+//! - L4: a stuck guest blocks only itself and its dependents. An operation that waits for nothing begins as soon as a slot is free, and an
+//!   operation that is not run has a true reason.
+//! - L5: nothing is done again that was done, once nobody else changes anything.
 //!
-//! What cannot be seen here: S9 and S10 are properties of the planner (`converger-core/tests/properties`), S15 and S24 of an agent that is not there yet.
+//! Not covered here: S9 and S10 are properties of the planner (`converger-core/tests/properties`); S15 and S24 concern an agent that does
+//! not exist yet.
 //!
-//! What never enters: how the schedule decides whose turn it is.
+//! Must not depend on how the schedule chooses the next operation.
 
 use std::collections::BTreeSet;
 
@@ -25,41 +26,41 @@ use converger_engine::schedule;
 use super::send::{ParsedMutation, RuleBreach};
 use super::{Oracle, OracleCase, is_not_carried_out};
 
-/// So often an operation asks in one life, at most: it is checked five times, each of six readings is tried three times, and a task that hangs is asked about for as
-/// long as there is patience.
+/// Maximum number of requests of an operation in one life: it is checked five times, each of six reads is tried three times, and a hanging
+/// task is polled until patience runs out.
 const ASKS_MAX: u32 = 400;
 
-/// What is known of the run that goes on, and of those before it.
+/// What is known of the current run and of those before it.
 #[derive(Clone, Default)]
 pub(super) struct RunCourse {
     at_once: schedule::ConcurrencyLimits,
     budget: policy::Limits,
-    /// When the process began, and when the reading of the last plan did.
+    /// When the process started, and when the observation of the last plan began.
     began_secs: u64,
     taken_secs: u64,
     run: Option<RunId>,
-    /// Guests that were changed in it, and those that were interrupted.
+    /// Guests that were changed in the run, and those that were interrupted.
     changed: BTreeSet<u32>,
     interrupted: BTreeSet<u32>,
-    /// A guest was followed to another node, where it waits for room.
+    /// A guest was followed to another node, where it waits for a slot.
     has_moved: bool,
     /// What was done since everything healed.
     done: BTreeSet<(u32, String)>,
 }
 
 impl Oracle {
-    /// The same, where a run may do so much.
+    /// Sets the limits of a run.
     pub(crate) fn with_limits(mut self, at_once: schedule::ConcurrencyLimits, budget: policy::Limits) -> Self {
         self.run_course = RunCourse { at_once, budget, ..RunCourse::default() };
         self
     }
 
-    /// A process begins at this moment.
+    /// A process starts at this time.
     pub(crate) fn on_process_start_at(&mut self, now_secs: u64) {
         (self.run_course.began_secs, self.run_course.has_moved) = (now_secs, false);
     }
 
-    /// S8: a plan is made of a reading that was begun then.
+    /// S8: a plan is made from an observation that began at this time.
     pub(crate) fn on_plan(&mut self, taken_secs: Option<u64>) {
         let Some(taken_secs) = taken_secs else {
             return self.report_violation("S8", "nobody knows how old the reading of a plan is".into());
@@ -71,12 +72,12 @@ impl Oracle {
         });
     }
 
-    /// S5: a guest that is there was called missing.
+    /// S5: an existing guest was reported as missing.
     pub(crate) fn report_false_absence(&mut self, vmid: u32) {
         self.report_violation("S5", format!("{vmid} is called missing, and it was there all the time: only a list lacked it"));
     }
 
-    /// Whether so many guests may be changed and interrupted in one run.
+    /// Whether this many guests may be changed and interrupted in one run.
     pub(crate) fn is_within_budget(&self, changed: usize, interrupted: usize) -> bool {
         let policy::Limits { guests, percent, stops } = self.run_course.budget;
         let share = match percent {
@@ -111,7 +112,7 @@ impl Oracle {
         });
     }
 
-    /// Something of this run is done.
+    /// An operation of this run is done.
     pub(super) fn remember_done(&mut self, id: &OperationId, outcome: &Outcome) {
         let Some(case) = self.cases.get(id).filter(|case| self.is_healed && case.sends > 0 && outcome.end() == OperationEnd::Done) else {
             return;
@@ -120,14 +121,14 @@ impl Oracle {
         self.run_course.done.insert(done);
     }
 
-    /// A guest was followed, and may wait for room where it is.
+    /// A guest was followed to its new node and may wait for a slot there.
     pub(super) fn on_guest_moved(&mut self) {
         self.run_course.has_moved = true;
     }
 
-    /// L4: time goes by, and nobody waits who could have its turn.
+    /// L4: time passes, so no operation that could begin may be waiting.
     pub(crate) fn on_time_passed(&mut self) {
-        // Whoever is alone is blocked by nobody else, and where a guest that moved is counted is the schedule's own affair.
+        // A single guest cannot be blocked by others, and how a moved guest is counted is up to the schedule.
         if self.wanted.len() < 2 || self.run_course.has_moved {
             return;
         }
@@ -147,14 +148,14 @@ impl Oracle {
         }
     }
 
-    /// What must be done before an operation and is not: steps of its guest, and power steps of those that it waits for.
+    /// Operations that must be done before this one and are not: earlier steps of its guest, and power steps of its dependencies.
     fn unfinished_predecessors<'o>(&'o self, case: &'o OracleCase) -> impl Iterator<Item = &'o OracleCase> {
         let own = &case.operation;
         let of_run = self.cases.values().filter(|other| other.operation.run == own.run && other.believed != Some(OperationEnd::Done));
         of_run.filter(|other| other.precedes(case) || (other.changes_power() && own.step.wait.contains(&other.operation.guest.vmid)))
     }
 
-    /// L4: an operation is not run for a reason of its own, or of the whole run.
+    /// L4: an operation is not run for a reason of its own or of the whole run.
     pub(super) fn check_not_run_reason(&mut self, id: &OperationId, code: &str) {
         let Some(case) = self.cases.get(id) else { return };
         let has_failed = || self.unfinished_predecessors(case).any(|other| other.believed.is_some());
@@ -162,7 +163,7 @@ impl Oracle {
         let is_left_out = |vmid: &Vmid| of_run().all(|other| other.operation.guest.vmid != *vmid);
         let is_so = match code {
             "lane-halted" => has_failed(),
-            // What it waits for was left out of the plan, too.
+            // Its dependency was omitted from the plan, too.
             "dependency-not-done" => has_failed() || case.operation.step.wait.iter().any(is_left_out),
             "run-stopped" => self.is_stopped || self.is_halted,
             "journal-unwritable" => self.is_unwritable,
@@ -178,28 +179,28 @@ impl OracleCase {
         self.operation.guest.vmid == other.operation.guest.vmid && self.operation.position < other.operation.position
     }
 
-    /// Whether it changes the run-state, which is what others wait for.
+    /// Whether it changes the run state, which dependents wait for.
     fn changes_power(&self) -> bool {
         self.operation.step.change.resulting_state().is_some()
     }
 
-    /// Whether its change is under way in this life.
+    /// Whether its change is in flight in this life.
     fn is_sent_in(&self, life: u32) -> bool {
         self.is_under_way && self.life == life && self.sends > 0
     }
 
-    /// What is done by it, to whom.
+    /// The guest and the change.
     fn done_key(&self) -> (u32, String) {
         (self.operation.guest.vmid.get(), format!("{:?}", self.operation.step.change))
     }
 
-    /// S23: one more question.
+    /// S23: counts one more request.
     pub(super) fn count_request(&mut self) -> RuleBreach {
         self.asks += 1;
         (self.asks > ASKS_MAX).then(|| ("S23", format!("{} asks more than {ASKS_MAX} times", self.operation.id)))
     }
 
-    /// S5: that nothing was carried out is said of a guest that was read since.
+    /// S5: the guest was read before it is reported that nothing was carried out.
     pub(super) fn check_absence(&self, outcome: &Outcome) -> RuleBreach {
         let is_by_absence = self.sends > 0 && is_not_carried_out(outcome) && !self.is_read;
         is_by_absence.then(|| ("S5", "no list has its task, and nobody has read the guest since it was sent".into()))

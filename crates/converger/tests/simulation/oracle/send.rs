@@ -1,5 +1,5 @@
-//! What must hold at the moment at which a change reaches Proxmox: it is recorded, it is the first time, and the guest was just read
-//! and was as planned.
+//! What must hold when a change reaches Proxmox: it is recorded, it is sent for the first time, and the guest was just read and was as
+//! planned.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use converger_lab::GuestTruth;
 use super::super::stage::TruthSnapshot;
 use super::{Oracle, OracleCase, forbidden_keys, truth};
 
-/// A request that changes something, taken apart.
+/// A parsed request that changes something.
 #[derive(Clone, Debug)]
 pub(crate) struct ParsedMutation {
     pub(crate) node: String,
@@ -22,7 +22,7 @@ pub(crate) struct ParsedMutation {
 }
 
 impl ParsedMutation {
-    /// From the path and the form of a request; none: it is no request about a guest.
+    /// Parses the path and the form of a request; `None` if it is not about a guest.
     pub(crate) fn parse(path: &str, form: &str) -> Option<Self> {
         let segments: Vec<&str> = path.strip_prefix("/api2/extjs/nodes/")?.split('/').collect();
         let (node, kind, vmid, verb) = match segments.as_slice() {
@@ -38,7 +38,7 @@ impl ParsedMutation {
         Some(Self { node: (*node).to_owned(), kind: (*kind).to_owned(), vmid, verb: (*verb).to_owned(), form: form.collect() })
     }
 
-    /// Whether a key is taken out of the config.
+    /// Whether a key is removed from the config.
     fn deletes_key(&self, key: &str) -> bool {
         self.value("delete").is_some_and(|keys| keys.split(',').any(|own| own == key))
     }
@@ -60,8 +60,7 @@ fn percent_decode(text: &str) -> String {
 }
 
 impl Oracle {
-    /// A change is about to reach Proxmox. `history` is what the journal has of it, `at_work` how many tasks of ours are under way on
-    /// the guest.
+    /// A change is about to reach Proxmox. `history` is its history in the journal, `at_work` the number of our running tasks on the guest.
     pub(crate) fn on_send(
         &mut self,
         id: &OperationId,
@@ -105,8 +104,7 @@ impl Oracle {
         self.check_limits(id, sent);
     }
 
-    /// Design 6.21: what waits for the next start with another value than the declared one is not applied by us, unless this write puts
-    /// ours in its place.
+    /// Design 6.21: we do not apply a pending value that differs from the declared one, unless this write replaces it with ours.
     fn check_foreign_pending(&self, id: &OperationId, sent: &ParsedMutation) -> RuleBreach {
         let case = &self.cases[id];
         let config = case.config.as_ref()?.truth.as_ref()?;
@@ -118,7 +116,7 @@ impl Oracle {
         Some(("S12", format!("`{key}` waits and is not ours")))
     }
 
-    /// The values that are written are those that are declared.
+    /// Checks that the written values are the declared ones.
     fn check_values(&self, id: &OperationId, sent: &ParsedMutation) -> Option<(&'static str, String)> {
         let wanted = self.wanted.get(&self.cases[id].operation.guest.vmid.get())?;
         let keys = sent.form.iter().filter(|(key, _)| key != "digest");
@@ -136,7 +134,7 @@ impl Oracle {
 
 pub(super) type RuleBreach = Option<(&'static str, String)>;
 
-/// Every field is written or taken away as the journal has it, and nothing else is.
+/// Whether exactly the fields of the journal are set or removed.
 fn writes_exactly(fields: &[FieldChange], sent: &ParsedMutation) -> bool {
     let taken_away: BTreeSet<&str> = sent.value("delete").into_iter().flat_map(|keys| keys.split(',')).collect();
     let written: BTreeSet<&str> =
@@ -166,12 +164,12 @@ impl OracleCase {
             return Some(("S1", "nobody who comes later would know that it was sent".into()));
         }
         let forbidden = forbidden_keys();
-        // A shutdown says in so many words that it never becomes a hard stop.
+        // A shutdown explicitly forbids the fallback to a hard stop.
         let key = sent.form.iter().find(|(key, value)| forbidden.contains(key.as_str()) && !(key == "forceStop" && value == "0"));
         key.map(|(key, _)| ("S12", format!("`{key}` is sent")))
     }
 
-    /// S4: cluster, run-state and config were read in this life, from the node that is asked, and the config last of all.
+    /// S4: cluster, run state and config were read in this life, from the target node, and the config last.
     fn check_readings(&self, sent: &ParsedMutation) -> RuleBreach {
         let (Some(cluster), Some(status), Some(config)) = (&self.cluster, &self.status, &self.config) else {
             return Some(("S4", "not everything was read before".into()));
@@ -186,7 +184,7 @@ impl OracleCase {
         (!is_there(status) || !is_there(config)).then(|| ("S4", format!("the guest was not read from {}", sent.node)))
     }
 
-    /// As it was read, it was the guest that was planned on, in the state that was planned on, and in nobody else's hands.
+    /// As it was read, it was the planned guest in the planned state, and nobody else was working on it.
     fn check_guest_state(&self, sent: &ParsedMutation) -> RuleBreach {
         let status = self.status.as_ref()?.truth.as_ref()?;
         let config = self.config.as_ref()?.truth.as_ref()?;

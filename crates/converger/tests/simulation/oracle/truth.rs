@@ -1,4 +1,4 @@
-//! What a guest really is, held against what is wanted of it, in the raw texts of Proxmox.
+//! Compares the true state of a guest with the declared one, in the raw texts of Proxmox.
 
 use converger_core::action::FieldChange;
 use converger_core::guest::{GuestIdentity, RunState};
@@ -9,31 +9,31 @@ use super::super::setup::WantedGuest;
 
 pub(crate) fn runs_as(truth: &GuestTruth, state: RunState) -> bool {
     match state {
-        // A container that is frozen still reads as running.
+        // A frozen container still reads as running.
         RunState::Running => truth.process.as_deref().is_some_and(|word| word == "running" || truth.kind == LabGuestKind::Lxc),
         RunState::Stopped => truth.process.is_none(),
     }
 }
 
-/// Whether each of these fields has what is wanted, in effect or waiting for the next start.
+/// Whether each of these fields has its declared value, in effect or pending.
 pub(super) fn has_fields(truth: &GuestTruth, wanted: &WantedGuest, fields: &[FieldChange]) -> bool {
     let is = |key: &str| wanted.config.get(key).is_some_and(|raw| has_value(truth, key, raw.as_deref()));
     fields.iter().all(|change| is(change.field.word()))
 }
 
-/// Whether each of these fields has what is wanted in effect, and nothing else waits.
+/// Whether each of these fields has its declared value in effect, with no other value pending.
 pub(super) fn has_in_effect(truth: &GuestTruth, wanted: &WantedGuest, fields: &[RestartField]) -> bool {
     let is = |key: &str, raw: Option<&str>| has_value(truth, key, raw) && truth.config.get(key).map(|found| found.trim_end()) == raw;
     fields.iter().all(|awaited| wanted.config.get(awaited.field.word()).is_some_and(|raw| is(awaited.field.word(), raw.as_deref())))
 }
 
-/// Whether everything that is wanted is so, in effect or waiting for the next start.
+/// Whether everything declared is the case, in effect or pending.
 pub(crate) fn is_as_wanted(truth: &GuestTruth, wanted: &WantedGuest) -> bool {
     let is_so = wanted.state.is_none_or(|state| runs_as(truth, state));
     is_so && wanted.config.iter().all(|(key, raw)| has_value(truth, key, raw.as_deref()))
 }
 
-/// Whether a key has this text, or none, in effect or from the next start on.
+/// Whether a key has this text, or none, in effect or pending.
 pub(super) fn has_value(truth: &GuestTruth, key: &str, raw: Option<&str>) -> bool {
     if truth.pending_delete.iter().any(|own| own == key) {
         return raw.is_none();
