@@ -1,5 +1,5 @@
-// The clock of the day, shifted by as many seconds as a file says: for stories in which our own machine sleeps, or somebody sets its
-// clock. Only the program of a story is started with it (`clock.rs`). What was waited is counted by another clock, which is left alone.
+// Shifts the wall clock by the number of seconds in a file, for scenarios in which our machine sleeps or its clock is set.
+// Only the program of a scenario is started with it (`clock.rs`). The monotonic clock, which measures waits, is not shifted.
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
