@@ -17,18 +17,18 @@ fn too_many_guests_are_refused() {
         World::new(&WorldSpec::from_seed(1, WorldSize { nodes: 1, guests }, Flavour::V9)).map(|world| world.guest_truths().count())
     };
     assert_eq!(of(10_000), Ok(10_000));
-    assert_eq!(of(10_001), Err("there are 10001 guests, and a lab has room for 10000".to_owned()));
+    assert_eq!(of(10_001), Err("there are 10001 guests, and a lab supports at most 10000".to_owned()));
 }
 
 #[test]
 fn invalid_specs_are_refused_and_name_the_fault() {
     assert!(spec_error("nodes: { a: {} }\nguest: []\n").contains("guest"));
     assert!(spec_error("nodes: { a: { cpu: 2 } }\n").contains("cpu"));
-    assert_eq!(spec_error("nodes: {}\n"), "a world needs a node");
+    assert_eq!(spec_error("nodes: {}\n"), "a world needs at least one node");
     assert_eq!(spec_error("nodes: { a: {}, b: {} }\n"), "2 nodes need a `cluster` name");
     assert_eq!(spec_error(&SMALL.replace("node: pve1", "node: pve9")), "guest 100 is on node `pve9`, which does not exist");
-    assert_eq!(spec_error(&SMALL.replace("vmid: 200", "vmid: 100")), "there are two guests 100");
-    assert_eq!(spec_error(&SMALL.replace("root@pam!t", "nobody@pam!t")), "token `nobody@pam!t` has no owner among the users");
+    assert_eq!(spec_error(&SMALL.replace("vmid: 200", "vmid: 100")), "VMID 100 is used by two guests");
+    assert_eq!(spec_error(&SMALL.replace("root@pam!t", "nobody@pam!t")), "the owner of token `nobody@pam!t` is not among the users");
     assert_eq!(spec_error("nodes: { a: {} }\nacl: [{ path: /, role: King, user: root@pam }]\n"), "there is no role `King`");
     assert!(spec_error("flavour: 6\nnodes: { a: {} }\n").contains("there is no flavour `6`"));
 }
@@ -38,7 +38,7 @@ fn node_names_must_be_host_names() {
     let long = "x".repeat(64);
     for name in ["../x", "", " ", "a/b", "a.b", "-a", "a-", "é", "a b", "a:b", "a\\n", &long] {
         let error = spec_error(&format!("nodes: {{ \"{name}\": {{}} }}\n"));
-        assert!(error.contains("is not the name of a node"), "{name:?}: {error}");
+        assert!(error.contains("is not a valid node name"), "{name:?}: {error}");
     }
     for name in ["pve1", "PVE-1", "3com", &long[1..]] {
         let setting = WorldSpec::from_yaml(&format!("nodes: {{ \"{name}\": {{}} }}\n")).expect("a setting");

@@ -206,6 +206,6 @@ fn invalid_specs_are_not_served() {
     run_real(async {
         let setting = WorldSpec::from_yaml("nodes: {}").expect("a setting");
         let refused = LabServer::bind(&setting, server_options(ClockMode::Virtual { step_ms: 1 }, test_certificates())).await;
-        assert!(matches!(refused, Err(ServeError::Spec(fault)) if fault == "a world needs a node"));
+        assert!(matches!(refused, Err(ServeError::Spec(fault)) if fault == "a world needs at least one node"));
     });
 }
