@@ -215,7 +215,7 @@ mod tests {
     use crate::wire::LabRequest;
     use crate::world_spec::{NodeSpec, WorldSpec};
 
-    /// Whatever becomes of the nodes, and whoever is asked: what is said of the cluster is what would be said without memory.
+    /// Node failures and partitions must not leave a stale status in the cache, whichever node answers.
     #[test]
     fn cached_cluster_status_always_equals_a_fresh_one() {
         let names = ["pve1", "pve2", "pve3"].map(str::to_owned);

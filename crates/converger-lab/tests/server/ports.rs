@@ -197,7 +197,7 @@ fn unavailable_ports_are_named() {
         let address = taken.local_addr().expect("an address");
         assert!(fails(address).await.starts_with(&format!("cannot listen on {address}: ")));
         let last = SocketAddr::new(LOOPBACK, u16::MAX);
-        assert_eq!(fails(last).await, "2 nodes need as many ports, and after 65535 there are not enough");
+        assert_eq!(fails(last).await, "not enough ports: 2 nodes need one each, counted from 65535");
     });
 }
 
