@@ -145,7 +145,7 @@ pub(crate) fn finish_work(world: &mut World, id: TaskId) -> Result<(), String> {
     }
 }
 
-/// A task was told to stop while it was at work: locks that it had set stay behind only where Proxmox leaves them.
+/// Cleans up after a task that was stopped while it ran: its locks stay only where Proxmox leaves them behind.
 pub(crate) fn interrupt_work(world: &mut World, id: TaskId) {
     match world.tasks.get(id).map(|task| task.work.clone()) {
         Some(TaskWork::Clone(cloning)) => clone::abandon_clone(world, &cloning),

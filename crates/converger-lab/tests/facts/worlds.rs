@@ -1,4 +1,4 @@
-//! Worlds from files and from seeds: strict, the same each time, large if asked.
+//! Worlds from files and seeds: strict, deterministic, and large on request.
 
 use converger_lab::{Flavour, LabRequest, World, WorldSize, WorldSpec};
 
@@ -75,7 +75,7 @@ fn seeded_lab(seed: u64) -> FactsLab {
     FactsLab::from_spec(&WorldSpec::from_seed(seed, WorldSize { nodes: 3, guests: 200 }, Flavour::V9))
 }
 
-/// Whoever ends a lab and begins it again an hour later finds the guests that were declared and pinned.
+/// A lab that is restarted an hour later must have the same guests, because they may be declared and pinned.
 #[test]
 fn restarted_worlds_have_the_same_guests() {
     let setting = WorldSpec::from_seed(1, WorldSize { nodes: 2, guests: 4 }, Flavour::V9);
@@ -101,7 +101,7 @@ fn the_same_seed_gives_the_same_world() {
 }
 
 #[test]
-fn the_same_requests_get_the_same_answers() {
+fn the_same_requests_get_the_same_responses() {
     let play = || {
         let mut lab = seeded_lab(3);
         let mut bodies = Vec::new();
@@ -120,9 +120,9 @@ fn the_same_requests_get_the_same_answers() {
 fn ten_thousand_guests_are_listed() {
     let mut lab = FactsLab::from_spec(&WorldSpec::from_seed(1, WorldSize { nodes: 16, guests: 10_000 }, Flavour::V8));
     let rows = lab.get("/cluster/resources?type=vm");
-    assert_eq!(rows.as_array().map(Vec::len), Some(10_000), "there is a limit");
+    assert_eq!(rows.as_array().map(Vec::len), Some(10_000), "up to the limit");
     let unknown = rows.as_array().into_iter().flatten().filter(|row| row["status"] == "unknown").count();
-    assert_eq!(unknown, 0, "every node has told");
+    assert_eq!(unknown, 0, "every node has broadcast");
 }
 
 #[test]
