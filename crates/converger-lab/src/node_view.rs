@@ -113,7 +113,7 @@ impl World {
     fn broadcast_from(&mut self, name: &str, at_ms: u64) {
         let changed = self.guests.changed_on(name);
         let Some(speaker) = self.nodes.get(name) else { return };
-        // Broadcasts that nobody triggered by a request count as well.
+        // Broadcasts that were skipped because no request arrived count as well.
         let unasked = speaker.broadcast_ms.map_or(0, |told_ms| (at_ms.saturating_sub(told_ms) / BROADCAST_INTERVAL_MS).saturating_sub(1));
         let old_rounds = speaker.old_format_rounds.saturating_sub(u32::try_from(unasked).unwrap_or(u32::MAX));
         let flavour = if old_rounds > 0 { self.flavour.min(Flavour::V8) } else { self.flavour };
