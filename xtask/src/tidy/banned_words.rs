@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     fn violation_lines(text: &str) -> Vec<usize> {
-        lines(&violations(&source("crates/a/src/lib.rs", &format!("//! A room.\n{text}\n"))))
+        lines(&violations(&source("crates/a/src/lib.rs", &format!("//! A module.\n{text}\n"))))
     }
 
     #[test]
@@ -91,7 +91,7 @@ mod tests {
         let at = |path, text| lines(&violations(&source(path, text)));
         assert_eq!(at("crates/a/src/lib.rs", "fn f() {}\n"), [1]);
         assert_eq!(at("xtask/src/main.rs", "\n//! Too late.\n"), [1]);
-        assert!(at("crates/a/src/lib.rs", "//! A room.\n").is_empty());
+        assert!(at("crates/a/src/lib.rs", "//! A module.\n").is_empty());
         assert!(at("crates/a/tests/data/b.rs", "fn f() {}\n").is_empty());
         assert!(at("fuzz/a.rs", "fn f() {}\n").is_empty());
     }

@@ -51,7 +51,7 @@ mod tests {
     #[test]
     fn restricted_words_are_found_outside_their_files() {
         for (word, places) in RESTRICTED_WORDS {
-            let text = format!("//! A room.\nuse {word} something;\n// {word}\n");
+            let text = format!("//! A module.\nuse {word} something;\n// {word}\n");
             assert_eq!(lines(&violations(&source("crates/converger/src/commands/doctor.rs", &text))), [2], "{word}");
             for place in *places {
                 assert!(violations(&source(place, &text)).is_empty(), "{word} in {place}");

@@ -210,7 +210,7 @@ mod tests {
         assert_eq!(rejection_text("GET / HTTP/1.99999999999\r\n"), "HTTP/1.0 400 bad request");
         assert_eq!(rejection_text("GET / HTTP/1.1\r\nno header\r\n"), "HTTP/1.1 506 unable to parse request header");
         assert_eq!(rejection_text("GET / HTTP/1.1\r\n folded: first\r\n"), "HTTP/1.1 506 unable to parse request header");
-        assert_eq!(rejection_text("hello"), "Incomplete", "the line is not whole");
+        assert_eq!(rejection_text("hello"), "Incomplete", "the line is not complete");
     }
 
     #[test]
@@ -223,7 +223,7 @@ mod tests {
         assert_eq!(
             found,
             Some((whole.head_bytes, HeadParse::Complete(parse_complete_head(text)))),
-            "as soon as it is whole, and the same as at once"
+            "parsing ends with the last byte and gives the same head as parsing it at once"
         );
         let headers = [("Host", "a"), ("X", "one two"), ("Content-Length", "3")].map(|(name, value)| (name.to_owned(), value.to_owned()));
         assert_eq!(whole.request, LabRequest { headers: headers.to_vec(), ..LabRequest::new("POST", "/x?y") });
