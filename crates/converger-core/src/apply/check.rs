@@ -263,7 +263,7 @@ fn describe_field_difference(operation: &Operation, change: &FieldChange, config
     (!is_same).then(|| format!("{name}: planned with {} waiting, found {}", shown(planned), shown(waiting)))
 }
 
-/// Refuses if changes of others are pending: any write or power change would apply them too (design 6.21).
+/// Refuses if changes of others are pending: any write or power change would apply them too (decision 0003).
 ///
 /// A pending value is ours if it is the declared one, if this program wrote it in an earlier run, or if this write was planned to replace
 /// it.

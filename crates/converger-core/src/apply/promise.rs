@@ -271,7 +271,7 @@ pub(super) fn shown_in_effect(field: Field, config: &LiveConfig) -> String {
     }
 }
 
-/// Checks that each field has its value, or has it pending if it can only take effect at the next start (design 6.21).
+/// Checks that each field has its value, or has it pending if it can only take effect at the next start (decision 0003).
 fn check_config_written(kind: GuestKind, fields: &[FieldChange], config: &LiveConfig) -> PromiseCheck {
     let mut seen = Evidence::default();
     let mut waits = Vec::new();
