@@ -175,8 +175,8 @@ fn admission_under_another_configuration_breaks_the_evidence() {
         let config = String::from_utf8_lossy(&weighed.blobs[&weighed.bundle.decision.inputs.config]).into_owned();
         let word = if weighed.bundle.admission.mode == ApprovalMode::Solo { "\"solo\"" } else { "\"shared\"" };
         let others = [
-            (config.replacen(word, "null", 1), "the configuration has another mode than the admission was weighed in, or none"),
-            (config.replacen("\"lab\"", "\"prod\"", 1), "it configures another environment than the decision is about"),
+            (config.replacen(word, "null", 1), "the configuration has no mode, or another one than the admission"),
+            (config.replacen("\"lab\"", "\"prod\"", 1), "it configures another environment than that of the decision"),
         ];
         for (other, words) in others {
             assert_ne!(other, config);

@@ -139,7 +139,7 @@ fn removed_approvals_and_refusals_are_detected() {
         for at in 0..whole.entries.len() {
             let part = match &whole.entries[at] {
                 LedgerEntry::Approved { .. } => "approvals that it weighed",
-                LedgerEntry::Refused { .. } => "no entry before it says so",
+                LedgerEntry::Refused { .. } => "no earlier entry says so",
                 _ => continue,
             };
             if part == "approvals that it weighed" {
@@ -194,7 +194,7 @@ fn admission_without_its_plan_is_detected() {
     let whole = ledger_of(&admit_case(&case));
     let without = whole.entries.iter().filter(|entry| !matches!(entry, LedgerEntry::PlanMade { .. })).cloned().collect();
     let found = check_ledger(&LedgerFixture { entries: without, blobs: whole.blobs.clone() });
-    assert!(matches!(&found, Err(wrong) if wrong.what.contains("no entry before it says which plan the run made")), "{found:?}");
+    assert!(matches!(&found, Err(wrong) if wrong.what.contains("no earlier entry says which plan the run made")), "{found:?}");
     for at in [1, whole.entries.len() - 1] {
         let mut entries = whole.entries.clone();
         if let LedgerEntry::PlanMade { plan, .. } | LedgerEntry::Admitted { plan, .. } = &mut entries[at] {
