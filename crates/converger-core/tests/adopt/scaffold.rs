@@ -1,4 +1,4 @@
-//! What a declared state for existing guests looks like, what it leaves out, and for whom there is none.
+//! What a desired state for existing guests looks like, what it omits, and which guests have none.
 
 use converger_core::adopt::{AdoptedGuest, Scaffold, scaffold};
 use converger_core::observe::Scoped;
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::{UUID, guest_row, observation_of, scope_of};
 
-/// The text without its opening comments, and the only guest of it.
+/// The text without its leading comments, and its only guest.
 fn scaffold_one(members: &Value) -> (String, AdoptedGuest) {
     let kind = members["kind"].as_str().unwrap_or("qemu");
     let observation = observation_of(&[guest_row(100, kind, members)], &json!({}));
@@ -20,7 +20,7 @@ fn scaffold_one(members: &Value) -> (String, AdoptedGuest) {
     }
 }
 
-/// The causes for each guest, with those of the whole reading under 0.
+/// The refusal codes of each guest, with those of the whole observation under 0.
 fn scaffold_refusals(observation: &Scoped, wanted: &[u64]) -> Vec<(u32, Vec<&'static str>)> {
     match scaffold(observation, &scope_of(wanted)) {
         Scaffold::Refused { refusals, guests } => {
@@ -49,7 +49,7 @@ fn one_unreadable_guest_refuses_the_whole_file() {
         (json!({ "name": "VM 100", "identity": {} }), &["guest-unknown"]),
     ] {
         let mut broken = guest_row(100, "qemu", &members);
-        // `null` of a lock is a value that was read; taking the key away is what is meant here.
+        // `null` for a lock is a value that was read; here the key must be absent.
         if members.get("lock").is_some() {
             broken.as_object_mut().expect("a row").retain(|key, _| !["lock", "ha"].contains(&key.as_str()));
         }
@@ -153,7 +153,7 @@ fn ambiguous_names_and_tags_are_quoted() {
     }
 }
 
-/// A key, and the words of the reason for which it is not declared.
+/// Checks that a key is omitted for this reason.
 fn check_left_out(members: &Value, key: &str, why: &str) {
     let (text, guest) = scaffold_one(members);
     let found: Vec<(&str, &str)> = guest.left_out.iter().map(|left| (&*left.key, left.reason.as_str())).collect();
@@ -206,7 +206,7 @@ fn omits_undeclarable_values_with_the_parser_message() {
 }
 
 #[test]
-fn a_value_that_is_not_understood_is_left_out_and_the_guest_is_declared() {
+fn declares_a_guest_without_values_that_are_not_understood() {
     let (text, guest) = scaffold_one(&json!({ "config": { "cores": 2, "memory": 512 }, "not_understood": { "boot": " ", "numa": "odd" } }));
     assert!(text.contains("      cores: 2\n") && !text.contains("memory: "), "{text}");
     let left_out: Vec<(&str, &str)> = guest.left_out.iter().map(|own| (&*own.key, own.reason.as_str())).collect();
