@@ -41,7 +41,7 @@ pub const PLANNER_VERSION: u32 = 1;
 /// }
 /// ```
 ///
-/// and it cannot be read from a file:
+/// It cannot be read from a file:
 ///
 /// ```compile_fail,E0277
 /// fn load(text: &str) -> converger_core::plan::Plan {

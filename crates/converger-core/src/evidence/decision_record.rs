@@ -1,7 +1,7 @@
 //! The inputs and results of a decision in the form that is stored beside the ledger: bytes that lead to the same decision again, each
 //! referenced by an entry through its digest.
 //!
-//! Must not contain secrets. A configuration names where secrets are; the caller removes everything else.
+//! Must not contain secrets. A configuration only names where secrets are; the caller has removed everything beyond that.
 
 use std::io;
 
