@@ -129,30 +129,30 @@ impl RecordedAdmission {
         let unlike = |what: &str| Err(self.fault(FailureCode::IntegrityViolation, what));
         match &self.decision {
             None => return unlike("no earlier entry says which plan the run made"),
-            Some(made) if made.plan != self.plan => return unlike("it is of another plan than the run made"),
+            Some(made) if made.plan != self.plan => return unlike("it is for another plan than that of the run"),
             Some(_) => {}
         }
         let Some(AdmissionBundle { by, decision, admission, gates }) = AdmissionBundle::parse(bytes) else {
-            return unlike("the bundle that it weighed is none that this program writes");
+            return unlike("its bundle is not valid");
         };
         if Some(&decision) != self.decision.as_ref() {
-            return unlike("the bundle that it weighed is of another decision");
+            return unlike("its bundle is for another decision");
         }
         if by != self.by {
             return unlike("its bundle names another requester than the run");
         }
         if admission.now_ms != self.at_ms {
-            return unlike("the bundle was weighed at another time than the entry says");
+            return unlike("the time in its bundle is not that of the entry");
         }
         if self.approvals != Vec::from_iter(Approval::from_confirmation(admission.confirmation, decision.plan)) {
-            return unlike("the approvals that it weighed are not those that stand before it in the ledger");
+            return unlike("the approvals in its bundle are not those before it in the ledger");
         }
         let refused: Vec<_> = gates.into_iter().filter(AdmissionGate::is_refused).collect();
         let [yes, no] = [Admissibility::Admissible.word(), Admissibility::Inadmissible(Vec::new()).word()];
         let word = if refused.is_empty() { yes } else { no };
         // If evidence was broken or undecidable, the gates decided nothing.
         if [yes, no].contains(&self.answer.as_str()) && self.answer.as_str() != word {
-            return unlike(&format!("its gates give `{word}`, and `{}` is recorded", self.answer.as_str()));
+            return unlike(&format!("its gates give `{word}`, but `{}` is recorded", self.answer.as_str()));
         }
         let of_run: BTreeSet<&str> = refused.iter().filter(|gate| gate.concerns_run()).map(|gate| gate.id.as_str()).collect();
         let told: BTreeSet<&str> = self.refusals.iter().map(Slug::as_str).collect();
@@ -207,7 +207,7 @@ impl RecordedAdmission {
     /// The fault if the bundle is not stored.
     #[must_use]
     pub fn missing_bundle_fault(&self) -> LedgerFault {
-        self.fault(FailureCode::EvidenceMissing, &format!("the bundle {} that it weighed is not kept", self.bundle))
+        self.fault(FailureCode::EvidenceMissing, &format!("the bundle {} that it refers to is not stored", self.bundle))
     }
 
     fn fault(&self, code: FailureCode, what: &str) -> LedgerFault {

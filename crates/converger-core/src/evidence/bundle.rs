@@ -176,7 +176,7 @@ fn build_gates(raised: &BTreeSet<RefusalCode>) -> Vec<AdmissionGate> {
 pub fn check_admissibility(bundle: &[u8], kept: impl Fn(Digest) -> Option<Vec<u8>>, understood: ParseConfig) -> Admissibility {
     let broken = |code, what: &str| Admissibility::Broken(EvidenceFault { code, what: what.into() });
     let Some(bundle) = AdmissionBundle::parse(bundle) else {
-        return broken(failure::FailureCode::IntegrityViolation, "the bundle is none that this program writes");
+        return broken(failure::FailureCode::IntegrityViolation, "the bundle is not valid");
     };
     let recalled = match reproduce(&bundle.decision, kept, understood) {
         Ok(recalled) => recalled,
@@ -198,7 +198,7 @@ pub fn check_admissibility(bundle: &[u8], kept: impl Fn(Digest) -> Option<Vec<u8
         return broken(failure::FailureCode::IntegrityViolation, "the configuration has no mode, or another one than the admission");
     }
     if bundle.admission.age_secs_max > Admission::AGE_SECS_MAX {
-        return broken(failure::FailureCode::IntegrityViolation, "a reading may have been older than any admission allows");
+        return broken(failure::FailureCode::IntegrityViolation, "the bundle allows an older observation than any admission does");
     }
     if build_gates(&causes) != bundle.gates {
         return broken(failure::FailureCode::IntegrityViolation, "a gate is missing, or has another result than the evidence gives");

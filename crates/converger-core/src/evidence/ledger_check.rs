@@ -81,8 +81,7 @@ impl LedgerCheck {
         self.pruned.apply_entry(entry);
         match entry {
             LedgerEntry::Record(JournalRecord::Intent { operation, .. }) if !self.tracker.is_admitted(&operation.run) => {
-                let what =
-                    format!("entry {index}: the operation {} was begun, and its plan was not admitted before", operation.id.as_str());
+                let what = format!("entry {index}: the operation {} started, but its plan was not admitted before", operation.id.as_str());
                 return Err(LedgerFault { code: FailureCode::UnloggedExecution, index, what });
             }
             // The proof of a single operation does not need this entry; the whole ledger must have it.
@@ -90,7 +89,7 @@ impl LedgerCheck {
                 if self.replay.names().binding(&operation.environment).is_none() =>
             {
                 let (id, environment) = (operation.id.as_str(), &operation.environment);
-                let what = format!("entry {index}: the operation {id} was begun, and no cluster was recorded for `{environment}` before");
+                let what = format!("entry {index}: the operation {id} started, but `{environment}` was not bound to a cluster before");
                 return Err(LedgerFault { code: FailureCode::UnloggedExecution, index, what });
             }
             LedgerEntry::Record(JournalRecord::Intent { operation, .. }) => self.intents.push((operation.id.clone(), index)),
@@ -136,12 +135,12 @@ impl LedgerCheck {
             match kept(digest)? {
                 None if self.pruned.contains(&digest) => gone += 1,
                 None => {
-                    let what = format!("what entry {index} names {digest} is not there, and no entry says that it was let go");
+                    let what = format!("entry {index} names {digest}, which is not stored, and no entry says that it was pruned");
                     return Err(LedgerFault { code: FailureCode::EvidenceMissing, index, what }.into());
                 }
                 Some(bytes) if Digest::of_bytes(&bytes) == digest => {}
                 Some(bytes) => {
-                    let what = format!("what entry {index} names {digest} is kept with the digest {}", Digest::of_bytes(&bytes));
+                    let what = format!("entry {index} names {digest}, but the stored bytes have the digest {}", Digest::of_bytes(&bytes));
                     return Err(LedgerFault { code: FailureCode::IntegrityViolation, index, what }.into());
                 }
             }
@@ -172,12 +171,12 @@ impl LedgerCheck {
             begun.filter(|(history, _)| history.operation.source == OperationSource::Convergent)
         {
             if !plans.load_plan(operation.plan)?.is_some_and(|plan| plan.contains_operation(operation)) {
-                let what = format!("entry {index}: the operation {} is no step of the plan {}", operation.id.as_str(), operation.plan);
+                let what = format!("entry {index}: the operation {} is not a step of the plan {}", operation.id.as_str(), operation.plan);
                 return Err(LedgerFault { code: FailureCode::UnloggedExecution, index, what }.into());
             }
             if !steps.insert((&operation.run, operation.guest.vmid, operation.position)) {
                 let (id, vmid, run) = (operation.id.as_str(), operation.guest.vmid, operation.run.as_str());
-                let what = format!("entry {index}: the operation {id} is a step of guest {vmid} that was begun before in the run {run}");
+                let what = format!("entry {index}: the operation {id} repeats a step of guest {vmid} in the run {run}");
                 return Err(LedgerFault { code: FailureCode::UnloggedExecution, index, what }.into());
             }
         }

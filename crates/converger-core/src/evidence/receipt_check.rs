@@ -102,7 +102,7 @@ impl ProofBuilder {
             entry if own.is_none() && admission_run(entry).is_some_and(|run| self.replay.runs.keys().all(|own| own == run)) => {
                 self.admissions.extend(self.tracker.apply_entry(index, entry));
             }
-            _ => return Err(integrity_fault(index, "is not about the operation that is proven".to_owned())),
+            _ => return Err(integrity_fault(index, "does not belong to the operation that is proven".to_owned())),
         }
         self.replay.apply_entry(entry).map_err(|misplaced| integrity_fault(index, format!("cannot stand where it does: {misplaced}")))
     }
@@ -125,7 +125,7 @@ impl ProofBuilder {
             return Err(LedgerFault {
                 code: FailureCode::IntegrityViolation,
                 index: last,
-                what: format!("{kept} is given along, and no entry names it"),
+                what: format!("the receipt includes {kept}, which no entry names"),
             });
         }
         Ok(OperationProof { history, run, admissions, recoveries })

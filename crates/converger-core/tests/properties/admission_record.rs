@@ -108,7 +108,7 @@ fn replaced_bundle_is_detected_at_its_entry() {
         assert!(fails_at_admission(&with_bundle(&weighed, |bundle| bundle.decision.inputs.config = other), "another decision"), "{case:?}");
         let eve = Confirmation::FullDigest { by: "eve@desk".into(), digest: weighed.bundle.decision.plan };
         assert!(
-            fails_at_admission(&with_bundle(&weighed, |bundle| bundle.admission.confirmation = eve), "approvals that it weighed"),
+            fails_at_admission(&with_bundle(&weighed, |bundle| bundle.admission.confirmation = eve), "approvals in its bundle"),
             "{case:?}"
         );
         let all = if weighed.is_approved { "refused" } else { "passed" };
@@ -125,7 +125,7 @@ fn malformed_bundle_is_detected() {
     let Some(LedgerEntry::Admitted { bundle, .. }) = record.entries.last_mut() else { panic!("an admission is last") };
     *bundle = Digest::of_bytes(&bytes);
     record.blobs.insert(*bundle, bytes);
-    assert!(fails_at_admission(&record, "none that this program writes"));
+    assert!(fails_at_admission(&record, "its bundle is not valid"));
 }
 
 #[test]
@@ -135,11 +135,11 @@ fn removed_approvals_and_refusals_are_detected() {
         let whole = ledger_of(&admit_case(&case));
         for at in 0..whole.entries.len() {
             let part = match &whole.entries[at] {
-                LedgerEntry::Approved { .. } => "approvals that it weighed",
+                LedgerEntry::Approved { .. } => "approvals in its bundle",
                 LedgerEntry::Refused { .. } => "no earlier entry says so",
                 _ => continue,
             };
-            if part == "approvals that it weighed" {
+            if part == "approvals in its bundle" {
                 approvals += 1
             } else {
                 refusals += 1
