@@ -182,7 +182,7 @@ fn detects_a_keyed_operation_without_an_admitted_plan() {
     let size = bed.entry_count();
     let id = keyed_operation_with(&bed, false).id;
     let words = format!(
-        "error[unlogged-execution]: entry {}: the operation {} was begun, and its plan was not admitted before",
+        "error[unlogged-execution]: entry {}: the operation {} started, but its plan was not admitted before",
         size + 2,
         id.as_str()
     );

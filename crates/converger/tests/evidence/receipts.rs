@@ -76,7 +76,7 @@ fn receipt_without_a_required_entry_is_refused() {
             "error[integrity-violation]: receipt.txt proves no operation: entry 12 cannot stand where it does: it is about the run "
         }
         "plan" => "error[integrity-violation]: receipt.txt proves no operation: entry 14, the admission of the run ",
-        "approval" => "the approvals that it weighed are not those that stand before it in the ledger",
+        "approval" => "the approvals in its bundle are not those before it in the ledger",
         "admission" => "error[evidence-missing]: receipt.txt proves no operation: no entry before it admits the plan of the operation ",
         "intent" => "which has no intent before it",
         "outcome" => "error[evidence-missing]: receipt.txt proves no operation: no entry says how the operation ",
@@ -137,14 +137,14 @@ fn receipt_with_a_changed_moved_or_foreign_entry_is_refused() {
     check_refused(&bed, &key, "another bundle", &kept, "error[evidence-missing]: ");
     kept.attachments[0].pop();
     kept.attachments.push(b"more".to_vec());
-    check_refused(&bed, &key, "something along", &kept, "is given along, and no entry names it");
+    check_refused(&bed, &key, "something along", &kept, "which no entry names");
     // The outcome of another operation, and one more operation.
     let mut exchanged = sheaf.clone();
     exchanged.entries[7] = later.entries[7].clone();
-    check_refused(&bed, &key, "another's outcome", &exchanged, "is not about the operation that is proven");
+    check_refused(&bed, &key, "another's outcome", &exchanged, "does not belong to the operation that is proven");
     let mut more = sheaf.clone();
     more.entries.extend(later.entries[4..].to_vec());
-    check_refused(&bed, &key, "another operation", &more, "is not about the operation that is proven");
+    check_refused(&bed, &key, "another operation", &more, "does not belong to the operation that is proven");
     // Another log, whole and signed; and another log under this one's checkpoint.
     let (_, _, [foreign, _]) = self::fixture_with_receipts();
     check_refused(&bed, &key, "another log", &foreign, "receipt.txt proves nothing: ");

@@ -185,7 +185,7 @@ fn detects_a_step_started_twice_in_one_run() {
         entries.splice(behind..behind, again);
         forger.rewrite(&entries.into_iter().map(String::into_bytes).collect::<Vec<_>>());
     };
-    let words = format!("the operation {twin} is a step of guest 102 that was begun before in the run ");
+    let words = format!("the operation {twin} repeats a step of guest 102 in the run ");
     check_detected(&bed, "a step twice", twice, &words);
 }
 
@@ -194,7 +194,7 @@ fn detects_a_step_started_twice_in_one_run() {
 fn detects_a_missing_or_changed_blob() {
     let bed = EvidenceFixture::with_short_history();
     let digest = DatabaseForger::open(&bed.state_directory()).text("SELECT plan FROM runs LIMIT 1");
-    let gone = format!("names {digest} is not there, and no entry says that it was let go");
+    let gone = format!("names {digest}, which is not stored, and no entry says that it was pruned");
     check_detected(&bed, "gone", |forger| forger.run(&format!("DELETE FROM blobs WHERE digest = '{digest}'")), &gone);
     let other = format!("UPDATE blobs SET body = CAST('{{}}' AS BLOB) WHERE digest = '{digest}'");
     check_detected(&bed, "another", |forger| forger.run(&other), "its bytes have another digest");
