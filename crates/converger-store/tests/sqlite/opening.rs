@@ -107,7 +107,7 @@ fn peek_reports_an_unreadable_or_invalid_store() {
     let (above, directory) = state_directory_path();
     let lab = converger_core::guest::EnvironmentName::new("lab").expect("a name");
     let told = |directory: &Path| match converger_store::peek_conditions(directory, &lab) {
-        Err(StoreOpenError::Unusable { what: "look at", source, .. }) => source.to_string(),
+        Err(StoreOpenError::Unusable { what: "read", source, .. }) => source.to_string(),
         other => panic!("{other:?}"),
     };
     assert!(converger_store::peek_conditions(&directory, &lab).is_ok(), "there is none");
