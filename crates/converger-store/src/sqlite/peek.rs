@@ -98,9 +98,9 @@ fn check_store_exists(place: &Path) -> Result<bool, StoreOpenError> {
         // A process that died before its first transaction leaves an empty file.
         Ok(metadata) if metadata.is_file() && metadata.len() > 0 => Ok(true),
         Ok(metadata) if metadata.is_file() => open::check_not_lost(place).map(|()| false),
-        Ok(_) => Err(unusable("name another state directory", io::Error::other("it is not a regular file"))),
+        Ok(_) => Err(unusable("use another state directory", io::Error::other("it is not a regular file"))),
         Err(error) if error.kind() == io::ErrorKind::NotFound => open::check_not_lost(place).map(|()| false),
-        Err(error) => Err(unusable("name a state directory that this user may use", error)),
+        Err(error) => Err(unusable("use a state directory that this user can access", error)),
     }
 }
 

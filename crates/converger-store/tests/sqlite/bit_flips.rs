@@ -146,7 +146,7 @@ fn read_only_view_finds_bad_checksums_and_altered_tables() {
         let (_above, directory, path) = filled_store();
         super::open_unchecked_connection(&path).execute_batch(&format!("UPDATE {table} SET sum = sum + 1")).expect("SQL");
         let looked = StoreView::open(&directory).expect("opens").expect("there");
-        assert_eq!(looked.find_damage(), Ok(Some(format!("a row of {table} has another sum"))));
+        assert_eq!(looked.find_damage(), Ok(Some(format!("a row of {table} has a wrong checksum"))));
         let glanced = peek_conditions(&directory, &OperationSample::new(7).environment()).map(drop);
         assert_eq!(glanced.is_err(), ["holds", "freezes", "occupants"].contains(&table), "{table}: {glanced:?}");
         assert!(SqliteStore::open(&directory, panicking_settings()).is_err(), "{table}");
@@ -157,7 +157,7 @@ fn read_only_view_finds_bad_checksums_and_altered_tables() {
     let mut changed = whole;
     changed[at] = b'R';
     fs::write(&path, changed).expect("written");
-    let other = "its tables are not those that this program makes";
+    let other = "its tables are not those of this program";
     assert!(StoreView::open(&directory).is_err_and(|error| error.to_string().contains(other)));
     assert!(peek_conditions(&directory, &OperationSample::new(7).environment()).is_err_and(|error| error.to_string().contains(other)));
     assert!(SqliteStore::open(&directory, panicking_settings()).is_err());

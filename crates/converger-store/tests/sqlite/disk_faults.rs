@@ -83,8 +83,8 @@ fn damaged_row_is_named_and_never_skipped() {
     let rots = [
         ("UPDATE operations SET body = CAST('{}' AS BLOB)", "op-1"),
         ("UPDATE operations SET body = CAST(replace(CAST(body AS TEXT), 'operation/1', 'operation/2') AS BLOB)", "converger.operation/2"),
-        ("UPDATE operations SET id = 'op-9'", "its body is of operation `op-1`"),
-        ("UPDATE operations SET at_ms = -1", "below zero"),
+        ("UPDATE operations SET id = 'op-9'", "its body belongs to operation `op-1`"),
+        ("UPDATE operations SET at_ms = -1", "is negative"),
         ("INSERT INTO tasks VALUES (1, 'a b', 1, 0)", "not a well-formed task"),
     ];
     for (sql, part) in rots {
@@ -115,7 +115,7 @@ fn finds_externally_changed_rows_at_next_start() {
         ("UPDATE operations SET seq = seq + 10", "operations"),
         ("UPDATE holds SET seq = seq + 10", "holds"),
         ("UPDATE freezes SET seq = seq + 10", "freezes"),
-        ("DELETE FROM operations", "belongs to nothing"),
+        ("DELETE FROM operations", "has an orphaned row"),
     ];
     for (sql, part) in changes {
         let (_above, directory) = state_directory_path();

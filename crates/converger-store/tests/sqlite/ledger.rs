@@ -72,13 +72,13 @@ fn reports_entries_lost_or_added_at_the_end() {
     let broken = [
         ("DELETE FROM ledger_entries WHERE seq = 600", "it has 600 entries, and entry 599 is missing"),
         ("DELETE FROM ledger_entries WHERE seq = 513", "entry 512 is missing"),
-        ("INSERT INTO ledger_entries VALUES (601, CAST('{}' AS BLOB), row_sum(601, CAST('{}' AS BLOB)))", "entry 600 is not of it"),
-        ("DELETE FROM ledger_head", "it has 0 entries, and entry 0 is not of it"),
-        ("DELETE FROM ledger_tiles WHERE place = 1", "tile 1 of level 0, which is over the entries from 256 on, is missing"),
-        ("DELETE FROM ledger_tiles", "tile 0 of level 0, which is over the entries from 0 on, is missing"),
+        ("INSERT INTO ledger_entries VALUES (601, CAST('{}' AS BLOB), row_sum(601, CAST('{}' AS BLOB)))", "entry 600 is beyond its end"),
+        ("DELETE FROM ledger_head", "it has 0 entries, and entry 0 is beyond its end"),
+        ("DELETE FROM ledger_tiles WHERE place = 1", "tile 1 of level 0, which covers the entries from 256 on, is missing"),
+        ("DELETE FROM ledger_tiles", "tile 0 of level 0, which covers the entries from 0 on, is missing"),
         (
             "UPDATE ledger_entries SET body = CAST('{}' AS BLOB), sum = row_sum(seq, CAST('{}' AS BLOB)) WHERE seq = 550",
-            "its last entries, up to 600, do not lead to its root",
+            "its last entries, up to 600, do not match its root",
         ),
         ("UPDATE ledger_head SET root = X'00'", ""),
         ("UPDATE ledger_head SET size = -1", ""),

@@ -45,7 +45,7 @@ fn new_store_is_private() {
 fn refuses_a_missing_public_or_invalid_directory() {
     let (above, directory) = state_directory_path();
     let missing = open_error(&directory.join("below"));
-    assert!(missing.to_string().contains("cannot make the state directory") && missing.to_string().contains("below"), "{missing}");
+    assert!(missing.to_string().contains("cannot create the state directory") && missing.to_string().contains("below"), "{missing}");
     fs::write(&directory, "a file").expect("written");
     let file = open_error(&directory);
     assert!(matches!(&file, StoreOpenError::Unusable { .. }) && file.to_string().contains("it is a file"), "{file}");
@@ -68,7 +68,7 @@ fn refuses_a_directory_of_another_user() {
     let is_given = std::os::unix::fs::chown(&directory, Some(65_534), None).is_ok();
     let theirs = if is_given { directory.as_path() } else { Path::new("/") };
     let error = open_error(theirs);
-    assert!(error.to_string().contains("name one of your own"), "{error}");
+    assert!(error.to_string().contains("use one that you own"), "{error}");
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn refuses_a_hard_linked_store() {
     fs::hard_link(directory.join("converger.db"), other.join("converger.db")).expect("linked");
     for room in [&directory, &other] {
         let told = open_error(room);
-        assert!(matches!(&told, StoreOpenError::Unusable { help, .. } if help.contains("copy it under a new name")), "{told}");
+        assert!(matches!(&told, StoreOpenError::Unusable { help, .. } if help.contains("copy it to a new name")), "{told}");
     }
     fs::remove_file(other.join("converger.db")).expect("removed");
     drop(open_store(&directory));
@@ -252,7 +252,7 @@ fn refuses_a_store_of_version_1_and_names_both_versions() {
     let before = std::fs::read(directory.join("converger.db")).expect("read");
     let error = SqliteStore::open(&directory, panicking_settings()).expect_err("an older format");
     assert!(matches!(error, StoreOpenError::Older { found: 1, known: 2, .. }), "{error}");
-    for part in ["schema version 1", "reads version 2 only", env!("CARGO_PKG_VERSION"), "name another state directory"] {
+    for part in ["schema version 1", "reads version 2 only", env!("CARGO_PKG_VERSION"), "use another state directory"] {
         assert!(error.to_string().contains(part), "{error}");
     }
     let lab = EnvironmentName::new("lab").expect("a name");

@@ -39,15 +39,15 @@ fn commit_after_change(harm: DirectoryChange) -> (Vec<FatalCause>, Result<u64, S
 #[test]
 fn moved_or_replaced_store_acknowledges_nothing_more() {
     let harms: [(&str, &str, DirectoryChange); 7] = [
-        ("moved", "taken away", |directory| fs::rename(directory, directory.with_file_name("elsewhere")).expect("moved")),
-        ("removed", "taken away", |directory| fs::remove_dir_all(directory).expect("removed")),
-        ("its file", "taken away", |directory| fs::remove_file(directory.join("converger.db")).expect("removed")),
-        ("its log", "taken away", |directory| fs::remove_file(directory.join("converger.db-wal")).expect("removed")),
+        ("moved", "moved or removed", |directory| fs::rename(directory, directory.with_file_name("elsewhere")).expect("moved")),
+        ("removed", "moved or removed", |directory| fs::remove_dir_all(directory).expect("removed")),
+        ("its file", "moved or removed", |directory| fs::remove_file(directory.join("converger.db")).expect("removed")),
+        ("its log", "moved or removed", |directory| fs::remove_file(directory.join("converger.db-wal")).expect("removed")),
         ("replaced", "replaced", |directory| {
             fs::rename(directory, directory.with_file_name("elsewhere")).expect("moved");
             commit_written(&open_store(directory), OperationSample::new(1).start_write());
         }),
-        ("its lock", "taken away", |directory| fs::remove_file(directory.join("lab.lock")).expect("removed")),
+        ("its lock", "moved or removed", |directory| fs::remove_file(directory.join("lab.lock")).expect("removed")),
         ("another lock", "replaced", |directory| {
             fs::rename(directory.join("lab.lock"), directory.join("old")).expect("moved");
             fs::write(directory.join("lab.lock"), "").expect("written");
