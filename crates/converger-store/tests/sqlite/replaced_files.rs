@@ -1,4 +1,4 @@
-//! A store that is moved, removed or replaced while it is open, or whose lock is: nothing more is acknowledged, and whoever waits is told.
+//! If a store or its lock is moved, removed or replaced while it is open, nothing more is acknowledged, and callers get an error.
 
 use std::fs;
 use std::path::Path;
@@ -9,10 +9,10 @@ use converger_store::{EnvironmentLock, FatalCause, SqliteStore, StoreError, Stor
 
 use super::{commit_batch, commit_written, open_store, state_directory_path};
 
-/// Something that is done to a state directory.
+/// A change to a state directory.
 type DirectoryChange = fn(&Path);
 
-/// What the program is told, and what the one who waits, once this was done to the state directory.
+/// Changes the state directory and commits; returns what `on_fatal` got and what the caller got.
 fn commit_after_change(harm: DirectoryChange) -> (Vec<FatalCause>, Result<u64, String>) {
     let (_above, directory) = state_directory_path();
     let told: Arc<Mutex<Vec<FatalCause>>> = Arc::default();
