@@ -2,7 +2,7 @@
 //! Every precondition must hold.
 //!
 //! The readings of the guest itself must be at most seconds old, or all of it is read again (decision 0017 says what may be older, and
-//! why): between reading and sending the machine may have been suspended, or a node slow, or the process paused by a terminal (Ctrl-S).
+//! why): between reading and sending the machine may have been suspended, a node slow, or the process paused by its terminal (Ctrl-S).
 //! The final check is the journal: a hold, a freeze or a stop since the intent prevents sending.
 //!
 //! A guest that has moved is followed once and checked again from the start. What cannot be read after a few attempts leads to a refusal.
