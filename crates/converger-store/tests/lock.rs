@@ -59,7 +59,7 @@ fn takes_over_an_unlocked_file_with_any_content() {
     let directory = tempfile::tempdir().expect("a directory");
     for left in ["", "4242\n1\nann\n", "not a signature", "\u{1b}[31m"] {
         std::fs::write(directory.path().join("lab.lock"), left).expect("written");
-        let _lock = EnvironmentLock::acquire(directory.path(), &lab_environment(), "bob", 3).expect("nobody holds it");
+        let _lock = EnvironmentLock::acquire(directory.path(), &lab_environment(), "bob", 3).expect("free");
         assert_eq!(current_holder(directory.path()).map(|holder| holder.name), Some("bob".into()), "{left:?}");
     }
 }

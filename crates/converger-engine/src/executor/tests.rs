@@ -228,7 +228,7 @@ fn failure_stops_only_its_guest_and_its_dependents() {
 fn drain_starts_nothing_new_and_finishes_operations_in_flight() {
     let (world, store) = (initial_cluster(), MemoryStore::new());
     let (says, hears) = watch::channel(RunSignal::Continue);
-    world.on_first_send(move || says.send(RunSignal::Drain).expect("somebody listens"));
+    world.on_first_send(move || says.send(RunSignal::Drain).expect("the executor listens"));
     let settings = Settings { limits: ConcurrencyLimits { per_node: 1, overall: 1 }, ..Settings::default() };
     let report = apply_desired(&world, &store, "r1", settings, hears).expect("the run begins");
     assert_eq!(render_report(&report)[0], "100 start: done");

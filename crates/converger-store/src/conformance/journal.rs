@@ -221,7 +221,7 @@ fn one_operation_per_task<S: StoreFixture>(stage: &mut S) -> StoryResult {
         Batch::default().with(sample.start_write()).with(OperationSample::start_write_of(sample.run_in_other_environment())),
     )?;
     expect_written(&store, "an intent", sample.intent_record(&first))?;
-    expect_equal("nobody's", whose(&store, sample.environment())?, Vec::new())?;
+    expect_equal("no owners", whose(&store, sample.environment())?, Vec::new())?;
     expect_written(&store, "its task", sample.task_record(&first))?;
     let failed = sample.end_record(&first, OperationEnd::Failed);
     expect_written(&store, "its end", failed)?;

@@ -174,7 +174,7 @@ fn prune_is_recorded<S: StoreFixture>(stage: &mut S) -> StoryResult {
         sample.start_write().with(StoreWrite::blob(b"one".to_vec())).with(StoreWrite::blob(b"two".to_vec())),
     )?;
     expect_refused(&store, "nothing", prune(&[], 2, "ann"), StoreRefusal::Empty)?;
-    expect_refused(&store, "nobody", prune(&[one], 2, " "), StoreRefusal::NotStorable)?;
+    expect_refused(&store, "a blank author", prune(&[one], 2, " "), StoreRefusal::NotStorable)?;
     expect_refused(&store, "a search from before the run", prune(&[one], 0, "ann"), StoreRefusal::LedgerGrown { seen: 0, now: 2 })?;
     let grown = Batch::from(resync_write(1)).with(prune(&[one], 2, "ann"));
     expect_refused(&store, "a search from before its own batch", grown, StoreRefusal::LedgerGrown { seen: 2, now: 3 })?;

@@ -205,7 +205,7 @@ fn run_failing_store(directory: &Path) {
     // Even a batch that would fit fails: it is unknown what is on the disk.
     let small = commit_batch(&store, sample.intent_record(&sample.operation(200_000, 200_000)));
     assert!(matches!(small, Err(StoreError::Stopped { .. })), "{small:?}");
-    assert_eq!(fatal.load(Ordering::SeqCst), 1, "the program is told once");
+    assert_eq!(fatal.load(Ordering::SeqCst), 1, "on_fatal is called once");
     assert!(cause.lock().expect("a text").contains("converger.db"), "{cause:?}");
     println!("\nstopped once");
 }

@@ -19,7 +19,7 @@ fn commit_after_change(harm: DirectoryChange) -> (Vec<FatalCause>, Result<u64, S
     let teller = Arc::clone(&told);
     let settings = StoreSettings::new(move |fatal| teller.lock().expect("unpoisoned").push(fatal.clone()));
     let (store, sample) = (SqliteStore::open(&directory, settings).expect("opens"), OperationSample::new(1));
-    let lock = EnvironmentLock::acquire(&directory, &sample.environment(), "ann", 1).expect("nobody has it");
+    let lock = EnvironmentLock::acquire(&directory, &sample.environment(), "ann", 1).expect("free");
     store.rely_on(&lock);
     commit_written(&store, sample.start_write());
     commit_written(&store, sample.intent_record(&sample.operation(1, 1)));
@@ -57,7 +57,7 @@ fn moved_or_replaced_store_acknowledges_nothing_more() {
         let (told, answer) = commit_after_change(harm);
         let cause = answer.expect_err(what);
         assert!(cause.contains(word) && cause.contains("while it was in use"), "{what}: {cause}");
-        assert_eq!(told, [FatalCause::FileReplaced(cause)], "{what}: the program is told once");
+        assert_eq!(told, [FatalCause::FileReplaced(cause)], "{what}: on_fatal is called once");
     }
 }
 

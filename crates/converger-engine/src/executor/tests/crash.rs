@@ -119,7 +119,7 @@ fn s17_recovers_interrupted_operations_under_any_signal_and_never_reports_them_n
         for signal in [RunSignal::Continue, RunSignal::Drain, RunSignal::Leave] {
             let (world, store) = kill_at_request(number);
             let (says, hears) = watch::channel(RunSignal::Continue);
-            says.send(signal).expect("somebody listens");
+            says.send(signal).expect("the executor listens");
             let count = block_on(load_unsettled(&store, &lab_environment())).expect("readable").len();
             several += usize::from(count > 1);
             let report = recover(&world, &store, settings, hears);

@@ -23,7 +23,7 @@ fn drain_before_the_run_starts_nothing() {
             let process = Process::start(&world, store.clone(), Settings::default(), hears);
             // The run was accepted before the signal: it is not refused, and ends without having started.
             let slot = process.executor.reserve_slot().expect("a slot");
-            says.send(signal).expect("somebody listens");
+            says.send(signal).expect("the executor listens");
             process.executor.submit(slot, process.submission(plan, run)).wait().await.expect("the run is answered")
         });
         let ended = block_on(store.run(RunId::new("r1").expect("an id"))).expect("readable").expect("it is there").ended;
@@ -80,7 +80,7 @@ fn rejected_record_stops_the_run_and_reports_why() {
 fn recovers_an_interrupted_operation_at_next_start_without_resending() {
     let (world, store) = (initial_cluster(), MemoryStore::new());
     let (says, hears) = watch::channel(RunSignal::Continue);
-    world.on_first_send(move || says.send(RunSignal::Leave).expect("somebody listens"));
+    world.on_first_send(move || says.send(RunSignal::Leave).expect("the executor listens"));
     let report = apply_desired(&world, &store, "r1", serial_settings(), hears).expect("the run begins");
     assert_eq!(render_report(&report)[0], "100 start: held run-left");
     assert!(!report.operations()[0].is_recorded, "the journal has it open");
@@ -97,7 +97,7 @@ fn recovers_an_interrupted_operation_at_next_start_without_resending() {
 fn g12_starts_nothing_on_a_guest_before_its_recovery_ends() {
     let (world, store) = (initial_cluster(), MemoryStore::new());
     let (says, hears) = watch::channel(RunSignal::Continue);
-    world.on_first_send(move || says.send(RunSignal::Leave).expect("somebody listens"));
+    world.on_first_send(move || says.send(RunSignal::Leave).expect("the executor listens"));
     apply_desired(&world, &store, "r1", serial_settings(), hears).expect("the run begins");
     let store = store.crash();
     // The plan does not know yet that guest 100 is about to run, and starts it again.
@@ -162,7 +162,7 @@ fn g12_hold_or_stop_while_waiting_for_a_permit_prevents_sending() {
         assert!(store.commit_now(Batch::from(StoreWrite::Freeze(freeze))).is_ok());
     });
     assert_eq!(frozen, ("100 start: refused frozen".into(), 0));
-    let stopped = said(|_, says| says.send(RunSignal::Drain).expect("somebody listens"));
+    let stopped = said(|_, says| says.send(RunSignal::Drain).expect("the executor listens"));
     assert_eq!(stopped, ("100 start: not-run run-stopped".into(), 0));
 }
 
