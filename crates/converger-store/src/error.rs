@@ -40,7 +40,7 @@ pub enum StoreError {
         "the store has stopped because its last write may not have reached the disk ({cause}); start the program again to read what is there"
     )]
     Stopped {
-        /// What the system said.
+        /// The error of the system.
         cause: String,
     },
     /// The store cannot be read.
@@ -48,7 +48,7 @@ pub enum StoreError {
     Unreadable {
         /// The file.
         place: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         cause: String,
     },
     /// The stored data is not what any version of this program writes.
@@ -58,7 +58,7 @@ pub enum StoreError {
         place: PathBuf,
         /// The affected operation, run or hold.
         what: String,
-        /// What is wrong with it.
+        /// The cause.
         cause: String,
     },
 }
@@ -77,7 +77,7 @@ pub enum StoreRefusal {
     Record {
         /// The operation.
         id: OperationId,
-        /// Why.
+        /// The reason.
         illegal: IllegalRecord,
     },
     /// Another operation occupies this guest: it is in flight or held (G12).
@@ -110,7 +110,7 @@ pub enum StoreRefusal {
     Frozen {
         /// The environment.
         environment: EnvironmentName,
-        /// Why.
+        /// The reason.
         reason: Box<str>,
     },
     /// The environment is not frozen.
@@ -136,7 +136,7 @@ pub enum StoreRefusal {
         /// The operation that used it first.
         first: OperationId,
     },
-    /// The run is not known.
+    /// The run was never started.
     #[error("the run `{0}` was not started")]
     RunUnknown(RunId),
     /// A run with this id was started before.
@@ -201,13 +201,13 @@ pub enum StoreOpenError {
     /// The directory or the file cannot be used.
     #[error("cannot {what} {place}; {help}")]
     Unusable {
-        /// What was tried.
+        /// The attempted action.
         what: &'static str,
-        /// On what.
+        /// The path.
         place: PathBuf,
         /// What to do.
         help: &'static str,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// The file is not a database.
@@ -247,7 +247,7 @@ pub enum StoreOpenError {
     Damaged {
         /// The file.
         place: PathBuf,
-        /// What was found.
+        /// The damage that was found.
         cause: String,
     },
     /// The store existed before and is now missing or empty. A new store would know no holds, freezes or operations in flight.
@@ -280,7 +280,7 @@ pub enum StoreOpenError {
     Failed {
         /// The file.
         place: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         cause: String,
     },
 }

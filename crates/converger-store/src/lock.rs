@@ -58,7 +58,7 @@ pub enum LockError {
     Unusable {
         /// The file.
         place: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
 }

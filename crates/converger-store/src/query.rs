@@ -20,7 +20,7 @@ pub struct OperationFilter {
     pub before: Option<OperationId>,
 }
 
-/// The most operations or runs in one list.
+/// The maximum number of operations or runs in one list.
 pub const LIST_MAX: u32 = 1000;
 
 /// The status of an operation.

@@ -35,7 +35,7 @@ pub enum StoreWrite {
     RunEnded {
         /// The run.
         id: RunId,
-        /// How.
+        /// Its end.
         end: OperationEnd,
         /// When, in milliseconds since 1970.
         at_ms: u64,

@@ -19,7 +19,7 @@ pub(super) enum SqlFault {
     Damaged {
         /// The row.
         what: String,
-        /// What is wrong with it.
+        /// The cause.
         cause: String,
     },
 }
