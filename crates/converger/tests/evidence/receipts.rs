@@ -122,16 +122,10 @@ fn receipt_with_a_changed_moved_or_foreign_entry_is_refused() {
     }
     let mut swapped = sheaf.clone();
     swapped.entries.swap(2, 3);
-    check_refused(
-        &bed,
-        &key,
-        "swapped",
-        &swapped,
-        "receipt.txt proves nothing: entry 13 stands behind one that the log has no earlier than it",
-    );
+    check_refused(&bed, &key, "swapped", &swapped, "receipt.txt proves nothing: entry 13 is not in the order of the log");
     let mut twice = sheaf.clone();
     twice.entries.push(twice.entries[7].clone());
-    check_refused(&bed, &key, "twice", &twice, "stands behind one that the log has no earlier than it");
+    check_refused(&bed, &key, "twice", &twice, "is not in the order of the log");
     let mut kept = sheaf.clone();
     kept.attachments[0].push(b' ');
     check_refused(&bed, &key, "another bundle", &kept, "error[evidence-missing]: ");
@@ -151,7 +145,7 @@ fn receipt_with_a_changed_moved_or_foreign_entry_is_refused() {
     let mixed = ReceiptBundle { checkpoint: sheaf.checkpoint.clone(), ..foreign };
     check_refused(&bed, &key, "another log below", &mixed, "receipt.txt proves nothing: entry ");
     check_refused(&bed, &foreign_signer().verifier().to_string(), "another key", &sheaf, "receipt.txt proves nothing: ");
-    check_refused(&bed, &key, "nothing", &ReceiptBundle { entries: Vec::new(), ..sheaf }, "receipt.txt: this is no receipt");
+    check_refused(&bed, &key, "nothing", &ReceiptBundle { entries: Vec::new(), ..sheaf }, "receipt.txt: this is not a receipt");
 }
 
 /// What proves nothing more is not what was written.
@@ -160,14 +154,14 @@ fn a_line_that_is_repeated_in_a_receipt_is_a_fault() {
     let (bed, key, [sheaf, _]) = fixture_with_receipts();
     let mut kept = sheaf.clone();
     kept.attachments.push(kept.attachments[0].clone());
-    check_refused(&bed, &key, "given along twice", &kept, "receipt.txt: line 3 is there twice");
+    check_refused(&bed, &key, "given along twice", &kept, "receipt.txt: line 3 is a duplicate");
     let mut signed = sheaf.clone();
     let signature = signed.checkpoint.lines().last().expect("a signature").to_owned();
     signed.checkpoint = format!("{}{signature}\n", signed.checkpoint);
-    check_refused(&bed, &key, "signed twice", &signed, " is there twice");
+    check_refused(&bed, &key, "signed twice", &signed, " is a duplicate");
     let entry = bed.run_expecting(&["ledger", "prove", "0"], 0);
     bed.stage.write_private("receipt.txt", &format!("{entry}{}\n", entry.lines().last().expect("a signature")));
-    bed.check_broken(&["verify", "receipt.txt", "--key", &key], " is there twice");
+    bed.check_broken(&["verify", "receipt.txt", "--key", &key], " is a duplicate");
 }
 
 #[test]
