@@ -1,6 +1,6 @@
-"""Compares our canonical JSON with the `rfc8785` package: every line must be what that package makes of it.
+"""Compares our canonical JSON with the `rfc8785` package: every line must equal its output.
 
-Usage: canonical.py FILE LEAST. FILE holds one document a line; fewer than LEAST lines is a failure.
+Usage: canonical.py FILE LEAST. FILE contains one document per line; fewer than LEAST lines is an error.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ def check(number, line):
         return f"line {number}: not in canonical form"
     digest = "sha256:" + hashlib.sha256(rfc8785.dumps(document["body"])).hexdigest()
     if digest != document["digest"]:
-        return f"line {number}: the digest is {document['digest']}, the body's is {digest}"
+        return f"line {number}: the digest is {document['digest']}, that of the body is {digest}"
     return None
 
 

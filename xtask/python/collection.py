@@ -1,7 +1,7 @@
-"""Takes the collection community.proxmox out of Ansible's bundle.
+"""Extracts the collection community.proxmox from Ansible's bundle.
 
-Usage: collection.py WHEELS INTO. WHEELS holds the one wheel that pip has downloaded and whose digest it has checked; INTO then
-holds `ansible_collections/community/proxmox`, and what else the bundle has is left in it.
+Usage: collection.py WHEELS INTO. WHEELS contains the one wheel that pip has downloaded and verified; INTO then contains
+`ansible_collections/community/proxmox`. The rest of the bundle is not extracted.
 """
 
 import glob
@@ -15,11 +15,11 @@ COLLECTION = "ansible_collections/community/proxmox/"
 def main(wheels, into):
     found = glob.glob(os.path.join(wheels, "ansible-*.whl"))
     if len(found) != 1:
-        sys.exit(f"{wheels}: one wheel of ansible is expected there, not {found}")
+        sys.exit(f"{wheels}: expected one wheel of ansible, found {found}")
     with zipfile.ZipFile(found[0]) as bundle:
         members = [name for name in bundle.namelist() if name.startswith(COLLECTION)]
         if f"{COLLECTION}MANIFEST.json" not in members:
-            sys.exit(f"{found[0]}: no {COLLECTION} in it; another version of the bundle may have it")
+            sys.exit(f"{found[0]}: does not contain {COLLECTION}; another version of the bundle may")
         bundle.extractall(into, members)
     return 0
 

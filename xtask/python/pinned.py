@@ -1,6 +1,6 @@
-"""Proves that this interpreter holds every package of a requirements file at exactly the pinned version.
+"""Checks that this interpreter has every package of a requirements file at exactly the pinned version.
 
-Usage: pinned.py REQUIREMENTS. Every line is `name==version`, a comment or empty; anything looser is refused.
+Usage: pinned.py REQUIREMENTS. Every line is `name==version`, a comment or empty; anything else is refused.
 """
 
 import sys
@@ -29,7 +29,7 @@ def main(path):
     with open(path, encoding="utf-8") as file:
         wrong = [(name, wanted, installed(name)) for name, wanted in pins(file.read()) if installed(name) != wanted]
     for name, wanted, found in wrong:
-        print(f"{path}: {name} should be {wanted}, is {found}; remove target/ci-venv and run again", file=sys.stderr)
+        print(f"{path}: {name} must be {wanted}, but is {found}; remove target/ci-venv and run again", file=sys.stderr)
     return 1 if wrong else 0
 
 

@@ -1,7 +1,7 @@
-"""Has proxmoxer work on a lab and compares what comes of it with what Proxmox VE would have made of it.
+"""Runs proxmoxer on a lab and compares the results with those of Proxmox VE.
 
-Usage: proxmoxer_on_lab.py ROOM, the directory that `converger lab --into ROOM` has left. The world is xtask/ansible/world.yaml. The
-certificate is checked against the lab's own authority. Guests that were there before are left as they were found.
+Usage: proxmoxer_on_lab.py ROOM, the directory that `converger lab --into ROOM` has written. The world is xtask/ansible/world.yaml. The
+certificate is verified with the lab's own authority. Existing guests end in the state that they started in.
 """
 
 import json
@@ -13,7 +13,7 @@ from proxmoxer.tools import Tasks
 
 
 class Lab:
-    """A lab, and the ways to it."""
+    """A lab, and how to connect to it."""
 
     def __init__(self, room):
         with open(os.path.join(room, "lab.json"), encoding="utf-8") as file:
@@ -37,22 +37,22 @@ class Lab:
 
 def equal(found, wanted, what):
     if found != wanted:
-        sys.exit(f"{what}: {found!r}, and not {wanted!r}")
+        sys.exit(f"{what}: got {found!r}, expected {wanted!r}")
 
 
 def refused(call, status, words, what):
-    """The call fails with that status, and the reason says why."""
+    """The call must fail with this status, and its reason must contain these words."""
     try:
         answer = call()
     except ResourceException as error:
         if error.status_code != status or words not in str(error):
-            sys.exit(f"{what}: refused with {error}, and not with {status} and {words!r}")
+            sys.exit(f"{what}: failed with {error}, expected {status} and {words!r}")
         return
-    sys.exit(f"{what}: not refused, but answered with {answer!r}")
+    sys.exit(f"{what}: must fail, but returned {answer!r}")
 
 
 def done(api, upid, what):
-    """The task has ended well. The lab's clock moves with each request, so that the waiting is short."""
+    """The task must succeed. Each request advances the lab's clock, so that waiting is short."""
     equal(ended(api, upid), "OK", f"{what} ({upid})")
 
 
@@ -70,12 +70,12 @@ def lists(lab, api):
     quorate = [row["quorate"] for row in api.cluster.status.get() if row["type"] == "cluster"]
     equal(quorate, [1], "the quorum")
     equal(str(api.cluster.nextid.get()), "102", "the next free id")
-    refused(lambda: api.cluster.nextid.get(vmid=100), 400, "Parameter verification failed", "an id that is taken")
-    refused(lambda: api.nodes("pve1").qemu(999).config.get(), 500, "does not exist", "a guest that is not there")
+    refused(lambda: api.cluster.nextid.get(vmid=100), 400, "Parameter verification failed", "an id in use")
+    refused(lambda: api.nodes("pve1").qemu(999).config.get(), 500, "does not exist", "a missing guest")
 
 
 def power(api, node, kind, vmid):
-    """From stopped to running and back, each read where it is true."""
+    """From stopped to running and back; the state is read from the guest itself."""
     guest = api.nodes(node)(kind)(vmid)
     equal(guest.status.current.get()["status"], "stopped", f"{vmid} before")
     done(api, guest.status.start.post(), f"start of {vmid}")
@@ -89,7 +89,7 @@ def power(api, node, kind, vmid):
 
 
 def life(lab, api):
-    """One guest from its birth to its end."""
+    """One guest from its creation to its deletion."""
     node = api.nodes("pve1")
     done(api, node.qemu.post(vmid=300, name="toy", cores=1, memory=512, scsi0="tank:2", net0="virtio,bridge=vmbr0", agent=1), "create")
     guest = node.qemu(300)
@@ -99,38 +99,38 @@ def life(lab, api):
     snapshots(api, guest)
     resized = guest.resize.put(disk="scsi0", size="3G")
     if lab.flavour == 7:
-        equal(resized, None, "until 7 a disk grows at once")
+        equal(resized, None, "in release 7 a disk grows without a task")
     else:
         done(api, resized, "resize")
     equal(guest.config.get()["scsi0"].split("size=")[1], "3G", "the size")
     clones(api, node, guest)
     done(api, guest.migrate.post(target="pve2"), "migration")
-    refused(guest.config.get, 500, "does not exist", "the guest on the node that it left")
+    refused(guest.config.get, 500, "does not exist", "the guest on its former node")
     guest = api.nodes("pve2").qemu(300)
     done(api, guest.status.start.post(), "start on the other node")
-    equal(guest.agent("get-host-name").get()["result"]["host-name"], "renamed", "what the guest calls itself")
-    refused(guest.delete, 500, "VM 300 is running - destroy failed", "the end of a running guest")
+    equal(guest.agent("get-host-name").get()["result"]["host-name"], "renamed", "the host name of the guest")
+    refused(guest.delete, 500, "VM 300 is running - destroy failed", "deletion of a running guest")
     done(api, guest.status.stop.post(), "stop")
-    done(api, guest.delete(), "the end")
+    done(api, guest.delete(), "deletion")
 
 
 def configure(guest, digest):
     guest.config.put(name="renamed", description="a=b;c&d+e%f", tags="Zoo;ape", digest=digest)
     config = guest.config.get()
     equal((config["name"], config["description"], config["tags"]), ("renamed", "a=b;c&d+e%f", "ape;zoo"), "the config")
-    refused(lambda: guest.config.put(cores=2, digest=digest), 500, "checksum mis", "a digest of the day before")
-    refused(lambda: guest.config.put(cores="many"), 400, "type check ('integer') failed", "a word for a number")
-    refused(lambda: guest.config.put(colour="red"), 400, "property is not defined in schema", "a key that there is not")
+    refused(lambda: guest.config.put(cores=2, digest=digest), 500, "checksum mis", "a stale digest")
+    refused(lambda: guest.config.put(cores="many"), 400, "type check ('integer') failed", "text instead of a number")
+    refused(lambda: guest.config.put(colour="red"), 400, "property is not defined in schema", "an unknown key")
 
 
 def snapshots(api, guest):
     done(api, guest.snapshot.post(snapname="before", description="one core"), "snapshot")
     guest.config.put(cores=2)
-    equal(ended(api, guest.snapshot.post(snapname="before")), "snapshot name 'before' already used", "a second one of that name")
+    equal(ended(api, guest.snapshot.post(snapname="before")), "snapshot name 'before' already used", "a second snapshot of that name")
     done(api, guest.snapshot("before").rollback.post(), "rollback")
-    equal(guest.config.get()["cores"], 1, "the cores of that moment")
+    equal(guest.config.get()["cores"], 1, "the cores after the rollback")
     equal([row["name"] for row in guest.snapshot.get()], ["before", "current"], "the snapshots")
-    done(api, guest.snapshot("before").delete(), "the end of the snapshot")
+    done(api, guest.snapshot("before").delete(), "deletion of the snapshot")
 
 
 def clones(api, node, guest):
@@ -138,33 +138,33 @@ def clones(api, node, guest):
     twin = node.qemu(301)
     mine, its = guest.config.get(), twin.config.get()
     if mine["net0"] == its["net0"] or mine["smbios1"] == its["smbios1"]:
-        sys.exit(f"a clone has the address or the identity of its original: {its}")
+        sys.exit(f"a clone has the MAC address or the identity of its original: {its}")
     done(api, twin.template.post(), "template")
     equal(ended(api, twin.status.start.post()), "you can't start a vm if it's a template", "start of a template")
     done(api, twin.clone.post(newid=302), "linked clone")
-    equal("base volume" in ended(api, twin.delete()), True, "the end of a template that is in use")
-    done(api, node.qemu(302).delete(), "the end of the linked clone")
-    done(api, twin.delete(), "the end of the template")
+    equal("base volume" in ended(api, twin.delete()), True, "deletion of a template in use")
+    done(api, node.qemu(302).delete(), "deletion of the linked clone")
+    done(api, twin.delete(), "deletion of the template")
 
 
 def people(lab, api):
-    """A user with a token of few rights, who sees and may just that."""
+    """A user and a token with few privileges see only what these allow."""
     api.access.users.post(userid="eve@pve", password="secret-of-eve")
     api.access.acl.put(path="/vms/100", roles="PVEAuditor", users="eve@pve")
     made = api.access.users("eve@pve").token("probe").post(privsep=0)
     eve = lab.connect(user="eve@pve", token_name="probe", token_value=made["value"])
-    equal([row["vmid"] for row in eve.cluster.resources.get(type="vm")], [100], "what a user sees")
-    refused(lambda: eve.nodes("pve1").qemu(100).config.put(cores=4), 403, "VM.Config.CPU", "a change without the right")
-    refused(eve.nodes("pve1").qemu(100).status.stop.post, 403, "VM.PowerMgmt", "a stop without the right")
+    equal([row["vmid"] for row in eve.cluster.resources.get(type="vm")], [100], "the guests that a user sees")
+    refused(lambda: eve.nodes("pve1").qemu(100).config.put(cores=4), 403, "VM.Config.CPU", "a change without the privilege")
+    refused(eve.nodes("pve1").qemu(100).status.stop.post, 403, "VM.PowerMgmt", "a stop without the privilege")
     person = lab.by_password("eve@pve", "secret-of-eve")
-    equal(person.nodes("pve1").qemu(100).status.current.get()["status"], "running", "with a ticket")
+    equal(person.nodes("pve1").qemu(100).status.current.get()["status"], "running", "the status with a ticket")
     api.access.users("eve@pve").delete()
-    refused(eve.version.get, 401, "", "a user who is gone")
+    refused(eve.version.get, 401, "", "a deleted user")
     try:
         lab.by_password("eve@pve", "secret-of-eve")
     except AuthenticationError:
         return
-    sys.exit("a user who is gone can log in")
+    sys.exit("a deleted user can log in")
 
 
 def pools(api):
@@ -172,7 +172,7 @@ def pools(api):
     api.pools("zoo").put(vms="101,111", storage="tank")
     members = [row["id"] for row in api.pools("zoo").get()["members"]]
     equal(members[:2], ["qemu/101", "lxc/111"], "the guests of a pool")
-    refused(api.pools("zoo").delete, 500, "is not empty (contains VM 101)", "the end of a pool in use")
+    refused(api.pools("zoo").delete, 500, "is not empty (contains VM 101)", "deletion of a pool in use")
     api.pools("zoo").put(vms="101,111", storage="tank", delete=1)
     api.pools("zoo").delete()
 
@@ -183,15 +183,15 @@ def availability(lab, api):
     if lab.flavour < 9:
         ha.groups.post(group="left", nodes="pve1,pve2:2")
         ha.resources("vm:101").put(group="left")
-        refused(ha.groups("left").delete, 500, "ha group is used by service 'vm:101'", "the end of a group in use")
+        refused(ha.groups("left").delete, 500, "ha group is used by service 'vm:101'", "deletion of a group in use")
         ha.resources("vm:101").put(delete="group")
         ha.groups("left").delete()
     else:
-        refused(ha.groups.get, 500, "ha groups have been migrated to rules", "groups since 9")
+        refused(ha.groups.get, 500, "ha groups have been migrated to rules", "groups since release 9")
         ha.rules.post(rule="home", type="node-affinity", resources="vm:101", nodes="pve2")
         equal([rule["rule"] for rule in ha.rules.get()], ["home"], "the rules")
-    equal(ha.resources("vm:101").get()["max_restart"], 2, "how often to try")
-    equal(api.nodes("pve2").qemu(101).status.current.get()["ha"]["managed"], 1, "who manages the guest")
+    equal(ha.resources("vm:101").get()["max_restart"], 2, "the retry limit")
+    equal(api.nodes("pve2").qemu(101).status.current.get()["ha"]["managed"], 1, "whether HA manages the guest")
     ha.resources("vm:101").delete()
 
 
@@ -201,7 +201,7 @@ def firewall(api):
         wall.aliases.post(name="lan", cidr="192.0.2.0/24")
         wall.ipset.post(name="trusted")
         wall.ipset("trusted").post(cidr="192.0.2.0/25")
-        equal(wall.ipset("trusted")("192.0.2.0/25").get()["cidr"], "192.0.2.0/25", "a network with its slash")
+        equal(wall.ipset("trusted")("192.0.2.0/25").get()["cidr"], "192.0.2.0/25", "a network with a slash in the path")
         wall.rules.post(type="in", action="ACCEPT", proto="tcp", dport="22", source="+trusted", enable=1)
         wall.rules.post(type="in", action="DROP")
         equal([rule["action"] for rule in wall.rules.get()], ["DROP", "ACCEPT"], "the newest rule is the first")
@@ -214,15 +214,15 @@ def firewall(api):
 
 
 def backups(api):
-    """Saved, restored as another, and both gone again."""
+    """Backs a guest up, restores it as another one, and deletes both."""
     node = api.nodes("pve2")
     done(api, node.vzdump.post(vmid=111, storage="local", compress="zstd"), "backup")
     [backup] = node.storage("local").content.get(content="backup", vmid=111)
     done(api, node.lxc.post(vmid=310, ostemplate=backup["volid"], restore=1, storage="tank"), "restore")
     equal(node.lxc(310).config.get()["hostname"], "mail", "the restored guest")
-    done(api, node.lxc(310).delete(), "the end of the restored guest")
-    done(api, node.storage("local").content(backup["volid"]).delete(), "the end of the backup")
-    # For Ansible, whose module changes jobs and makes none.
+    done(api, node.lxc(310).delete(), "deletion of the restored guest")
+    done(api, node.storage("local").content(backup["volid"]).delete(), "deletion of the backup")
+    # For Ansible, whose module changes jobs but cannot create them.
     api.cluster.backup.post(id="nightly", vmid="100", schedule="21:00", storage="local", mode="snapshot")
 
 

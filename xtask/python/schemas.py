@@ -1,8 +1,8 @@
 """Validates artifacts against the published JSON Schemas with the `jsonschema` package.
 
-Usage: schemas.py SCHEMAS FILE LIST. SCHEMAS is the directory of the schemas. FILE holds one document a line (.jsonl), LIST the
-path of a document a line; which schema a document is held against follows from its `schema` member. Every fault is
-printed. All schemas must have been used, or nothing was proved.
+Usage: schemas.py SCHEMAS FILE LIST. SCHEMAS is the directory of the schemas. FILE contains one document per line (.jsonl), LIST one
+path of a document per line; the `schema` member of a document selects its schema. Prints every error. Fails if a schema was not used,
+because it would be unchecked.
 """
 
 import json
@@ -24,7 +24,7 @@ def validators(directory):
 
 def documents(path):
     text = Path(path).read_text(encoding="utf-8")
-    # Not splitlines(): a text may hold line separators that are no line ends here.
+    # Not splitlines(): a string may contain line separators that do not end a line here.
     return [json.loads(line) for line in text.split("\n") if line] if path.endswith(".jsonl") else [json.loads(text)]
 
 
@@ -34,13 +34,13 @@ def main(directory, paths):
     faults = 0
     for path in paths:
         for document in documents(path):
-            # An entry comes with its place around it, and is logged without.
+            # A printed entry is wrapped with its index; in the ledger it is not.
             identifier = document.get("entry", document).get("schema") if "index" in document else document.get("schema")
             counts[NAMES[identifier]] += 1
             for error in known[identifier].iter_errors(document):
                 faults += 1
                 print(f"{path}: {error.json_path}: {error.message[:300]}", file=sys.stderr)
-    print(f"documents held against their schemas: {counts}; faults: {faults}")
+    print(f"documents checked against their schemas: {counts}; errors: {faults}")
     return 1 if faults or 0 in counts.values() else 0
 
 

@@ -1,6 +1,7 @@
-//! Ansible on labs of ours: how a playbook is called. Each lab is a host, named after its room.
+//! Builds the command that runs an Ansible playbook on labs. Each lab is a host, named after its
+//! directory.
 //!
-//! What never enters here: what a playbook does; `xtask/ansible` says that.
+//! What a playbook does is in `xtask/ansible`.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -13,12 +14,12 @@ use crate::shell::TaskError;
 
 const PLAYBOOKS: &str = "xtask/ansible";
 
-/// `xtask/ansible/<book>` for the labs in these rooms, which are neighbours; `more` holds further variables.
+/// Runs `xtask/ansible/<book>` on the labs in these sibling directories; `more` holds further variables.
 pub(crate) fn playbook_command(book: &str, rooms: &[&Path], more: &Value) -> Result<Command, TaskError> {
-    let root = env::current_dir().map_err(|error| TaskError::new(format!("cannot tell where this is: {error}")))?;
+    let root = env::current_dir().map_err(|error| TaskError::new(format!("cannot get the current directory: {error}")))?;
     let hosts: Vec<&str> = rooms.iter().filter_map(|room| room.file_name()?.to_str()).collect();
     let parent = rooms.first().and_then(|room| room.parent()).map(|parent| root.join(parent)).unwrap_or_default();
-    // Paths are absolute, because Ansible looks for relative ones beside the playbook.
+    // Absolute paths, because Ansible resolves relative ones against the directory of the playbook.
     let ways = json!({ "rooms": parent, "ansible_python_interpreter": root.join(python::PYTHON) }).to_string();
     let more = more.to_string();
     let (inventory, path) = (format!("{},", hosts.join(",")), format!("{PLAYBOOKS}/{book}"));
@@ -29,7 +30,7 @@ pub(crate) fn playbook_command(book: &str, rooms: &[&Path], more: &Value) -> Res
     Ok(command)
 }
 
-/// Nothing of the user's own Ansible counts, and nothing is left in the user's home.
+/// Ignores the user's own Ansible settings, and writes nothing to the user's home.
 fn isolate_environment(command: &mut Command, root: &Path, parent: &Path) {
     let kept: Vec<(String, String)> =
         env::vars().filter(|(name, _)| name.starts_with("ANSIBLE_") || name.starts_with("PROXMOX_")).collect();

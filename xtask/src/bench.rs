@@ -1,8 +1,9 @@
-//! How fast the program is, held against its targets: ratios of CPU time taken in one run, so that
-//! they mean the same on a slow, a fast and a busy machine. Only the start-up, the lab's lists and the rate of the simulation are of this machine.
+//! Measures performance and compares it with targets. Most targets are ratios of CPU times from the
+//! same run, so that they mean the same on a slow, a fast and a busy machine. Only start-up, the
+//! lab's lists and the rate of the simulation depend on the machine.
 //!
-//! The works themselves live in the benches of core, in the examples of the store and in the program; here they are built, run
-//! and judged. What never enters here: how a work is done, and any number of another run.
+//! The workloads are in the benches of core, the examples of the store and the program; this module
+//! builds, runs and judges them. Must not compare with numbers of another run.
 
 mod ansible;
 mod build;
@@ -23,38 +24,38 @@ use engine::SimulatorBench;
 use report::TargetBound::AtMost;
 use report::{BenchReport, BenchTarget};
 
-/// What was asked for besides the measurement.
+/// The options of `bench`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BenchOptions {
-    /// Print the report as JSON, and no table.
+    /// Print the report as JSON instead of a table.
     pub(crate) json: bool,
-    /// Count instructions with valgrind too: repeatable, slow, not judged.
+    /// Also count instructions with valgrind: repeatable and slow; not judged.
     pub(crate) callgrind: bool,
-    /// Measure one part and nothing else.
+    /// Measure only this part.
     pub(crate) only_part: Option<BenchPart>,
 }
 
-/// What can be measured by itself.
+/// A part that can be measured on its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BenchPart {
-    /// What evidence costs.
+    /// The cost of evidence.
     Evidence,
-    /// How many schedules the simulation tells.
+    /// The rate of the simulation.
     Simulator,
 }
 
-/// Where the report is written.
+/// The path of the report.
 const REPORT: &str = "target/bench.json";
-/// Where the fleet is written, as files.
+/// The directory of the generated fleet.
 const FLEET_DIRECTORY: &str = "target/bench";
 const FLEET_GUESTS: &str = "100000";
-/// Each work is done so often, in turns with what it is compared with; the least CPU time counts.
+/// How often each workload runs, alternating with its baseline; the lowest CPU time counts.
 const TURNS: u32 = 9;
 const START_COUNT: u32 = 200;
 
-/// A part of the measurement.
+/// One part of the measurement.
 type MeasureFn = fn(&BenchPrograms, &mut BenchReport) -> TaskResult;
-/// Everything that is measured in one go.
+/// All parts of a full measurement.
 const MEASUREMENTS: [MeasureFn; 11] = [
     measure_allocations,
     measure_end_to_end,
@@ -68,10 +69,10 @@ const MEASUREMENTS: [MeasureFn; 11] = [
     engine::measure_journal_ratio,
     |programs, report| evidence::measure_evidence(&programs.store.evidence, report),
 ];
-/// Planning is measured before the first of so many parts, because the largest fleet takes a quarter of a minute to write.
+/// Planning is measured only before every nth part, because writing the largest fleet takes 15 seconds.
 const MEASUREMENTS_PER_PLAN_TURN: usize = 4;
 
-/// Build, measure, judge, and write the report; a missed target is a failure.
+/// Builds, measures and judges, and writes the report; a missed target is an error.
 pub(crate) fn run_bench(wish: BenchOptions) -> TaskResult {
     let mut report = BenchReport::default();
     match wish.only_part {
@@ -89,8 +90,8 @@ pub(crate) fn run_bench(wish: BenchOptions) -> TaskResult {
     report.check_targets()
 }
 
-/// Neighbours of a machine come and go in minutes. What they disturb most, because it lives on the caches that they share, has its turns between the other parts,
-/// and not all of them in a minute of theirs.
+/// Measures all parts. Other load on the machine comes and goes within minutes. The workloads that depend most on shared caches run between
+/// the other parts, so that not all their turns fall into the same busy minute.
 fn measure_everything(wish: BenchOptions, report: &mut BenchReport) -> TaskResult {
     let programs = build::build_programs()?;
     let (mut planning, mut simulator) = (PlanningBench::NONE, SimulatorBench::new(build::build_simulation()?));
@@ -107,13 +108,13 @@ fn measure_everything(wish: BenchOptions, report: &mut BenchReport) -> TaskResul
     if wish.callgrind { count_instructions(&programs, report) } else { Ok(()) }
 }
 
-/// Planning against a bare sorted merge, at two sizes.
+/// Planning compared with a bare sorted merge, at two sizes.
 struct PlanningBench {
     small: PlanCost,
     large: PlanCost,
 }
 
-/// The least that each took.
+/// The lowest time of each.
 #[derive(Clone, Copy)]
 struct PlanCost {
     plan_ns: f64,
@@ -151,7 +152,7 @@ impl PlanningBench {
 }
 
 impl PlanCost {
-    /// Nothing measured yet: a ratio of it is no number, and meets no target.
+    /// Nothing measured yet: its ratio is NaN and meets no target.
     const NONE: Self = Self { plan_ns: f64::INFINITY, merge_ns: f64::INFINITY };
 
     fn best_of(self, other: Self) -> Self {
@@ -167,7 +168,7 @@ impl PlanCost {
     }
 }
 
-/// What planning allocates for a guest with nothing to do.
+/// Allocations of planning for a guest without changes.
 fn measure_allocations(programs: &BenchPrograms, report: &mut BenchReport) -> TaskResult {
     let count = |guests: &str| read_number(&child::run_for_json(&programs.allocations, &[guests])?, "allocations");
     let (few, many) = (count("1000")?, count("101000")?);
@@ -181,7 +182,7 @@ fn measure_allocations(programs: &BenchPrograms, report: &mut BenchReport) -> Ta
     Ok(())
 }
 
-/// `converger plan` on two JSON files against a typed, owned parse of the same files with serde_json: whole processes.
+/// `converger plan` on two JSON files, compared with a typed, owned parse of the same files with serde_json; whole processes.
 fn measure_end_to_end(programs: &BenchPrograms, report: &mut BenchReport) -> TaskResult {
     let (mut parse, mut plan) = (ProcessCost::NONE, ProcessCost::NONE);
     for _ in 0..TURNS {
@@ -203,16 +204,21 @@ fn measure_end_to_end(programs: &BenchPrograms, report: &mut BenchReport) -> Tas
         bound: AtMost(4.0),
         unit: "x a serde_json parse, 100,000 guests",
     });
-    report.add_target(BenchTarget { name: "peak-memory", value: of_json.max(of_yaml), bound: AtMost(4.0), unit: "x the files" });
+    report.add_target(BenchTarget {
+        name: "peak-memory",
+        value: of_json.max(of_yaml),
+        bound: AtMost(4.0),
+        unit: "x the size of the files",
+    });
     Ok(())
 }
 
-/// A plan of the fleet; 3 is its exit code, because the default limits refuse a run over 25,000 guests.
+/// Plans the fleet. The exit code is 3, because the default limits refuse a run over 25,000 guests.
 fn measure_plan(programs: &BenchPrograms, desired: &str, fleet: &str) -> Result<ProcessCost, TaskError> {
     child::measure_program(&programs.converger, &["plan", desired, "--replay", "current.json"], fleet, &[3])
 }
 
-/// Parsing desired.yaml against a bare pass over the parser's events.
+/// Parsing desired.yaml, compared with a bare pass over the parser's events.
 fn measure_yaml(programs: &BenchPrograms, report: &mut BenchReport) -> TaskResult {
     let measured = child::run_for_json(&programs.decode, &["yaml", FLEET_DIRECTORY, &TURNS.to_string()])?;
     let ratio = read_number(&measured, "desired_ns")? / read_number(&measured, "events_ns")?;
@@ -221,7 +227,7 @@ fn measure_yaml(programs: &BenchPrograms, report: &mut BenchReport) -> TaskResul
     Ok(())
 }
 
-/// The mean of many starts: one is too short to be measured.
+/// The mean of many starts; a single one is too short to measure.
 fn measure_start_up(programs: &BenchPrograms, report: &mut BenchReport) -> TaskResult {
     let mut total_ms = 0.0;
     for _ in 0..START_COUNT {
@@ -233,7 +239,7 @@ fn measure_start_up(programs: &BenchPrograms, report: &mut BenchReport) -> TaskR
     Ok(())
 }
 
-/// Instructions of the same works, on smaller fleets. SHA-256 counts in full, because valgrind has no SHA instructions.
+/// Instructions of the same workloads on smaller fleets. SHA-256 counts in full, because valgrind has no SHA instructions.
 fn count_instructions(programs: &BenchPrograms, report: &mut BenchReport) -> TaskResult {
     const SMALL: &str = "target/bench-small";
     child::run_for_json(&programs.decode, &["write", SMALL, "10000"])?;
@@ -253,7 +259,7 @@ fn count_instructions(programs: &BenchPrograms, report: &mut BenchReport) -> Tas
 }
 
 fn read_number(measured: &Value, key: &str) -> Result<f64, TaskError> {
-    measured.get(key).and_then(Value::as_f64).ok_or_else(|| TaskError::new(format!("a bench did not say `{key}`: {measured}")))
+    measured.get(key).and_then(Value::as_f64).ok_or_else(|| TaskError::new(format!("a bench did not report `{key}`: {measured}")))
 }
 
 fn file_size(name: &str) -> Result<u64, TaskError> {

@@ -1,9 +1,9 @@
-//! The walk that every commit passes: stages in order, each timed, the first failure ends it.
+//! Continuous integration, which every commit passes: stages in order, each timed; the first
+//! failure stops it.
 //!
-//! What never enters here: what a stage knows beyond its command line. Tools, tidiness and
-//! generated pages have modules of their own. Every cargo command below says `--workspace
-//! --all-features` and the profile `ci`, because another set of features would build the
-//! dependencies once more.
+//! A stage is only a command line here; tools, tidiness and generated pages have modules of their
+//! own. Every cargo command uses `--workspace --all-features` and the profile `ci`, because another
+//! set of features would build the dependencies again.
 
 use std::env;
 use std::fmt::Write as _;
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use crate::shell::{self, TaskError, TaskResult};
 use crate::{clients, crash, docs, format_check, readme, simulate, tidy, tools};
 
-/// A stage: its name in the table, and what it does.
+/// A stage: its name in the table, and its function.
 type CiStage = (&'static str, fn() -> TaskResult);
 
 const STAGES: &[CiStage] = &[
@@ -34,17 +34,17 @@ const STAGES: &[CiStage] = &[
     ("crash", crash::run_ci_sample),
 ];
 
-/// The stage of that name.
+/// The stage with this name.
 pub(crate) fn find_stage(name: &str) -> Option<&'static str> {
     STAGES.iter().map(|(known, _)| *known).find(|known| *known == name)
 }
 
-/// Run one stage by itself; what it needs of those before it must be there.
+/// Runs one stage on its own; it may need what earlier stages built.
 pub(crate) fn run_stage(name: &str) -> TaskResult {
     print_and_check(run_stages(&STAGES.iter().copied().filter(|(known, _)| *known == name).collect::<Vec<_>>()))
 }
 
-/// Run every stage up to the first that fails, and show the times in any case.
+/// Runs the stages until one fails; always prints the times.
 pub(crate) fn run_all_stages() -> TaskResult {
     print_and_check(run_stages(STAGES))
 }
@@ -62,7 +62,7 @@ fn run_clippy() -> TaskResult {
     run_cargo_on_workspace(&["clippy", "--all-targets", "--profile", "ci"], &["--", "-D", "warnings"])
 }
 
-/// Apart from `test` only to be timed apart: what it builds is what `test` runs.
+/// Separate from `test` only to be timed separately: it builds what `test` runs.
 fn build_tests() -> TaskResult {
     run_cargo_on_workspace(&["nextest", "run", "--no-run", "--cargo-profile", "ci"], &[])
 }
@@ -76,9 +76,8 @@ fn run_cargo_on_workspace(before: &[&str], after: &[&str]) -> TaskResult {
     shell::run_visibly(&mut shell::cargo_command(&[before, &everything, after].concat()))
 }
 
-/// Rustdoc compares the error code of a `compile_fail,E0451` block only if it takes itself for a
-/// nightly. Without that, such a block passes on any mistake, even a typing error, and proves
-/// nothing about a guarantee.
+/// Rustdoc compares the error code of a `compile_fail,E0451` block only if it believes that it is a nightly. Otherwise such a block passes
+/// on any mistake, even a typo, and proves nothing about a guarantee.
 fn run_doctests() -> TaskResult {
     let rustdoc = env::current_dir()
         .and_then(|root| write_strict_rustdoc(&root.join("target")))
@@ -89,9 +88,8 @@ fn run_doctests() -> TaskResult {
 
 const STRICT_RUSTDOC: &str = "strict-rustdoc";
 
-/// A script and not a variable on the whole command: to cargo and rustc, RUSTC_BOOTSTRAP makes
-/// another compiler, and everything would be built once more, with unstable features open to our
-/// own code.
+/// A wrapper script instead of a variable for the whole command: for cargo and rustc, RUSTC_BOOTSTRAP means another compiler. Everything
+/// would be built again, with unstable features available to our own code.
 fn write_strict_rustdoc(directory: &Path) -> std::io::Result<PathBuf> {
     let path = directory.join(STRICT_RUSTDOC);
     fs::create_dir_all(directory)?;
@@ -100,7 +98,7 @@ fn write_strict_rustdoc(directory: &Path) -> std::io::Result<PathBuf> {
     Ok(path)
 }
 
-/// What became of a stage.
+/// How a stage ended.
 enum StageEnd {
     Passed(Duration),
     Failed(Duration, TaskError),
@@ -198,8 +196,7 @@ total        2:09
         assert_eq!(render_table(&rows), expected);
     }
 
-    /// Whether a block that expects `code` passes, where the mistake is an E0308 (mismatched
-    /// types).
+    /// Whether a block that expects `code` passes, if its mistake is an E0308 (mismatched types).
     fn block_passes(directory: &Path, code: &str) -> bool {
         let source = directory.join(format!("{code}.rs"));
         let block = format!("//! ```compile_fail,{code}\n//! let number: u32 = \"one\";\n//! ```\n");

@@ -1,6 +1,7 @@
-//! The lab, judged by clients that nobody here wrote: `proxmoxer` and Ansible's `community.proxmox`, per release of Proxmox VE.
+//! Checks the lab with independent clients, `proxmoxer` and Ansible's `community.proxmox`, for each
+//! release of Proxmox VE.
 //!
-//! What never enters here: what they do and what must come of it; `xtask/python` and `xtask/ansible` say that.
+//! What they do and what they expect is in `xtask/python` and `xtask/ansible`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,7 +17,7 @@ const WORK_DIRECTORY: &str = "target/clients";
 const WORLD: &str = "xtask/ansible/world.yaml";
 const RELEASES: [&str; 3] = ["7", "8", "9"];
 
-/// Both clients on a lab of each release; then no request may be left that a lab could not handle.
+/// Runs both clients on a lab of each release. Fails if a request remains that a lab could not handle.
 pub(crate) fn check_clients() -> TaskResult {
     let labs: Vec<LabChild> = RELEASES.iter().map(|flavour| start_lab(flavour)).collect::<Result<_, _>>()?;
     for lab in &labs {
@@ -30,7 +31,7 @@ pub(crate) fn check_clients() -> TaskResult {
     })
 }
 
-/// What is declared changes everything once and nothing the second time.
+/// The first run of the playbook changes everything, the second one nothing.
 fn run_playbook_twice(labs: &[LabChild]) -> TaskResult {
     let rooms: Vec<&Path> = labs.iter().map(LabChild::directory).collect();
     shell::run_quietly(&mut ansible::playbook_command("declared.yml", &rooms, &json!({ "again": false }))?)?;
@@ -43,7 +44,7 @@ fn start_lab(flavour: &str) -> Result<LabChild, TaskError> {
     LabChild::start(shell::built_command("converger", &[]), &[WORLD, "--flavour", flavour], &room, LabTime::PerRequest)
 }
 
-/// An empty directory: what an earlier run left must lead nobody astray.
+/// An empty directory, because leftovers of an earlier run could mislead the clients.
 fn make_lab_directory(flavour: &str) -> Result<PathBuf, TaskError> {
     let room = Path::new(WORK_DIRECTORY).join(format!("pve{flavour}"));
     let emptied = if room.exists() { fs::remove_dir_all(&room) } else { Ok(()) };

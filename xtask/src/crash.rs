@@ -1,8 +1,12 @@
-//! `kill -9` at every system call that writes, and a broken or a full disk at each, during an apply on a lab.
+//! Kills the program with `kill -9`, or fails a system call with EIO or ENOSPC, at every system
+//! call that writes, during an apply on a lab.
 //!
-//! After each crash a person applies again, for some crashes is killed or meets such a disk at that too, and applies once more; and three witnesses are heard: what was told, the journal, the lab. Nothing told may be
-//! lost, nothing may run twice, nothing may be sent without its intent, and the restart must be ready soon. What never enters here:
-//! how a crash is made (`trace`), told (`story`) and judged (`evidence`).
+//! After each crash a person applies again. For some crashes, that recovery is killed or fails in
+//! the same ways, followed by another apply. Then three witnesses are compared: the output of the
+//! program, its journal, and the requests that the lab received. Nothing that was reported may be
+//! lost, nothing may run twice, nothing may be sent without its intent, and the restart must be
+//! ready soon. How a fault is injected is in `trace`, how a crash is played in `sandbox`, and how
+//! it is judged in `evidence`.
 
 mod evidence;
 mod points;
@@ -23,41 +27,41 @@ use points::{CrashPoint, CrashRun, InjectedFault, StateBefore};
 use report::{CallCoverage, CrashReport, CrashRow};
 use sandbox::{CrashSandbox, PointOutcome};
 
-/// What was asked for.
+/// The options of `crash`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CrashOptions {
     pub(crate) binary: CrashBinary,
     pub(crate) extent: PointSelection,
-    /// Where the order of a sample comes from.
+    /// The seed for the order of a sample.
     pub(crate) seed: u64,
 }
 
-/// Which program is killed. It is built first.
+/// Which build of the program is killed. It is built first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CrashBinary {
-    /// The one that people get.
+    /// The release build that users get.
     Release,
-    /// That of CI, which has no time to build another.
+    /// The build of CI, which has no time for another one.
     Ci,
-    /// The one that is there while something is mended.
+    /// The debug build, for work on the program.
     Debug,
 }
 
-/// How much of it.
+/// How many points are played.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PointSelection {
-    /// Every point.
+    /// All points.
     All,
-    /// At least so many.
+    /// At least this many.
     Sample(usize),
-    /// This one, for whoever looks into a violation.
+    /// One point, to investigate a violation.
     One(CrashPoint),
 }
 
 impl CrashOptions {
     pub(crate) const DEFAULT_SEED: u64 = 20_261_116;
 
-    /// Read from the arguments after `crash`.
+    /// Parses the arguments after `crash`.
     pub(crate) fn parse(arguments: &[&str]) -> Option<Self> {
         let mut wish = Self { binary: CrashBinary::Release, extent: PointSelection::All, seed: Self::DEFAULT_SEED };
         let mut arguments = arguments.iter();
@@ -76,9 +80,9 @@ impl CrashOptions {
 }
 
 const WORK_DIRECTORY: &str = "target/crash";
-/// Most of a crash is waiting, so that several share a core.
+/// Several workers share a core, because a crash mostly waits.
 const WORKERS_PER_CORE: usize = 6;
-/// What CI asks for.
+/// The sample size in CI.
 const CI_SAMPLE: usize = 300;
 
 /// The stage of CI.
@@ -86,7 +90,7 @@ pub(crate) fn run_ci_sample() -> TaskResult {
     run_crashes(CrashOptions { binary: CrashBinary::Ci, extent: PointSelection::Sample(CI_SAMPLE), seed: CrashOptions::DEFAULT_SEED })
 }
 
-/// Play the crashes, print what came of them, write the report; a violation is a failure.
+/// Plays the crashes, prints the result and writes the report; a violation is an error.
 pub(crate) fn run_crashes(wish: CrashOptions) -> TaskResult {
     let converger = build_program(wish.binary)?;
     let workers = thread::available_parallelism().map_or(2, usize::from) * WORKERS_PER_CORE;
@@ -102,7 +106,7 @@ pub(crate) fn run_crashes(wish: CrashOptions) -> TaskResult {
             (points, twice)
         }
     };
-    eprintln!("{} points, and {} in a recovery; seed {}", points.len(), twice.len(), wish.seed);
+    eprintln!("{} points, {} of recoveries; seed {}", points.len(), twice.len(), wish.seed);
     let enough = if let PointSelection::Sample(count) = wish.extent { count } else { usize::MAX };
     let mut rows = play_points(&stages, &points, &InjectedFault::ALL, enough)?;
     rows.extend(play_points(&stages, &twice, &InjectedFault::ALL, enough / RECOVERY_SHARE)?);
@@ -114,7 +118,7 @@ pub(crate) fn run_crashes(wish: CrashOptions) -> TaskResult {
     report.check(match wish.extent {
         PointSelection::Sample(count) => count,
         PointSelection::One(_) => 1,
-        // Which calls a run makes differs a little from run to run; a sweep that strikes much less than it knows has struck nothing.
+        // The calls of a run vary a little from run to run, but a sweep that hits far fewer points than it knows proves nothing.
         PointSelection::All => known * 9 / 10,
     })
 }
@@ -134,14 +138,14 @@ fn build_program(binary: CrashBinary) -> Result<PathBuf, TaskError> {
     copy_program(&shell::built_program(directory, "converger"))
 }
 
-/// Whoever builds meanwhile does not change what is killed.
+/// A copy, so that a concurrent build does not replace the program under test.
 fn copy_program(program: &Path) -> Result<PathBuf, TaskError> {
     let copy = Path::new(WORK_DIRECTORY).join("converger");
     let copied = fs::create_dir_all(WORK_DIRECTORY).and_then(|()| fs::copy(program, &copy));
     copied.map(|_| copy).map_err(|error| TaskError::new(format!("cannot copy `{}`: {error}", program.display())))
 }
 
-/// Every point, by runs in which nothing happens, and what they say about the calls.
+/// All points, counted by runs without faults, and how many of the calls they cover.
 fn find_all_points(stages: &[CrashSandbox], calls: &mut CallCoverage) -> Result<Vec<CrashPoint>, TaskError> {
     let counted = run_in_parallel(stages, &CrashRun::ALL, |stage, run| stage.count_points(*run), |_| false)?;
     let mut points = Vec::new();
@@ -153,19 +157,19 @@ fn find_all_points(stages: &[CrashSandbox], calls: &mut CallCoverage) -> Result<
     Ok(points)
 }
 
-/// After so many crashes something befalls whoever comes back at each of their calls: more than a thousand points for each.
+/// For this many crashes, faults are injected at every call of the recovery: more than a thousand points each.
 const RECOVERY_CRASHES: usize = 3;
-/// One of so many points of a sample is in a recovery.
+/// One in this many points of a sample is in a recovery.
 const RECOVERY_SHARE: usize = 5;
 
-/// All that can befall whoever comes back after some of these crashes: the first that leave something to be found out.
+/// All points in the recovery from some of these crashes: the first ones that leave something to recover.
 fn find_recovery_points(stages: &[CrashSandbox], points: &[CrashPoint]) -> Result<Vec<CrashPoint>, TaskError> {
     let kills = points.iter().copied().filter(|point| point.fault == InjectedFault::Kill && point.site.memory == StateBefore::Kept);
     let kills: Vec<(usize, CrashPoint)> = kills.enumerate().collect();
     let deaths = |stage: &CrashSandbox, (at, point): &(usize, CrashPoint)| Ok((*at, stage.count_recovery_points(*point)?));
     let is_enough = |found: &[(usize, Vec<CrashPoint>)]| found.iter().filter(|(_, deaths)| !deaths.is_empty()).count() >= RECOVERY_CRASHES;
     let mut found = run_in_parallel(stages, &kills, deaths, is_enough)?;
-    // Those beside the last that was needed are finished too, in any order.
+    // Workers finish the crashes that they have started, in any order.
     found.retain(|(_, deaths)| !deaths.is_empty());
     found.sort_by_key(|(at, _)| *at);
     let mut all: Vec<CrashPoint> = found.into_iter().take(RECOVERY_CRASHES).flat_map(|(_, deaths)| deaths).collect();
@@ -173,7 +177,7 @@ fn find_recovery_points(stages: &[CrashSandbox], points: &[CrashPoint]) -> Resul
     Ok(all)
 }
 
-/// Plays them in their order, until there are enough, of each fault its share.
+/// Plays points in order until enough were hit, with a minimum for each fault.
 fn play_points(
     stages: &[CrashSandbox],
     points: &[CrashPoint],
@@ -196,11 +200,11 @@ fn play_points(
     })
 }
 
-/// So often is a restart timed that was slow among others.
+/// How often a slow restart is timed again.
 const REPLAYS_MAX: usize = 3;
 
-/// What was only slow is played again by itself: the neighbours of a restart only ever add to its time, so that the least counts. How
-/// many those were is told.
+/// Plays points again, alone, whose only violation was a slow restart: other load can only add to its time, so the lowest counts. Returns
+/// how many there were.
 fn replay_slow(stages: &[CrashSandbox], mut rows: Vec<CrashRow>) -> Result<(Vec<CrashRow>, usize), TaskError> {
     let is_slow = |row: &CrashRow| row.evidence.as_ref().is_some_and(CrashEvidence::is_only_slow);
     let slow = rows.iter().filter(|row| is_slow(row)).count();
@@ -218,7 +222,7 @@ fn replay_slow(stages: &[CrashSandbox], mut rows: Vec<CrashRow>) -> Result<(Vec<
     Ok((rows, slow))
 }
 
-/// Each stage takes the next of what is to be done, until all is done, it is enough, or something fails.
+/// Distributes the work over the sandboxes until all is done, it is enough, or something fails.
 fn run_in_parallel<T: Sync, R: Send>(
     stages: &[CrashSandbox],
     works: &[T],

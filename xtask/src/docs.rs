@@ -1,7 +1,6 @@
-//! Pages that are generated from the code, and the proof that the committed ones are current.
+//! Generated pages, and the check that the committed ones are current.
 //!
-//! What never enters here: what a page says. A page is a path and the function that writes its
-//! text, and that function stands beside the thing it describes.
+//! A page is a path and the function that writes its text. Must not contain the text itself.
 
 mod reference;
 
@@ -10,16 +9,16 @@ use std::path::Path;
 
 use crate::shell::{TaskError, TaskResult};
 
-/// A generated page: where it stands in the repository, and who writes it.
+/// A generated page: its path in the repository, and the function that writes it.
 struct GeneratedPage {
     path: &'static str,
     text: fn() -> Result<String, TaskError>,
 }
 
-/// Every generated page of this repository.
+/// All generated pages of this repository.
 fn generated_pages() -> Vec<GeneratedPage> {
     vec![
-        // First, because the program that the other pages are asked of has it built in.
+        // First, because the program that produces the other pages embeds it.
         GeneratedPage { path: "crates/converger-core/contract/tests.txt", text: reference::contract_tests_page },
         GeneratedPage { path: "docs/reference/cli.md", text: reference::cli_page },
         GeneratedPage { path: "docs/reference/refusals.md", text: reference::refusals_page },
@@ -43,12 +42,12 @@ fn generated_pages() -> Vec<GeneratedPage> {
     ]
 }
 
-/// Write every page.
+/// Writes all pages.
 pub(crate) fn write_pages() -> TaskResult {
     generated_pages().iter().try_for_each(|page| write_page(Path::new("."), page))
 }
 
-/// Compare every page with the committed file; one sentence names all that differ.
+/// Compares all pages with the committed files; one error names all differences.
 pub(crate) fn check_docs() -> TaskResult {
     check_pages(Path::new("."), &generated_pages())
 }

@@ -1,6 +1,7 @@
-//! The second opinion on our formats: what the program writes, judged by Python packages that share no code with us.
+//! A second opinion on our formats: Python packages that share no code with us check what the
+//! program writes.
 //!
-//! What never enters here: the judging. The scripts under `xtask/python` do that.
+//! The checks themselves are in `xtask/python`.
 
 mod reports;
 
@@ -17,7 +18,7 @@ const PLANS_MIN: &str = "10000";
 const SAMPLE_LINES: usize = 300;
 const SCHEMAS_DIRECTORY: &str = "docs/reference/schemas";
 
-/// Canonical JSON against `rfc8785`, then artifacts against the published schemas with `jsonschema`.
+/// Checks canonical JSON with `rfc8785`, then artifacts against the published schemas with `jsonschema`.
 pub(crate) fn check_formats() -> TaskResult {
     write_plans()?;
     python::run_script("canonical.py", &[PLANS, PLANS_MIN])?;
@@ -26,7 +27,7 @@ pub(crate) fn check_formats() -> TaskResult {
     python::run_script("schemas.py", &[SCHEMAS_DIRECTORY, SAMPLE, LIST])
 }
 
-/// Random plans, one a line, by the example that `build` has built.
+/// Writes random plans, one per line, with the example that the stage `build` has built.
 fn write_plans() -> TaskResult {
     let plans = shell::capture_stdout(&mut shell::built_command("examples/random_plans", &[PLANS_MIN]))?;
     let sample: String = plans.lines().take(SAMPLE_LINES).flat_map(|line| [line, "\n"]).collect();
@@ -34,7 +35,7 @@ fn write_plans() -> TaskResult {
     written.map_err(|error| TaskError::new(format!("cannot write `{PLANS}` or `{SAMPLE}`: {error}")))
 }
 
-/// Every artifact of a scenario that was read without a fault: those have an `expected.json`.
+/// All artifacts of scenarios that were read without an error: those have an `expected.json`.
 fn list_scenario_documents() -> Result<Vec<String>, TaskError> {
     let listed = fs::read_dir("scenarios").map_err(|error| TaskError::new(format!("cannot list `scenarios`: {error}")))?;
     let mut rooms: Vec<PathBuf> = listed.filter_map(|entry| entry.ok().map(|entry| entry.path())).collect();

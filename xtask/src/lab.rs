@@ -1,6 +1,7 @@
-//! `converger lab` as a child of ours: started, asked what it saw, ended with whoever started it.
+//! Runs `converger lab` as a child process: starts it, reads the requests that it received, and
+//! stops it with its owner.
 //!
-//! What never enters here: who asks the lab, and what the answers should be.
+//! Must not know who uses the lab or what the responses should be.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -11,18 +12,18 @@ use serde_json::Value;
 
 use crate::shell::{TaskError, TaskResult};
 
-/// What the lab says last before it answers.
+/// The last line that the lab prints before it answers requests.
 const READY_TEXT: &str = "Ctrl-C ends it.";
 const REQUEST_LOG_FILE: &str = "requests.jsonl";
-/// What a lab leaves.
+/// The files that a lab writes.
 const LAB_FILES: [&str; 5] = ["converger.toml", "secret", "ca.pem", "lab.json", "lab.pem"];
 
 /// How time passes in a lab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LabTime {
-    /// By a second with each request, so that nobody waits.
+    /// Each request advances time by one second, so that nobody waits.
     PerRequest,
-    /// So many times as fast as on this machine.
+    /// This many times as fast as the wall clock.
     Real(&'static str),
 }
 
@@ -35,30 +36,30 @@ impl LabTime {
     }
 }
 
-/// A lab that answers. It ends when this is dropped.
+/// A running lab. Dropping it stops the lab.
 pub(crate) struct LabChild {
     child: Child,
     directory: PathBuf,
 }
 
 impl LabChild {
-    /// Start `converger` (the command without arguments) with a world, and wait until it listens. What leads to the lab is left in
+    /// Starts `converger` (the command without arguments) with a world, and waits until it listens. It writes its connection files to
     /// `room`.
     pub(crate) fn start(mut converger: Command, world: &[&str], room: &Path, time: LabTime) -> Result<Self, TaskError> {
         let failed = |what: &str| TaskError::new(format!("the lab in `{}` {what}", room.display()));
         fs::create_dir_all(room).map_err(|error| failed(&format!("has no directory: {error}")))?;
         for old in LAB_FILES {
-            // What a lab of another version left would be refused, as what somebody else wrote.
+            // Files of another version of the lab would be refused as not its own.
             let _ = fs::remove_file(room.join(old));
         }
         converger.arg("lab").args(world).args(time.arguments()).args(["--port", "0", "--quiet", "--into"]).arg(room);
         converger.arg("--record").arg(room.join(REQUEST_LOG_FILE)).stdout(Stdio::piped());
-        let mut child = converger.spawn().map_err(|error| failed(&format!("could not be started: {error}")))?;
+        let mut child = converger.spawn().map_err(|error| failed(&format!("cannot be started: {error}")))?;
         let said = child.stdout.take().map(BufReader::new);
         let mut lines = said.into_iter().flat_map(|said| said.lines().map_while(Result::ok));
         let ready = lines.any(|line| line == READY_TEXT);
         let lab = Self { child, directory: room.to_owned() };
-        if ready { Ok(lab) } else { Err(failed("ended before it answered; what it said stands above")) }
+        if ready { Ok(lab) } else { Err(failed("ended before it was ready; see its output above")) }
     }
 
     pub(crate) fn directory(&self) -> &Path {
@@ -69,14 +70,14 @@ impl LabChild {
         self.child.id()
     }
 
-    /// The CPU time that it has used, as Linux counts it.
+    /// The CPU time that it has used, according to Linux.
     pub(crate) fn cpu_ms(&self) -> Result<f64, TaskError> {
         let path = format!("/proc/{}/stat", self.child.id());
         let text = fs::read_to_string(&path).map_err(|error| TaskError::new(format!("cannot read `{path}`: {error}")))?;
-        parse_cpu_ms(&text).ok_or_else(|| TaskError::new(format!("`{path}` does not say what was used: {text}")))
+        parse_cpu_ms(&text).ok_or_else(|| TaskError::new(format!("`{path}` does not contain the CPU time: {text}")))
     }
 
-    /// Every request so far, in order.
+    /// All requests so far, in order.
     pub(crate) fn requests(&self) -> Result<Vec<Value>, TaskError> {
         let path = self.directory.join(REQUEST_LOG_FILE);
         let failed = |error: &dyn std::fmt::Display| TaskError::new(format!("cannot read `{}`: {error}", path.display()));
@@ -87,28 +88,29 @@ impl LabChild {
 
 impl Drop for LabChild {
     fn drop(&mut self) {
-        // It may have ended by itself; there is nothing left to do then.
+        // It may have ended by itself; nothing is left to do then.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// User and system time stand in the 14th and 15th field, in hundredths of a second on every Linux. The second field is a name
-/// in brackets and may hold anything.
+/// User and system time are the 14th and 15th field, in hundredths of a second on every Linux. The second field is a name in parentheses
+/// and may contain anything.
 fn parse_cpu_ms(stat: &str) -> Option<f64> {
     let (_, rest) = stat.rsplit_once(") ")?;
     let mut fields = rest.split(' ').skip(11).map(|field| field.parse::<f64>().ok());
     Some((fields.next()?? + fields.next()??) * 10.0)
 }
 
-/// Answers that say that the lab, and not the caller, falls short: methods that it does not play, nodes and daemons that are gone.
+/// Fails on responses that show a limitation of the lab and not an error of the client: methods that it does not implement, nodes and
+/// daemons that are gone.
 pub(crate) fn check_all_handled(requests: &[Value]) -> TaskResult {
     let short = requests.iter().filter(|request| request["status"].as_u64().is_none_or(|status| status == 0 || status > 500));
     let lines: Vec<String> = short.map(|request| format!("  {} {} {}", request["status"], request["method"], request["path"])).collect();
-    if lines.is_empty() { Ok(()) } else { Err(TaskError::new(format!("requests that the lab does not understand:\n{}", lines.join("\n")))) }
+    if lines.is_empty() { Ok(()) } else { Err(TaskError::new(format!("requests that the lab cannot handle:\n{}", lines.join("\n")))) }
 }
 
-/// Answers that have another form than the official documentation of the API says, or that nobody looked at.
+/// Fails on responses whose form differs from the official API documentation, or was not checked.
 pub(crate) fn check_all_documented(requests: &[Value]) -> TaskResult {
     let is_fine = |request: &Value| matches!(request["form"].as_str(), Some("documented" | "raw"));
     let lines: Vec<String> = requests
@@ -119,8 +121,8 @@ pub(crate) fn check_all_documented(requests: &[Value]) -> TaskResult {
     let documented = requests.iter().filter(|request| request["form"] == "documented").count();
     match lines.is_empty() {
         true if documented > 0 => Ok(()),
-        true => Err(TaskError::new("no answer of the lab was held against the documentation of the API")),
-        false => Err(TaskError::new(format!("answers that are not as documented:\n{}", lines.join("\n")))),
+        true => Err(TaskError::new("no response of the lab was checked against the API documentation")),
+        false => Err(TaskError::new(format!("responses that are not as documented:\n{}", lines.join("\n")))),
     }
 }
 

@@ -1,7 +1,7 @@
-//! The front door of `cargo xtask`: arguments in, one task out, an exit code at the end.
+//! The entry point of `cargo xtask`: parses the arguments, runs one task, returns an exit code.
 //!
-//! What never enters here: the tasks themselves. A line that knows how something is built, checked
-//! or generated belongs in the module named after that task.
+//! Must not contain the tasks themselves. Code that builds, checks or generates something belongs
+//! in the module named after that task.
 
 mod ansible;
 mod bench;
@@ -27,21 +27,21 @@ use shell::{TaskError, TaskResult};
 const USAGE: &str = "\
 usage: cargo xtask <task>
 
-  ci                 all that has to pass before a commit, missing tools installed first
-  ci <stage>         one stage of it, on what the stages before it have built
-  tidy               the rules of the house: who may use whom, words, lengths, tests of guarantees
+  ci                 run everything that must pass before a commit; install missing tools first
+  ci <stage>         run one stage, on what the earlier stages have built
+  tidy               check the repository's rules: dependencies, words, lengths, tests of guarantees
   tidy --report      print the figures on names and wording, their limits and the worst offenders
   tidy --tighten     lower the limits in xtask/ratchets.toml to today's figures
-  gen-docs           write the pages that are generated from the code
-  gen-docs --check   only compare them with what is committed
-  bench              the targets of speed, measured; the report is target/bench.json
-                     (--json prints it, --callgrind counts instructions too, --evidence takes those of the ledger alone,
-                     --simulator the rate of the simulation, which is built twice for that)
-  crash              kill -9, EIO and ENOSPC at every call that writes, during an apply; target/crash.json
-                     (--sample N takes N of the points, --seed S others, --point P one; --ci, --debug)
-  evidence           the proofs of the record at full size: over 100,000 flips, every write killed, 10,000 decisions
-  simulate           100,000 seeded schedules of faults, judged by the invariants
-                     (--schedules N or --million, --from N; --seed S tells one of them; --bugs, --sagas)";
+  gen-docs           write the generated pages
+  gen-docs --check   only compare them with the committed ones
+  bench              measure the performance targets; write the report to target/bench.json
+                     (--json prints it, --callgrind also counts instructions, --evidence measures the ledger only,
+                     --simulator measures the simulation only, which is built twice for that)
+  crash              kill, or fail with EIO or ENOSPC, every writing call of an apply; write target/crash.json
+                     (--sample N plays N points, --seed S selects others, --point P plays one; --ci, --debug)
+  evidence           run the evidence tests at full size: over 100,000 flips, every write killed, 10,000 decisions
+  simulate           run 100,000 seeded schedules of faults and check the invariants
+                     (--schedules N or --million, --from N; --seed S prints one of them; --bugs, --sagas)";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -55,7 +55,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// What the arguments asked for.
+/// The requested task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum XtaskCommand {
     Usage,
@@ -132,14 +132,13 @@ fn exit_code(outcome: TaskResult) -> ExitCode {
     }
 }
 
-/// Every path in this program is relative to the root of the repository, wherever it was called
-/// from.
+/// All paths in this program are relative to the root of the repository, whatever the current directory of the caller is.
 fn enter_repository_root() -> TaskResult {
     let root = repository_root()?;
     std::env::set_current_dir(&root).map_err(|error| TaskError::new(format!("cannot enter `{}`: {error}", root.display())))
 }
 
-/// Asked at run time, not with `env!`: a binary built in one clone must not check another one.
+/// Read at run time and not with `env!`: a binary that was built in one clone must not check another one.
 fn repository_root() -> Result<PathBuf, TaskError> {
     let manifest = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
     let root = manifest.as_deref().and_then(Path::parent).map(Path::to_path_buf);

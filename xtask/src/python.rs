@@ -1,9 +1,8 @@
-//! A second opinion in another language: our formats and our lab, checked by Python packages that
-//! share no code with us.
+//! A second opinion in another language: Python packages that share no code with us check our
+//! formats and our lab.
 //!
-//! The packages live in a venv of their own under `target/`, at the versions that
-//! `xtask/python/requirements.txt` pins, and Ansible's collection beside them. What never enters
-//! here: what the scripts check; each says that itself.
+//! The packages are in a venv under `target/`, at the versions that `xtask/python/requirements.txt`
+//! pins, together with Ansible's collection. What the scripts check is up to them.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -18,12 +17,11 @@ const WHEELS_DIRECTORY: &str = "target/ci-wheels";
 const VENV_DIRECTORY: &str = "target/ci-venv";
 /// Where Ansible looks for collections.
 pub(crate) const COLLECTIONS: &str = "target/ci-venv/collections";
-/// A copy of the pins, written last: a venv that was interrupted half-way has none and is made
-/// again.
+/// A copy of the pins, written last: a venv whose creation was interrupted has none and is created again.
 const STAMP_FILE: &str = "target/ci-venv/requirements.txt";
 pub(crate) const PYTHON: &str = "target/ci-venv/bin/python";
 
-/// Make the venv, unless it is there and holds exactly what is pinned.
+/// Creates the venv, unless it exists and contains exactly what is pinned.
 pub(crate) fn ensure_venv() -> TaskResult {
     let read = |path: &str| fs::read_to_string(path).map_err(|error| file_error("read", path, &error));
     let pins = read(PINS_FILE)? + &read(BUNDLE_FILE)?;
@@ -33,19 +31,18 @@ pub(crate) fn ensure_venv() -> TaskResult {
     run_script("pinned.py", &[PINS_FILE])
 }
 
-/// Run `xtask/python/<script>` with the venv's Python; `tools` must have passed before.
+/// Runs `xtask/python/<script>` with the venv's Python; the stage `tools` must have passed before.
 pub(crate) fn run_script(script: &str, arguments: &[&str]) -> TaskResult {
     let path = format!("{SCRIPTS}/{script}");
     shell::run_visibly(&mut python_command(&[&[path.as_str()], arguments].concat()))
 }
 
-/// Neither PYTHONPATH (`-E`) nor the user's own packages (`-s`) may stand in for the pinned ones.
+/// Neither PYTHONPATH (`-E`) nor the user's own packages (`-s`) may replace the pinned ones.
 pub(crate) fn python_command(arguments: &[&str]) -> Command {
     shell::new_command(PYTHON, &[&["-E", "-s"], arguments].concat())
 }
 
-/// The interpreter is asked too: after an upgrade of the system's Python the venv may point
-/// nowhere.
+/// Also runs the interpreter: after an upgrade of the system's Python, the venv may be broken.
 fn is_venv_current(pins: &str) -> bool {
     fs::read_to_string(STAMP_FILE).is_ok_and(|stamp| stamp == pins) && shell::succeeds(&mut python_command(&["--version"]))
 }
@@ -58,7 +55,7 @@ fn make_venv(pins: &str) -> TaskResult {
     fs::write(STAMP_FILE, pins).map_err(|error| file_error("write", STAMP_FILE, &error))
 }
 
-/// The bundle is large and most of it is of no use here: it is fetched, one collection taken out, and thrown away.
+/// The bundle is large and mostly not needed: download it, extract one collection, and delete it.
 fn install_collection() -> TaskResult {
     remove_directory(WHEELS_DIRECTORY)?;
     let fetch = ["-m", "pip", "download", "--quiet", "--no-input", "--no-deps", "--require-hashes"];

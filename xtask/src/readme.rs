@@ -1,7 +1,7 @@
-//! The README's first command and its walk over a lab, run as they stand there: a newcomer's first minute must not be the first
-//! time that anybody tries.
+//! Runs the first command of the README and its tutorial exactly as they are printed there, so that
+//! newcomers are not the first to try them.
 //!
-//! Only the profile is another: `ci` instead of release, which is built already.
+//! Only the profile differs: `ci` instead of release, because it is already built.
 
 mod tutorial;
 
@@ -13,9 +13,9 @@ use crate::shell::{self, TaskError, TaskResult};
 
 const README: &str = "README.md";
 const COMMAND: &str = "$ cargo run --release -- ";
-/// The demo ends well, or it is none.
+/// The demo must succeed.
 const EXIT: i32 = 0;
-/// So long may it take, the build aside: the whole story in a minute.
+/// How long it may take, without the build: less than a minute.
 const DEMO_MAX: Duration = Duration::from_secs(60);
 
 pub(crate) fn check_readme() -> TaskResult {
@@ -26,16 +26,16 @@ pub(crate) fn check_readme() -> TaskResult {
     let output = run_demo(&arguments)?;
     check_duration(began.elapsed())?;
     if output.status.code() != Some(EXIT) {
-        return Err(TaskError::new(format!("the first command of {README} ended with {}, not with exit code {EXIT}", output.status)));
+        return Err(TaskError::new(format!("the first command of {README} ended with {}, expected exit code {EXIT}", output.status)));
     }
     check_excerpt(&readme, &String::from_utf8_lossy(&output.stdout))?;
     tutorial::run_tutorial(&readme)
 }
 
-/// What stands behind the command in the README.
+/// The arguments of the command in the README.
 fn parse_arguments(readme: &str) -> Result<Vec<String>, TaskError> {
     let line = readme.lines().find_map(|line| line.strip_prefix(COMMAND));
-    let line = line.ok_or_else(|| TaskError::new(format!("{README} has no line that begins with `{COMMAND}`")))?;
+    let line = line.ok_or_else(|| TaskError::new(format!("{README} has no line that starts with `{COMMAND}`")))?;
     Ok(line.split_whitespace().map(str::to_owned).collect())
 }
 
@@ -51,13 +51,13 @@ fn check_duration(took: Duration) -> TaskResult {
         return Ok(());
     }
     Err(TaskError::new(format!(
-        "the first command of {README} took {} s, and promises to take less than {}",
+        "the first command of {README} took {} s, and must take less than {} s",
         took.as_secs(),
         DEMO_MAX.as_secs()
     )))
 }
 
-/// Every line of the README's excerpt is in the output, in this order; `...` stands for what is left out.
+/// Checks that all lines of the README's excerpt are in the output, in this order; `...` stands for omitted lines.
 fn check_excerpt(readme: &str, output: &str) -> TaskResult {
     let excerpt = readme.split("```text\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap_or("");
     let mut lines = output.lines();

@@ -1,7 +1,6 @@
-//! Commands: say what is called, call it, say in one sentence how it ended.
+//! Runs commands: prints the command line, runs it, and reports the result in one sentence.
 //!
-//! What never enters here: which commands there are and in what order. That is the business of `ci`
-//! and `tools`.
+//! Must not know which commands exist or in which order they run; `ci` and `tools` do.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -13,7 +12,7 @@ use std::time::Instant;
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct TaskError(String);
 
-/// How a task ends: done, or with a sentence.
+/// The result of a task: success, or a sentence.
 pub(crate) type TaskResult = Result<(), TaskError>;
 
 impl TaskError {
@@ -28,7 +27,7 @@ impl fmt::Display for TaskError {
     }
 }
 
-/// The cargo that called us, so that one toolchain does everything.
+/// The cargo that started this program, so that all commands use the same toolchain.
 pub(crate) fn cargo_command(arguments: &[&str]) -> Command {
     new_command(std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")), arguments)
 }
@@ -38,20 +37,20 @@ pub(crate) fn built_command(program: &str, arguments: &[&str]) -> Command {
     new_command(built_program("ci", program), arguments)
 }
 
-/// Where cargo has put a program of a profile; its directory may have been moved by the environment.
+/// The path of a program in a profile; the environment may have moved the target directory.
 pub(crate) fn built_program(profile: &str, program: &str) -> PathBuf {
     let directory = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| OsString::from("target"));
     Path::new(&directory).join(profile).join(program)
 }
 
-/// A command without a standard input: nothing here may wait for an answer.
+/// A command without standard input: nothing here may wait for input.
 pub(crate) fn new_command(program: impl Into<OsString>, arguments: &[&str]) -> Command {
     let mut command = Command::new(program.into());
     command.args(arguments).stdin(Stdio::null());
     command
 }
 
-/// Run it in sight of the user: the command line before, the time it took after.
+/// Runs it visibly: prints the command line before it, and the time it took after it.
 pub(crate) fn run_visibly(command: &mut Command) -> TaskResult {
     let line = command_line(command);
     eprintln!("$ {line}");
@@ -61,7 +60,7 @@ pub(crate) fn run_visibly(command: &mut Command) -> TaskResult {
     check_status(&line, status)
 }
 
-/// Run it as `run_visibly` does, but show what it says only if it fails.
+/// Like `run_visibly`, but shows its output only if it fails.
 pub(crate) fn run_quietly(command: &mut Command) -> TaskResult {
     let line = command_line(command);
     eprintln!("$ {line}");
@@ -74,7 +73,7 @@ pub(crate) fn run_quietly(command: &mut Command) -> TaskResult {
     check_status(&line, output.status)
 }
 
-/// Run it quietly and take what it says; its complaints are shown only if it fails.
+/// Runs it quietly and returns its output; shows standard error only if it fails.
 pub(crate) fn capture_stdout(command: &mut Command) -> Result<String, TaskError> {
     let line = command_line(command);
     let output = command.output().map_err(|error| start_error(&line, &error))?;
@@ -85,25 +84,25 @@ pub(crate) fn capture_stdout(command: &mut Command) -> Result<String, TaskError>
     stdout_text(&line, output)
 }
 
-/// Whether it is there and content; what it says is thrown away.
+/// Whether it can be started and succeeds; its output is discarded.
 pub(crate) fn succeeds(command: &mut Command) -> bool {
     let quiet = command.stdout(Stdio::null()).stderr(Stdio::null());
     quiet.status().is_ok_and(|status| status.success())
 }
 
 fn stdout_text(line: &str, output: Output) -> Result<String, TaskError> {
-    String::from_utf8(output.stdout).map_err(|_| TaskError::new(format!("`{line}` did not answer in UTF-8")))
+    String::from_utf8(output.stdout).map_err(|_| TaskError::new(format!("the output of `{line}` is not UTF-8")))
 }
 
 fn check_status(line: &str, status: ExitStatus) -> TaskResult {
     if status.success() {
         return Ok(());
     }
-    Err(TaskError::new(format!("`{line}` failed ({status}); what it said stands above")))
+    Err(TaskError::new(format!("`{line}` failed ({status}); see its output above")))
 }
 
 fn start_error(line: &str, error: &std::io::Error) -> TaskError {
-    TaskError::new(format!("`{line}` could not be started: {error}"))
+    TaskError::new(format!("`{line}` cannot be started: {error}"))
 }
 
 /// The command as a person would type it; the toolchain's own path to cargo is noise.
@@ -121,7 +120,7 @@ mod tests {
     #[test]
     fn a_failing_command_is_named_with_its_status() {
         let failure = run_visibly(&mut new_command("sh", &["-c", "exit 7"])).unwrap_err();
-        assert_eq!(failure.to_string(), "`sh -c exit 7` failed (exit status: 7); what it said stands above");
+        assert_eq!(failure.to_string(), "`sh -c exit 7` failed (exit status: 7); see its output above");
         assert_eq!(run_quietly(&mut new_command("sh", &["-c", "exit 7"])).unwrap_err(), failure);
         assert_eq!(run_quietly(&mut new_command("sh", &["-c", "echo unheard"])), Ok(()));
     }
@@ -129,7 +128,7 @@ mod tests {
     #[test]
     fn a_missing_program_is_named() {
         let failure = capture_stdout(&mut new_command("converger-no-such-program", &[])).unwrap_err();
-        assert!(failure.to_string().starts_with("`converger-no-such-program` could not be started: "), "{failure}");
+        assert!(failure.to_string().starts_with("`converger-no-such-program` cannot be started: "), "{failure}");
         assert!(!succeeds(&mut new_command("converger-no-such-program", &[])));
     }
 

@@ -1,31 +1,32 @@
-//! The simulation: the spine, the machines and the hand against the lab, with everything going wrong that can, from a seed.
+//! Runs the simulation: the run library, the state machines and the actuator against the lab, with
+//! seeded faults of every kind.
 //!
-//! What never enters here: what goes wrong and what must hold. The program that tells the stories knows that; it is an example of
-//! the crate `converger`, and nothing of it ships.
+//! What goes wrong and what must hold is in the program that runs the schedules, an example of the
+//! crate `converger` that is not shipped.
 
 use crate::shell::{self, TaskResult};
 
-/// What is to be told.
+/// The options of `simulate`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SimulateOptions {
-    /// So many stories, from this seed on: counted.
+    /// This many schedules, starting with this seed; only counted.
     Many { schedules: u64, first: u64 },
-    /// The story of one seed, line by line.
+    /// The schedule of one seed, line by line.
     One(u64),
-    /// For each planted bug, the first seed that shows it.
+    /// The first seed that shows each planted bug.
     Bugs,
-    /// Every request of every kind of operation, failed in every way and crashed at.
+    /// Every request of every kind of operation, with every fault and with a crash.
     Sagas,
 }
 
 impl SimulateOptions {
-    /// What CI asks for.
+    /// The number of schedules in CI.
     const CI_SCHEDULES: u64 = 100_000;
     const MILLION_SCHEDULES: u64 = 1_000_000;
-    /// A planted bug must be found by so many seeds.
+    /// Every planted bug must be found within this many seeds.
     const BUG_SEEDS: u64 = 10_000;
 
-    /// Read from the arguments after `simulate`.
+    /// Parses the arguments after `simulate`.
     pub(crate) fn parse(arguments: &[&str]) -> Option<Self> {
         match arguments {
             ["--bugs"] => return Some(Self::Bugs),
@@ -62,7 +63,7 @@ pub(crate) fn run_ci_stage() -> TaskResult {
     run_simulation(SimulateOptions::Many { schedules: SimulateOptions::CI_SCHEDULES, first: 0 })
 }
 
-/// Tell the stories; a rule that is broken, or something that never happened, is a failure.
+/// Runs the schedules; a violated invariant, or an event that never happened, is an error.
 pub(crate) fn run_simulation(wish: SimulateOptions) -> TaskResult {
     shell::run_visibly(&mut shell::cargo_command(&["build", "--workspace", "--all-features", "--profile", "ci", "--example", "simulate"]))?;
     let arguments = wish.to_arguments();

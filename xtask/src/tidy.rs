@@ -1,9 +1,8 @@
-//! The rules of the house, proved over what is tracked by git and over cargo's own view of the
-//! dependencies.
+//! Checks the repository's rules against all files tracked by git and against cargo's dependency
+//! graph.
 //!
-//! A rule is a pure function from text (or from the graph) to violations and lives in a submodule
-//! named after what it looks at. What never enters here: taste. A rule that needs judgement belongs
-//! in review, not in this walk.
+//! A rule is a pure function from text (or from the graph) to violations, in a submodule named
+//! after its subject. Must not contain taste: a rule that needs judgement belongs in review.
 
 mod banned_words;
 mod crate_rules;
@@ -30,7 +29,7 @@ use crate::shell::{self, TaskError, TaskResult};
 use package_graph::PackageGraph;
 use rust_source::RustSource;
 
-/// One broken rule: where, and a sentence that says what to do.
+/// One violated rule: where, and a sentence that says what to do.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct TidyViolation {
     path: String,
@@ -56,27 +55,27 @@ struct TrackedFile {
     text: String,
 }
 
-/// Print every violation in the repository; fail if there is one.
+/// Prints all violations in the repository; fails if there is one.
 pub(crate) fn check_tidy() -> TaskResult {
     let files = read_tracked_files()?;
     let graph = PackageGraph::read()?;
     report_violations(find_violations(&files, &graph))
 }
 
-/// Print the figures that have a limit, with their worst offenders.
+/// Prints the limited figures with their worst offenders.
 pub(crate) fn report_figures() -> TaskResult {
     let files = read_tracked_files()?;
     println!("{}", names::report(&files, &sources(&files)));
     Ok(())
 }
 
-/// Write today's figures where they are lower than their limits.
+/// Lowers the limits to the current figures.
 pub(crate) fn tighten_limits() -> TaskResult {
     let files = read_tracked_files()?;
     names::tighten(&files, &sources(&files))
 }
 
-/// Every test that is named after a guarantee, for the contract that the program prints.
+/// All tests that are named after a guarantee, for the contract that the program prints.
 pub(crate) fn list_guarantee_tests() -> Result<Vec<(u32, String, String)>, TaskError> {
     let files = read_tracked_files()?;
     let sources = sources(&files);
@@ -90,7 +89,7 @@ fn report_violations(mut violations: Vec<TidyViolation>) -> TaskResult {
     }
     match violations.len() {
         0 => Ok(()),
-        count => Err(TaskError::new(format!("violations, listed above: {count}"))),
+        count => Err(TaskError::new(format!("violations: {count}, listed above"))),
     }
 }
 
@@ -131,8 +130,7 @@ fn find_file<'a>(files: &'a [TrackedFile], path: &str) -> Option<&'a TrackedFile
     files.iter().find(|file| file.path == path)
 }
 
-/// Every tracked file that holds text; a file with a zero byte is data and has no lines to point
-/// at.
+/// All tracked text files; a file with a zero byte is data and has no lines to point at.
 fn read_tracked_files() -> Result<Vec<TrackedFile>, TaskError> {
     let mut files = Vec::new();
     for path in tracked_paths()? {
@@ -144,8 +142,7 @@ fn read_tracked_files() -> Result<Vec<TrackedFile>, TaskError> {
     Ok(files)
 }
 
-/// `safe.directory`: in a container the clone often belongs to another user, and git would refuse
-/// to list it.
+/// `safe.directory`: in a container the clone often belongs to another user, and git would refuse to list it.
 fn tracked_paths() -> Result<Vec<String>, TaskError> {
     let arguments = ["-c", "safe.directory=*", "ls-files", "-z"];
     let listed = shell::capture_stdout(&mut shell::new_command("git", &arguments))?;
@@ -157,8 +154,7 @@ fn read_bytes(path: &str) -> Result<Vec<u8>, TaskError> {
     fs::read(path).map_err(|error| TaskError::new(format!("cannot read `{path}`: {error}")))
 }
 
-/// What the unit tests of the rules share: a file and a source from a text, and violations as the
-/// lines they print.
+/// Helpers of the rules' unit tests: a file and a source from a text, and the lines of violations.
 #[cfg(test)]
 mod sample {
     use super::*;
@@ -183,7 +179,7 @@ mod tests {
     #[test]
     fn one_violation_fails_the_task() {
         let failure = report_violations(vec![TidyViolation::new("a.rs", 3, "is wrong")]).unwrap_err();
-        assert_eq!(failure.to_string(), "violations, listed above: 1");
+        assert_eq!(failure.to_string(), "violations: 1, listed above");
         assert_eq!(report_violations(Vec::new()), Ok(()));
     }
 

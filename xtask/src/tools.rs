@@ -1,28 +1,28 @@
-//! What a bare Debian machine with Rust and a network lacks, and how it comes to have it.
+//! Installs what a bare Debian machine with Rust and a network lacks.
 //!
-//! What never enters here: the checks that use these tools, and the name of any registry host: apt,
-//! cargo and pip know theirs, and whoever runs a mirror has told them.
+//! Must not name registry hosts: apt, cargo and pip know theirs, and may be configured to use a
+//! mirror.
 
 use crate::python;
 use crate::shell::{self, TaskError, TaskResult};
 
-/// Pinned, because a later one may ask for a later Rust than ours.
+/// Pinned, because a later version may need a newer Rust than ours.
 const NEXTEST_VERSION: &str = "cargo-nextest@0.9.143";
 
-/// Install what is missing; touch nothing that is there.
+/// Installs what is missing; changes nothing that exists.
 pub(crate) fn ensure_tools() -> TaskResult {
     ensure_system_tools()?;
     ensure_nextest()?;
     python::ensure_venv()
 }
 
-/// A program of the system: how to see that it works, and the Debian packages that bring it.
+/// A system program: how to check that it works, and the Debian packages that provide it.
 struct SystemTool {
     probe: &'static [&'static str],
     packages: &'static [&'static str],
 }
 
-/// Debian's `python3` alone cannot make a venv: `ensurepip` comes with `python3-venv`.
+/// Debian's `python3` alone cannot create a venv: `ensurepip` comes with `python3-venv`.
 const SYSTEM_TOOLS: &[SystemTool] = &[
     SystemTool { probe: &["cc", "--version"], packages: &["build-essential"] },
     SystemTool { probe: &["git", "--version"], packages: &["git"] },
@@ -36,10 +36,10 @@ fn ensure_system_tools() -> TaskResult {
     if missing.is_empty() { Ok(()) } else { apt_install(&missing) }
 }
 
-/// Merges what an instrumented program has counted. That of the compiler's own release is no part of a toolchain; this one reads what it writes.
+/// Merges the counts of an instrumented program. The toolchain does not include its own version; this one can read its format.
 pub(crate) const PROFDATA: &str = "llvm-profdata-19";
 
-/// For whoever builds with counts.
+/// Needed for builds with profile counts only.
 pub(crate) fn ensure_profdata() -> TaskResult {
     if is_working(&[PROFDATA, "--version"]) { Ok(()) } else { apt_install(&["llvm-19"]) }
 }
@@ -55,7 +55,7 @@ fn missing_packages(needs: &[SystemTool], works: impl Fn(&[&str]) -> bool) -> Ve
 fn apt_install(packages: &[&str]) -> TaskResult {
     apt_get(&["update"]).and_then(|()| apt_get(&[&["install", "-y", "--no-install-recommends"], packages].concat())).map_err(|failure| {
         let packages = packages.join(" ");
-        TaskError::new(format!("{failure}; run as root, or have this machine's keeper install: {packages}"))
+        TaskError::new(format!("{failure}; run as root, or ask the administrator to install: {packages}"))
     })
 }
 
@@ -63,8 +63,7 @@ fn apt_get(arguments: &[&str]) -> TaskResult {
     shell::run_visibly(shell::new_command("apt-get", arguments).env("DEBIAN_FRONTEND", "noninteractive"))
 }
 
-/// A debug build, because it is ready after two minutes on two cores, and what takes time later is
-/// the tests and not their runner.
+/// A debug build, because it is ready after two minutes on two cores, and later the tests take the time, not their runner.
 fn ensure_nextest() -> TaskResult {
     if shell::succeeds(&mut shell::cargo_command(&["nextest", "--version"])) {
         return Ok(());

@@ -1,7 +1,7 @@
-//! How often planning asks for memory.
+//! How often planning allocates.
 //!
-//! `allocations <guests>` prints one JSON object: the allocations of planning so many guests, none of them drifted. A
-//! bench of its own, because counting would slow the others down.
+//! `allocations <guests>` prints one JSON object: the number of allocations when planning this many guests, none of them drifted. It is a
+//! separate bench because counting would slow down the others.
 #![expect(clippy::disallowed_methods, reason = "a bench takes arguments; core is handed what it needs")]
 
 mod fleet;

@@ -1,10 +1,10 @@
-//! Decoding a fleet from files, against what any program would pay that reads them.
+//! Decoding a fleet from files, compared with what any program would need to read them.
 //!
 //! - `decode write <directory> <guests>` writes desired.json, desired.yaml and current.json;
-//! - `decode serde <directory>` parses the two JSON files into typed, owned structs with serde_json, and ends: whoever
-//!   started it measures the process, as it measures `converger plan`;
-//! - `decode yaml <directory> <repetitions>` prints the least CPU time, in nanoseconds, of a bare pass over the
-//!   parser's events and of parsing desired.yaml whole (with dropping what came out).
+//! - `decode serde <directory>` parses the two JSON files into typed, owned structs with serde_json and exits; the caller measures the
+//!   process, as it measures `converger plan`;
+//! - `decode yaml <directory> <repetitions>` prints the least CPU time, in nanoseconds, of a bare pass over the parser's events, and of
+//!   parsing and dropping all of desired.yaml.
 #![expect(clippy::disallowed_methods, reason = "a bench reads files, takes arguments and reads the CPU clock; core does none")]
 
 mod cpu;
@@ -50,7 +50,7 @@ fn time_yaml(directory: &Path, repetitions: u32) {
 #[inline(never)]
 fn parse_events(text: &str) {
     let mut options = Options::default();
-    // As the program has them, so that both passes do the same checks.
+    // Use the options of the program, so that both passes do the same checks.
     options.flow_nesting_limit = 32;
     options.block_nesting_limit = 32;
     options.disallow_directives = true;

@@ -1,7 +1,7 @@
-//! Planning against a bare sorted merge of the same two lists, which compares the same fields and allocates nothing.
+//! Planning, compared with a bare sorted merge of the same two lists that compares the same fields and allocates nothing.
 //!
-//! `plan <guests> <repetitions>` prints one JSON object with the least CPU time of each, in nanoseconds. Both are
-//! measured in turns, on one thread, on the same data. The time of planning includes dropping the plan.
+//! `plan <guests> <repetitions>` prints one JSON object with the least CPU time of each, in nanoseconds. Both are measured alternately, on
+//! one thread and the same data. The time of planning includes dropping the plan.
 #![expect(clippy::disallowed_methods, reason = "a bench takes arguments and reads its CPU time; core is handed what it needs")]
 
 mod cpu;
@@ -31,7 +31,7 @@ fn main() {
     let inputs =
         BenchInputs { observation: Arc::new(observation.into_scoped(&desired.scope())), desired: Arc::new(desired), rules: Arc::default() };
     let drifted = count_drifted(&inputs.desired, &inputs.observation);
-    assert_eq!(drifted, count_unconverged(&inputs.plan()), "the merge and the planner find the same guests");
+    assert_eq!(drifted, count_unconverged(&inputs.plan()), "the merge and the planner must find the same guests");
     let [merge, plan] = cpu::measure_least(repetitions, &inputs, [merge_once, plan_once]);
     println!(r#"{{"guests":{guests},"drifted":{drifted},"merge_ns":{merge},"plan_ns":{plan}}}"#);
 }
@@ -62,7 +62,7 @@ fn count_unconverged(plan: &Plan) -> usize {
     plan.verdicts().iter().filter(|verdict| !matches!(verdict, Verdict::Converged { .. })).count()
 }
 
-/// How many guests are not as declared.
+/// The number of guests that are not as declared.
 fn count_drifted(desired: &Desired, observation: &Observation) -> usize {
     let mut rows = observation.guests.iter().peekable();
     let is_drifted = |guest: &&DesiredGuest| {

@@ -1,7 +1,8 @@
-//! Prints random plans, one plan.json a line, for other programs to check: `random_plans COUNT`.
+//! Prints random plans, one plan.json per line, for other programs to check: `random_plans COUNT`.
 //!
-//! CI compares them with an independent implementation of canonical JSON. The seed is fixed, so that a line can be named.
-#![expect(clippy::disallowed_methods, reason = "an example is a program of its own: it prints")]
+//! CI compares them with an independent implementation of canonical JSON. The seed is fixed, so that a line can be identified by its
+//! number.
+#![expect(clippy::disallowed_methods, reason = "an example is a separate program that prints")]
 
 use std::io::{self, BufWriter, Write};
 

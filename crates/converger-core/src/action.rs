@@ -1,7 +1,6 @@
-//! What can be done to a guest: a closed set of changes, and the catalogue that says what each amounts to.
+//! The closed set of changes to a guest, and the catalogue that classifies them.
 //!
-//! There is no raw endpoint, no replace, no create and no delete here: a change that is not in this enum cannot be
-//! planned.
+//! There is no raw endpoint, replace, create or delete: a change that is not in this enum cannot be planned.
 
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
@@ -9,49 +8,49 @@ use serde::{Serialize, Serializer};
 use crate::guest::RunState;
 use crate::normalize::{ChangeEffect, Field, FieldValue};
 
-/// A primitive mutation of one guest.
+/// One primitive change of a guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// Writes config keys, in the order of the fields.
+    /// Writes config keys, in field order.
     ConfigSet(Box<[FieldChange]>),
-    /// Starts it.
+    /// Starts the guest.
     Start,
-    /// Shuts it down gracefully; a timeout is never followed by a hard stop.
+    /// Shuts the guest down gracefully; a timeout never leads to a hard stop.
     Shutdown {
-        /// Seconds that it may take.
+        /// Maximal duration in seconds.
         timeout_secs: u32,
     },
-    /// Stops it at once, as if power were cut.
+    /// Stops the guest at once, as if its power were cut.
     Stop,
-    /// Shuts it down gracefully and starts it again, by which pending config takes effect.
+    /// Shuts the guest down gracefully and starts it again, so that pending config takes effect.
     Reboot {
-        /// Seconds that the shutdown may take.
+        /// Maximal duration of the shutdown in seconds.
         timeout_secs: u32,
     },
 }
 
-/// One config key that is written.
+/// One config key in a write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FieldChange {
     /// The key.
     pub field: Field,
-    /// The value in effect before; `None`: absent.
+    /// The effective value before; `None` if the key is absent.
     pub before: Option<FieldValue>,
-    /// The value that is written; `None`: the key is removed.
+    /// The written value; `None` if the key is removed.
     pub after: Option<FieldValue>,
-    /// A value of somebody else that waits for the next start and is replaced by this write; `Some(None)`: a removal.
+    /// A pending value of somebody else that this write replaces; `Some(None)` is a removal.
     pub pending: Option<Option<FieldValue>>,
-    /// When it takes effect.
+    /// When the write takes effect.
     pub effect: ChangeEffect,
 }
 
-/// What a step does to the guest while it is carried out.
+/// What a step does to the guest while it is executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Impact {
-    /// Nothing that runs is touched.
+    /// Nothing that runs is affected.
     None,
-    /// Something changes inside the running guest, without interrupting it.
+    /// Something changes inside the running guest without interrupting it.
     Reload,
     /// It goes down and comes up again.
     Reboot,
@@ -71,30 +70,30 @@ pub enum Risk {
     High,
 }
 
-/// What a step amounts to: whether data is touched, and whether it can be undone.
+/// Whether a step interrupts or loses anything, and whether it can be undone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ChangeClass {
-    /// Nothing is interrupted, and it can be undone.
+    /// Nothing is interrupted, and the step can be undone.
     Benign,
     /// Something is interrupted.
     Disruptive,
-    /// Something may be lost for good.
+    /// Something may be lost permanently.
     Destructive,
 }
 
-/// One line of the catalogue: the least that an action amounts to.
+/// One row of the catalogue, with lower bounds for its classification.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Action {
     /// The name of the action.
     pub action: &'static str,
     /// The word of its change.
     pub change: &'static str,
-    /// The class of it, at least.
+    /// The lower bound of its class.
     pub class: ChangeClass,
-    /// The impact of it, at least.
+    /// The lower bound of its impact.
     pub impact: Impact,
-    /// The risk of it, at least.
+    /// The lower bound of its risk.
     pub risk: Risk,
 }
 
@@ -108,7 +107,7 @@ pub static CATALOGUE: [Action; 5] = [
 ];
 
 impl Change {
-    /// Its line in the catalogue.
+    /// Its row in the catalogue.
     #[must_use]
     pub fn action(&self) -> &'static Action {
         let [config_set, reboot, shutdown, start, stop] = &CATALOGUE;
@@ -121,13 +120,13 @@ impl Change {
         }
     }
 
-    /// The word for it in artifacts.
+    /// Its name in artifacts.
     #[must_use]
     pub fn word(&self) -> &'static str {
         self.action().change
     }
 
-    /// The run-state that it leads to, if it changes it.
+    /// The run-state after it, if it changes the run-state.
     #[must_use]
     pub fn resulting_state(&self) -> Option<RunState> {
         match self {
@@ -138,7 +137,7 @@ impl Change {
     }
 }
 
-/// What undoes a change, as far as anything does.
+/// The change that undoes another one, if any does.
 pub struct InverseChange<'c>(pub &'c Change);
 
 impl Serialize for InverseChange<'_> {
@@ -151,7 +150,7 @@ impl Serialize for InverseChange<'_> {
             }
             Change::Start => undo.serialize_entry("change", "shutdown")?,
             Change::Shutdown { .. } | Change::Stop => undo.serialize_entry("change", "start")?,
-            // A reboot leaves nothing to be undone by a change.
+            // A reboot cannot be undone by a change.
             Change::Reboot { .. } => {}
         }
         undo.end()

@@ -1,9 +1,10 @@
-//! The way back from what was seen to what is declared: birth marks for guests that are declared ([`pin`]), and a declared state for
-//! guests that are not ([`scaffold`]).
+//! Derives declarations from an observation: birth marks for declared guests ([`pin`]), and a desired state for guests that are not
+//! declared yet ([`scaffold`]).
 //!
-//! Both give text and decide nothing about steps. A guest that a plan would refuse to look at is refused here for the same causes.
+//! Both return text and decide nothing about steps. They refuse a guest for the same reasons for which a plan would not identify or read
+//! it.
 //!
-//! What never enters: files, and the carrying out of anything.
+//! Must not touch files or execute anything.
 
 mod pin;
 mod scaffold;
@@ -13,7 +14,7 @@ pub use scaffold::{AdoptedGuest, OmittedField, Scaffold, UnadoptableGuest, scaff
 
 use crate::guest::GuestIdentity;
 
-/// A mark of blanks would hold for every guest that has none.
+/// Drops blank marks: a blank mark would match every guest that has none.
 fn drop_blank_marks(marks: &GuestIdentity) -> GuestIdentity {
     let text = |mark: &Option<Box<str>>| mark.clone().filter(|mark| !mark.trim().is_empty());
     match marks {

@@ -1,12 +1,12 @@
-//! The words of carrying out: an operation, what the journal takes of it, and how it ends.
+//! Types of execution: an operation, the journal records about it, and its outcome.
 //!
-//! One [`Operation`] is one step of a plan on its way. The journal takes [`JournalRecord`]s and only adds: the intent before
-//! anything is sent, a mark right before the sending, the task as soon as it is known, one end, and for what was held a
-//! person's word. [`OperationHistory`] is what the records of one operation amount to, and the only judge of which record may follow.
+//! An [`Operation`] is one step of a plan while it is executed. The journal is append-only and takes [`JournalRecord`]s: the intent before
+//! anything is sent, a mark right before sending, the task as soon as it is known, one end, and a person's resolution if the operation was
+//! held. [`OperationHistory`] is the state that the records of one operation add up to. It alone decides which record may follow.
 //!
-//! A stored operation is evidence and a thing to be resolved by reading; it is never a permission to send anything.
+//! A stored operation is evidence, and recovery settles it by reading. It is never a permission to send anything.
 //!
-//! What never enters: sending, waiting, storing. Ids and times are handed in.
+//! Must not send, wait or store. Callers pass in ids and times.
 
 pub mod check;
 mod decode;
@@ -43,59 +43,59 @@ pub use outcome::{Evidence, Fact, Findings, OperationEnd, Outcome, ReleaseCondit
 pub use own_write::own_writes;
 pub use write::{write_operation, write_outcome};
 
-/// The schema id of a stored operation.
+/// Schema id of a stored operation.
 pub const OPERATION_SCHEMA: &str = "converger.operation/1";
 
-/// The schema id of a stored outcome.
+/// Schema id of a stored outcome.
 pub const OUTCOME_SCHEMA: &str = "converger.outcome/1";
 
-/// One line of the journal. Times are milliseconds since 1970 and for people: no order is derived from them.
+/// One record of the journal. Times are milliseconds since 1970 and for display only: no order is derived from them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum JournalRecord {
-    /// It is about to be sent. Durable before anything is (G11).
+    /// The operation is about to be sent. This record is durable before anything is sent (G11).
     Intent {
-        /// What is about to be sent.
+        /// The operation.
         operation: Box<Operation>,
-        /// When.
+        /// When the intent was recorded.
         at_ms: u64,
     },
-    /// From here on it may have been sent. A mark that waits for no disk: it survives the death of the process, and becomes durable with
-    /// the next record that is. After the death of the machine its absence says nothing.
+    /// From here on the operation may have been sent. Writing this mark does not wait for the disk: it survives the death of the process
+    /// and becomes durable with the next durable record. After a crash of the machine, its absence proves nothing.
     Sending {
         /// The operation.
         id: OperationId,
-        /// When.
+        /// When the mark was made.
         at_ms: u64,
-        /// How long the machine had been up by then, by a clock that nobody can set.
+        /// Uptime of the machine at that moment, by a monotonic clock.
         up_ms: u64,
     },
-    /// The environment runs it as this task. Durable as soon as it is known.
+    /// The environment executes the operation as this task. Durable as soon as the task is known.
     TaskStarted {
         /// The operation.
         id: OperationId,
         /// The task.
         task: TaskId,
-        /// When.
+        /// When the task was recorded.
         at_ms: u64,
     },
-    /// It ended.
+    /// The operation ended.
     Ended {
         /// The operation.
         id: OperationId,
-        /// How.
+        /// How it ended.
         outcome: Outcome,
-        /// When.
+        /// When the end was recorded.
         at_ms: u64,
     },
-    /// Somebody said what became of an operation that was held.
+    /// A person resolved a held operation.
     Resolved {
         /// The operation.
         id: OperationId,
-        /// What became of it.
+        /// How the operation ended, according to that person.
         resolution: Resolution,
-        /// Who said so.
+        /// Who resolved it.
         by: Box<str>,
-        /// Why they think so.
+        /// Why.
         reason: Box<str>,
         /// When.
         at_ms: u64,
@@ -103,7 +103,7 @@ pub enum JournalRecord {
 }
 
 impl JournalRecord {
-    /// The operation that it is about.
+    /// The operation that the record belongs to.
     #[must_use]
     pub fn id(&self) -> &OperationId {
         match self {
@@ -112,7 +112,7 @@ impl JournalRecord {
         }
     }
 
-    /// When it was made.
+    /// When the record was made.
     #[must_use]
     pub fn at_ms(&self) -> u64 {
         match self {
@@ -124,51 +124,51 @@ impl JournalRecord {
         }
     }
 
-    /// Whether nobody may go on before it is on the disk.
+    /// Whether the caller must wait until the record is on disk.
     #[must_use]
     pub fn must_be_durable(&self) -> bool {
         !matches!(self, Self::Sending { .. })
     }
 }
 
-/// How long a machine has been up, and since which of its starts. No clock of the day is asked, so that none that jumps changes it.
+/// Uptime of a machine since one of its boots. It does not depend on the wall clock, which may jump.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Uptime {
-    /// Which start.
+    /// The boot.
     pub boot: BootId,
-    /// For how long, in milliseconds; sleep does not count.
+    /// Milliseconds since that boot, without time spent suspended.
     pub ms: u64,
 }
 
-/// One pass of the spine that acts: what its operations belong to.
+/// One run that applies a plan. Its operations belong to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunStart {
     /// Its id.
     pub id: RunId,
-    /// The environment that it acts on.
+    /// The environment that it changes.
     pub environment: EnvironmentName,
-    /// The plan that it carries out, by the digest of its body.
+    /// The plan that it applies, by the digest of the plan body.
     pub plan: Digest,
     /// Who started it.
     pub by: Box<str>,
-    /// When, in milliseconds since 1970.
+    /// When it started, in milliseconds since 1970.
     pub at_ms: u64,
-    /// The start of the machine that it runs on, where that can be told: what was written and not synced is there as long as this one.
+    /// The boot of the machine that it runs on, if known. Records that were written but not synced exist as long as this boot lasts.
     pub boot: Option<BootId>,
 }
 
-/// A guest that is left alone until it is released.
+/// A guest that is not changed until it is released.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hold {
     /// Its environment.
     pub environment: EnvironmentName,
     /// The guest.
     pub vmid: Vmid,
-    /// Who holds it.
+    /// Who set the hold.
     pub by: Box<str>,
     /// Why.
     pub reason: Box<str>,
-    /// Since when, in milliseconds since 1970.
+    /// When it was set, in milliseconds since 1970.
     pub at_ms: u64,
 }
 
@@ -181,19 +181,19 @@ pub struct Freeze {
     pub by: Box<str>,
     /// Why.
     pub reason: Box<str>,
-    /// Since when, in milliseconds since 1970.
+    /// When it was frozen, in milliseconds since 1970.
     pub at_ms: u64,
 }
 
-/// An environment and the cluster that its name stands for in a state directory, recorded when the name is first used.
+/// Binds an environment name to a cluster within a state directory. Recorded when the name is first used.
 ///
-/// One name stands for one cluster and one cluster has one name: holds, freezes, the run lock and operations in flight are found by name, and a
-/// second name would bypass all of them.
+/// Each name belongs to one cluster and each cluster has one name: holds, freezes, the run lock and operations in flight are looked up by
+/// name, so a second name would bypass all of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EnvironmentBinding {
     /// The environment.
     pub environment: EnvironmentName,
-    /// The cluster that it leads to.
+    /// The cluster.
     pub cluster: ClusterIdentity,
     /// Who used the name first.
     pub by: Box<str>,
@@ -201,15 +201,15 @@ pub struct EnvironmentBinding {
     pub at_ms: u64,
 }
 
-/// A person gives an environment another name. Its binding, holds, freeze, open and held operations and idempotency keys go with it; past runs
-/// keep the name that they ran under.
+/// A rename of an environment by a person. Its binding, holds, freeze, open and held operations and idempotency keys move to the new name;
+/// past runs keep the name that they ran under.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EnvironmentRename {
-    /// The name so far.
+    /// The old name.
     pub from: EnvironmentName,
     /// The new name.
     pub to: EnvironmentName,
-    /// Who renames it.
+    /// Who renamed it.
     pub by: Box<str>,
     /// Why.
     pub reason: Box<str>,

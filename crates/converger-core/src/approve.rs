@@ -1,11 +1,11 @@
-//! May it be carried out, now and by whom: the last gate before the engine.
+//! Decides whether a judged plan may be applied now, and who approved it. This is the last check before the engine.
 //!
-//! [`admit`] makes an [`ApprovedPlan`] of a [`SafePlan`], and nothing else does; the engine takes nothing else. In this first
-//! form an environment is driven by one person: what they type at a terminal is the approval, and the full digest of a plan,
-//! as a script gives it, covers benign steps only. What needs more is refused with `check_approval-missing`.
+//! Only [`admit`] makes an [`ApprovedPlan`] from a [`SafePlan`], and the engine accepts nothing else. So far an environment is operated by
+//! one person: what they type at a terminal is the approval, and the full digest of a plan, as given by a script, covers benign steps only.
+//! A plan that needs more is refused with `approval-missing`.
 //!
-//! What never enters: who is at the terminal, what was typed there and what time it is; all of it is handed in. Limits and
-//! guarantees (`safety`) are judged before.
+//! Must not read a terminal or a clock; callers pass in what was typed, by whom, and the time. Limits and guarantees are judged before
+//! (`safety`).
 
 use std::io;
 use std::sync::Arc;
@@ -20,35 +20,35 @@ use crate::refusal::Refusal;
 use crate::safety::SafePlan;
 use crate::timestamp;
 
-/// Who decides in an environment.
+/// Who approves plans in an environment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ApprovalMode {
-    /// One person, who is asked and answers.
+    /// One person, who approves their own plans.
     Solo,
-    /// Several: whoever asks does not approve.
+    /// Several people: the requester cannot approve.
     Shared,
 }
 
-/// What was said to the question whether the plan is to be carried out.
+/// The answer to the question whether to apply the plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Confirmation {
-    /// Nothing.
+    /// No answer.
     None,
-    /// A person was asked, and did not say yes.
+    /// A person was asked and did not confirm.
     Declined {
         /// Who.
         by: Box<str>,
     },
-    /// A person at a terminal said yes, and typed these names of guests.
+    /// A person confirmed at a terminal and typed these guest names.
     Typed {
         /// Who.
         by: Box<str>,
-        /// The names, as they were typed.
+        /// The names as typed.
         names: Vec<Box<str>>,
     },
-    /// A script gave the digest of the plan's body.
+    /// A script gave the digest of the plan body.
     FullDigest {
-        /// As whom it runs.
+        /// The user that the script runs as.
         by: Box<str>,
         /// The digest.
         digest: Digest,
@@ -58,47 +58,47 @@ pub enum Confirmation {
 /// What to do about guests that the plan refuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefusedGuestPolicy {
-    /// Nothing is carried out while there is one.
+    /// Apply nothing if any guest is refused.
     StopRun,
-    /// They are left out, and the others are carried out.
+    /// Leave refused guests out and apply the plan to the others.
     LeaveOut,
 }
 
 /// What holds at the moment of an admission.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Admission {
-    /// Who decides.
+    /// Who approves.
     pub mode: ApprovalMode,
-    /// Where the reading came from (G7).
+    /// Where the observation came from (G7).
     pub provenance: Provenance,
-    /// What was said.
+    /// The answer.
     pub confirmation: Confirmation,
-    /// What to do about guests that are refused.
+    /// What to do about refused guests.
     pub refused: RefusedGuestPolicy,
     /// The time, in milliseconds since 1970.
     pub now_ms: u64,
-    /// How old the reading may be.
+    /// The maximal age of the observation.
     pub age_secs_max: u32,
 }
 
 impl Admission {
-    /// How old a reading may be. Every step is checked on a reading of its own besides.
+    /// The maximal age of an observation. In addition, each step is checked against a fresh reading.
     pub const AGE_SECS_MAX: u32 = 900;
-    /// How far ahead the clock of the reading may be.
+    /// How far in the future, by this clock, an observation may be.
     const AHEAD_SECS_MAX: u64 = 60;
 }
 
-/// The outcome of an admission.
+/// The result of an admission.
 #[must_use]
 #[derive(Debug)]
 pub enum Admitted {
-    /// It may be carried out.
+    /// The plan may be applied.
     Approved(ApprovedPlan),
-    /// It may not, for all of these causes.
+    /// The plan may not be applied, for all of these reasons.
     Refused(Vec<Refusal>),
 }
 
-/// A plan that may be carried out, once. Made by [`admit`] only; the engine takes nothing else.
+/// A plan that may be applied, once. Made by [`admit`] only; the engine accepts nothing else.
 ///
 /// ```
 /// fn count(plan: &converger_core::approve::ApprovedPlan) -> usize {
@@ -106,7 +106,7 @@ pub enum Admitted {
 /// }
 /// ```
 ///
-/// It cannot be made of a safe plan without an admission:
+/// It cannot be made from a safe plan without an admission:
 ///
 /// ```compile_fail,E0451
 /// use converger_core::{approve::ApprovedPlan, artifact::Digest, safety::SafePlan};
@@ -115,7 +115,7 @@ pub enum Admitted {
 /// }
 /// ```
 ///
-/// a safe plan does not pass for one:
+/// A safe plan is not accepted in its place:
 ///
 /// ```compile_fail,E0308
 /// use converger_core::{approve::ApprovedPlan, safety::SafePlan};
@@ -125,7 +125,7 @@ pub enum Admitted {
 /// }
 /// ```
 ///
-/// it is not carried out twice:
+/// It cannot be applied twice:
 ///
 /// ```compile_fail,E0308
 /// fn twice(plan: &converger_core::approve::ApprovedPlan) -> converger_core::approve::ApprovedPlan {
@@ -141,7 +141,7 @@ pub enum Admitted {
 /// }
 /// ```
 ///
-/// and none comes from a file:
+/// It cannot be read from a file:
 ///
 /// ```compile_fail,E0277
 /// fn load(text: &str) -> converger_core::approve::ApprovedPlan {
@@ -157,10 +157,10 @@ pub struct ApprovedPlan {
     how: &'static str,
 }
 
-/// Decides whether a plan may be carried out. All that stands against it whatever is said is collected; what is said counts where nothing does.
+/// Decides whether a plan may be applied. Collects all [`objections`] first; the confirmation matters only if there are none.
 ///
 /// # Errors
-/// The plan cannot be written as JSON; none of ours is one.
+/// The plan cannot be written as JSON, which does not happen.
 pub fn admit(safe: SafePlan, admission: &Admission) -> io::Result<Admitted> {
     let digest = write_body(&mut io::sink(), safe.plan())?;
     let refusals = objections(&safe, admission);
@@ -173,7 +173,7 @@ pub fn admit(safe: SafePlan, admission: &Admission) -> io::Result<Admitted> {
     })
 }
 
-/// What stands against a plan whatever is said to the question: nobody needs to be asked then.
+/// Reasons against a plan that no confirmation can remove; if there are any, nobody needs to be asked.
 #[must_use]
 pub fn objections(safe: &SafePlan, admission: &Admission) -> Vec<Refusal> {
     let mut refusals = Vec::new();
@@ -187,7 +187,7 @@ pub fn objections(safe: &SafePlan, admission: &Admission) -> Vec<Refusal> {
     refusals
 }
 
-/// Age is judged here and nowhere else; what does not say when it was taken has none that could be trusted.
+/// Checks the age of the observation. No other code does. An observation without a time has no trustworthy age.
 fn check_age(plan: &Plan, admission: &Admission) -> Option<Refusal> {
     let now_secs = admission.now_ms / 1000;
     let taken = plan.observation().taken_at.as_deref().and_then(timestamp::parse_timestamp);
@@ -206,12 +206,12 @@ fn guest_refusals(plan: &Plan) -> Vec<Refusal> {
     refused.flatten().collect()
 }
 
-/// Who approved it and how, or what is missing.
+/// Who approved the plan and how, or what is missing.
 fn check_approval(plan: &Plan, admission: &Admission, digest: Digest) -> Result<(Box<str>, &'static str), Refusal> {
     let missing = |needs: &'static str, guests: Vec<Vmid>| Err(Refusal::approval_missing(needs, guests));
     let changed = ids_with_step(plan, |_| true);
     if changed.is_empty() {
-        // Nothing is carried out, so that nothing has to be approved.
+        // Without steps there is nothing to approve.
         return Ok(("nobody".into(), "nothing to do"));
     }
     if admission.mode == ApprovalMode::Shared {
@@ -234,7 +234,7 @@ fn check_approval(plan: &Plan, admission: &Admission, digest: Digest) -> Result<
     }
 }
 
-/// The guests that go down and were not named. Names are not unique: each was typed for one guest.
+/// The guests that go down and were not named. Names are not unique, so each typed name counts for one guest.
 fn guests_not_named(plan: &Plan, names: &[Box<str>]) -> Vec<Vmid> {
     let mut left: Vec<&str> = names.iter().map(AsRef::as_ref).collect();
     let mut is_named = |guest: &DesiredGuest| {
@@ -244,7 +244,7 @@ fn guests_not_named(plan: &Plan, names: &[Box<str>]) -> Vec<Vmid> {
     guests_to_stop(plan).filter(|guest| !is_named(guest)).map(|guest| guest.vmid).collect()
 }
 
-/// The guests that are stopped, or worse: each is named by whoever confirms the plan.
+/// The guests that are stopped or lose data. The person who confirms the plan must type the name of each.
 pub fn guests_to_stop(plan: &Plan) -> impl Iterator<Item = &DesiredGuest> {
     guests_with_step(plan, |step| step.impact() >= Impact::Stop)
 }
@@ -253,7 +253,7 @@ fn ids_with_step(plan: &Plan, is_meant: impl Fn(&Step) -> bool) -> Vec<Vmid> {
     guests_with_step(plan, is_meant).map(|guest| guest.vmid).collect()
 }
 
-/// The guests of which a step is meant.
+/// The guests that have such a step.
 fn guests_with_step(plan: &Plan, is_meant: impl Fn(&Step) -> bool) -> impl Iterator<Item = &DesiredGuest> {
     plan.guests().filter_map(move |(guest, verdict)| match verdict {
         Verdict::Steps(steps) if steps.iter().any(&is_meant) => Some(guest),
@@ -280,14 +280,14 @@ impl ApprovedPlan {
         &self.by
     }
 
-    /// How, in a word.
+    /// How it was approved.
     #[must_use]
     pub fn approval_method(&self) -> &'static str {
         self.how
     }
 
-    /// Its steps as operations of a run, in the order of the plan, with the terms that each is held against. `id` makes the id
-    /// of the operation with this number; ids are never made here. `None`: an id is missing.
+    /// The steps as operations of a run, in plan order, each with the context that it is checked against. `id` returns the id of the
+    /// operation with this index, since the core generates none. `None` if an id is missing.
     #[must_use]
     pub fn into_operations(self, run: &RunId, id: impl Fn(usize) -> Option<OperationId>) -> Option<Vec<(Operation, CheckContext)>> {
         let plan = self.safe.plan();
@@ -318,11 +318,11 @@ impl ApprovedPlan {
     }
 }
 
-/// The guests that a power step relies on by `after`: where its guest runs in the end, those that it comes after run; where it stays
-/// down, those that come after it are down.
+/// The guests that a power step depends on through `after`: if its guest ends up running, its dependencies must run; if it ends up stopped,
+/// its dependents must be stopped.
 ///
-/// The first half of a restart relies on what the second relies on: it would leave the guest down otherwise. It does not ask for those
-/// that come after to be down, because nobody declared them so.
+/// The first half of a restart has the dependencies of the second half; otherwise the guest could stay down. It does not require dependents
+/// to be stopped, because they are not declared so.
 fn dependency_checks(plan: &Plan, guest: &DesiredGuest, change: &Change, ends: Option<RunState>) -> Vec<DependencyCheck> {
     let (others, state): (Vec<Vmid>, RunState) = match change.resulting_state().and(ends) {
         Some(RunState::Running) => (guest.after.to_vec(), RunState::Running),

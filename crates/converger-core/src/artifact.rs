@@ -1,11 +1,11 @@
-//! What is written down: plan.json and current.json in canonical JSON (RFC 8785), and digests over it.
+//! Writes plan.json and current.json in canonical JSON (RFC 8785), and computes digests over it.
 //!
-//! Canonical by construction: members are written in the order of their names, numbers are integers below 2^53, and
-//! serde_json escapes strings as the RFC asks. Tests compare with two independent implementations.
+//! The output is canonical by construction: members are written in the order of their names, numbers are integers below 2^53, and
+//! serde_json escapes strings as the RFC requires. Tests compare with two independent implementations.
 //!
 //! Everything is streamed: a plan of 100,000 guests is hashed and written without a copy in memory.
 //!
-//! What never enters: opening files, and text for people.
+//! Must not open files or write text for people.
 
 mod plan;
 mod recorded;
@@ -26,7 +26,7 @@ use crate::policy::Rules;
 pub use plan::{Provenance, SCHEMA as PLAN_SCHEMA, has_body_digest, write_body, write_judgement, write_plan};
 pub use recorded::{GuestOmission, RecordedPlan};
 
-/// The largest integer in any artifact: RFC 8785 numbers are doubles, and above this they would be rounded in silence.
+/// The largest integer in any artifact: RFC 8785 numbers are doubles, which silently round larger integers.
 pub const INTEGER_MAX: u64 = (1 << 53) - 1;
 
 /// The SHA-256 of canonical bytes.
@@ -40,7 +40,7 @@ impl Digest {
         Self(Sha256::digest(bytes).into())
     }
 
-    /// The digest that is written as `sha256:` and 64 lower-case hexadecimal digits.
+    /// Parses `sha256:` followed by 64 lower-case hexadecimal digits.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let digits = text.strip_prefix("sha256:")?;
@@ -55,17 +55,17 @@ impl Digest {
     /// The digest of a value's canonical form.
     ///
     /// # Errors
-    /// A value that cannot be written as JSON; none of ours is one.
+    /// The value cannot be written as JSON, which does not happen.
     pub fn of_value(value: &impl Serialize) -> io::Result<Self> {
         Ok(Self(hash_value(Sha256::new(), value)?.finalize().into()))
     }
 }
 
-/// `sha256:` and two digits for each byte.
+/// The length of `sha256:` and two digits per byte.
 const DIGEST_TEXT_BYTES: usize = 7 + 64;
 
 impl Digest {
-    /// Gives its text to whoever wants it. It is made in place: every entry and every plan names several.
+    /// Passes its text to `take` without allocating: every entry and every plan contains several digests.
     fn with_text<T>(&self, take: impl FnOnce(&str) -> T) -> T {
         let mut text = *b"sha256:0000000000000000000000000000000000000000000000000000000000000000";
         let (_, digits) = text.split_at_mut(DIGEST_TEXT_BYTES - 64);
@@ -73,7 +73,7 @@ impl Digest {
         for ([high, low], byte) in digits.as_chunks_mut::<2>().0.iter_mut().zip(self.0) {
             (*high, *low) = (digit(byte >> 4), digit(byte & 15));
         }
-        // INVARIANT: nothing but digits was written.
+        // INVARIANT: the buffer contains only ASCII.
         take(std::str::from_utf8(&text).unwrap_or_default())
     }
 }
@@ -96,15 +96,15 @@ impl Serialize for Digest {
     }
 }
 
-/// serde_json writes in small pieces; hashing and writing them one by one would cost more than making them.
+/// serde_json writes small pieces; writing each one separately would cost more than producing them.
 const BUFFER_BYTES: usize = 64 * 1024;
 
-/// What is only hashed needs no more than the hash takes at once with good speed; most of it is small.
+/// Buffer for output that is only hashed: large enough for fast hashing, and most of that output is small.
 const HASH_BUFFER_BYTES: usize = 4 * 1024;
 
 struct HashWriter(Sha256);
 
-/// A hash that goes on over a value's canonical form.
+/// Continues a hash with the canonical form of a value.
 fn hash_value(hash: Sha256, value: &impl Serialize) -> io::Result<Sha256> {
     let mut hashing = BufWriter::with_capacity(HASH_BUFFER_BYTES, HashWriter(hash));
     write_json(&mut hashing, value)?;
@@ -122,7 +122,7 @@ impl Write for HashWriter {
     }
 }
 
-/// Passes bytes on and hashes them on the way.
+/// Hashes bytes and passes them on.
 struct TeeHashWriter<W> {
     hash: Sha256,
     out: W,
@@ -147,7 +147,7 @@ fn write_json(out: &mut impl Write, value: &impl Serialize) -> io::Result<()> {
 /// Writes current.json: one line of canonical JSON.
 ///
 /// # Errors
-/// What the writer says.
+/// An error of the writer.
 pub fn write_observation(out: &mut impl Write, observation: &Observation) -> io::Result<()> {
     let mut buffered = BufWriter::with_capacity(BUFFER_BYTES, out);
     write_json(&mut buffered, observation)?;
@@ -155,18 +155,18 @@ pub fn write_observation(out: &mut impl Write, observation: &Observation) -> io:
     buffered.flush()
 }
 
-/// The digest of the declared state, over its normalised content.
+/// The digest of the desired state, over its normalised content.
 ///
 /// # Errors
-/// See [`Digest::of`].
+/// See [`Digest::of_value`].
 pub fn desired_digest(desired: &Desired) -> io::Result<Digest> {
     Digest::of_value(desired)
 }
 
-/// The digest of a reading, over the rows in scope.
+/// The digest of an observation, over the rows in scope.
 ///
 /// # Errors
-/// See [`Digest::of`].
+/// See [`Digest::of_value`].
 pub fn observation_digest(observation: &Scoped) -> io::Result<Digest> {
     Digest::of_value(&PlanView(observation))
 }
@@ -174,14 +174,14 @@ pub fn observation_digest(observation: &Scoped) -> io::Result<Digest> {
 /// The digest of the protection rules and the table of fields.
 ///
 /// # Errors
-/// See [`Digest::of`].
+/// See [`Digest::of_value`].
 pub fn rules_digest(rules: &Rules) -> io::Result<Digest> {
     let mut hash = hash_value(rules_hash_prefix()?, rules)?;
     hash.update(b"}");
     Ok(Digest(hash.finalize().into()))
 }
 
-/// The hash over `{"fields":...,"protect":`, which is the same for all rules: the table never changes while a program runs.
+/// The hash over `{"fields":...,"protect":`, which is the same for all rules because the table of fields is constant.
 fn rules_hash_prefix() -> io::Result<Sha256> {
     static HASHED: OnceLock<Sha256> = OnceLock::new();
     if let Some(hash) = HASHED.get() {
@@ -195,7 +195,7 @@ fn rules_hash_prefix() -> io::Result<Sha256> {
 /// The digest of the catalogue of actions.
 ///
 /// # Errors
-/// See [`Digest::of`].
+/// See [`Digest::of_value`].
 pub fn catalogue_digest() -> io::Result<Digest> {
     static DIGEST: OnceLock<Digest> = OnceLock::new();
     match DIGEST.get() {

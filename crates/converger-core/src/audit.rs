@@ -1,37 +1,37 @@
-//! What a judged plan comes to: the counts, and how a command that shows it ends.
+//! The counts of a judged plan, and the conclusion that a command draws from it.
 
 use serde::Serialize;
 
 use crate::plan::Verdict;
 use crate::safety::Judged;
 
-/// The counts of a plan. Members stand in the order of their names.
+/// The counts of a plan. Members are sorted by name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PlanSummary {
-    /// Guests with nothing to do.
+    /// Converged guests.
     pub converged: u64,
     /// Guests in scope.
     pub guests: u64,
-    /// Guests that are refused.
+    /// Refused guests.
     pub refused: u64,
-    /// Steps of all guests together.
+    /// Steps of all guests.
     pub steps: u64,
-    /// Guests that were seen outside of the scope.
+    /// Observed guests outside the scope.
     pub unmanaged: u64,
 }
 
-/// How an audit ends.
+/// The conclusion of an audit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AuditConclusion {
-    /// All is as declared.
+    /// Everything is as declared.
     Converged,
-    /// Something would be done.
+    /// At least one step is planned.
     ChangesPending,
-    /// Something is refused.
+    /// At least one refusal.
     Refused,
 }
 
-/// Counts what is in a plan.
+/// Counts the verdicts and steps of a plan.
 #[must_use]
 pub fn summarize_plan(judged: &Judged) -> PlanSummary {
     let plan = judged.plan();
@@ -47,7 +47,7 @@ pub fn summarize_plan(judged: &Judged) -> PlanSummary {
     summary
 }
 
-/// How a command ends that shows this plan: a refusal outweighs pending changes.
+/// The conclusion from a plan: a refusal outweighs pending changes.
 #[must_use]
 pub fn conclude_audit(judged: &Judged) -> AuditConclusion {
     let summary = summarize_plan(judged);

@@ -1,22 +1,22 @@
-//! Birth marks as desired.yaml and current.json write them: one form, read once for both.
+//! Birth marks as written in desired.yaml and current.json. Both use the same form and this code.
 //!
-//! Which marks a guest can have depends on its kind, and the kind may stand behind them in the file.
+//! Which marks a guest can have depends on its kind, and the kind may come after the marks in the file.
 
 use crate::artifact::INTEGER_MAX;
 use crate::document::{DecodeAborted as End, Diagnostic, DocumentReader, EventSource, Span};
 use crate::guest::{GuestIdentity, GuestKind};
 
-/// The keys under which marks are written.
+/// The keys of the marks.
 pub(crate) const KEYS: [&str; 4] = ["uuid", "ctime", "rootfs", "mac"];
 
-/// A mark as it is written.
+/// A mark as written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum MarkValue {
     Text(Box<str>),
     Number(u64),
 }
 
-/// The marks of a guest of this kind with their keys, in the order in which they are written.
+/// The marks of an identity with their keys, in the order in which they are written.
 pub(crate) fn identity_entries(identity: &GuestIdentity) -> [(&'static str, Option<MarkValue>); 2] {
     let text = |mark: &Option<Box<str>>| mark.clone().map(MarkValue::Text);
     match identity {
@@ -25,7 +25,7 @@ pub(crate) fn identity_entries(identity: &GuestIdentity) -> [(&'static str, Opti
     }
 }
 
-/// The marks that were given, in the order of the keys, with their places.
+/// The marks that were given, in the order of `KEYS`, with their positions.
 #[derive(Default)]
 pub(crate) struct MarksDraft {
     marks: [Option<(Box<str>, Span)>; 4],
@@ -38,7 +38,7 @@ pub(crate) fn read_marks<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t,
         let mark: Option<Box<str>> = match key {
             1 => reader.read_integer("`ctime`", 0, INTEGER_MAX)?.map(|(number, _)| number.to_string().into()),
             _ => match reader.read_text("a birth mark")? {
-                // An observer that writes nothing for "none" would make every guest match.
+                // An observer that writes an empty string for "none" would make every guest match.
                 Some((text, span)) if text.trim().is_empty() => reader.report_none(Diagnostic::new(span, "a birth mark is empty"))?,
                 mark => mark.map(|(text, _)| text.into()),
             },
@@ -53,7 +53,7 @@ pub(crate) fn read_marks<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t,
 }
 
 impl MarksDraft {
-    /// Whether any mark was named, be it a faulty one.
+    /// Whether any mark was given, even a faulty one.
     pub(crate) fn has_any_key(&self) -> bool {
         self.has_any_key
     }

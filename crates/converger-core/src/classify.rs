@@ -1,9 +1,9 @@
-//! How much a change amounts to: the catalogue sets the floor, and what is known here can only raise it.
+//! Classifies a change. The catalogue gives lower bounds, and these functions can only raise them.
 
 use crate::action::{Change, ChangeClass, FieldChange, Impact, Risk};
 use crate::normalize::{ChangeEffect, Field};
 
-/// The impact of a change on the guest while it is carried out.
+/// The impact of a change on the guest while it is executed.
 #[must_use]
 pub fn impact(change: &Change) -> Impact {
     let raised = match change {
@@ -19,7 +19,7 @@ pub fn risk(change: &Change) -> Risk {
     let raised = match change {
         Change::ConfigSet(fields) if fields.iter().all(is_metadata_field) => Risk::Low,
         Change::ConfigSet(_) => Risk::Medium,
-        // The guest cannot write out what it holds in memory.
+        // A hard stop loses what the guest has not written to disk.
         Change::Stop => Risk::High,
         Change::Start | Change::Shutdown { .. } | Change::Reboot { .. } => Risk::Low,
     };
@@ -33,7 +33,7 @@ pub fn class(change: &Change) -> ChangeClass {
     change.action().class.max(raised)
 }
 
-/// Fields that tell people something, and the guest nothing.
+/// Whether a field carries information for people only and does not affect the running guest.
 fn is_metadata_field(change: &FieldChange) -> bool {
     matches!(change.field, Field::Description | Field::Tags | Field::Onboot | Field::Startup)
 }

@@ -1,7 +1,7 @@
-//! What this program promises, and whether it keeps it: the text of the guarantees and the golden plans, both pinned.
+//! The contract of this program: the text of the guarantees and the golden plans, both pinned by digest.
 //!
-//! [`check`] runs at any time: it compares the text with the pinned digest, plans every golden vector again and
-//! compares the bytes. A mismatch is broken evidence: reading goes on, acting does not.
+//! [`check`] can run at any time: it compares the text with the pinned digest, plans every golden vector again and compares the bytes. If
+//! the contract does not hold, the program may still read, but not apply.
 
 use std::io;
 use std::sync::Arc;
@@ -17,13 +17,13 @@ const DESIGN: &str = include_str!("../../../DESIGN.md");
 /// The digest of [`DESIGN`]. Changing it changes the contract: see CONTRIBUTING.md.
 const DESIGN_PINNED: &str = "sha256:486e92f90aee2ec0bda95b253df8a8694abff9ee8ab232cedd8ec4b765a1c930";
 
-/// The digest of all [`VECTORS`].
+/// The digest of all `VECTORS`.
 const VECTORS_PINNED: &str = "sha256:278939f78a170a9f1b90daaeb522944955bb6fd6ea2d7eb17bb2bdcb86e1222d";
 
-/// The tests that name a guarantee, a line each; `cargo xtask gen-docs` writes it.
+/// The tests named after a guarantee, one per line; `cargo xtask gen-docs` writes the file.
 const TESTS: &str = include_str!("../contract/tests.txt");
 
-/// A golden plan: inputs, and the body that they give.
+/// A golden plan: inputs and the expected body.
 struct GoldenPlan {
     name: &'static str,
     desired: &'static str,
@@ -45,32 +45,32 @@ macro_rules! vectors {
 static VECTORS: [GoldenPlan; 10] =
     vectors!["after", "containers", "converged", "drift", "guards", "incomplete", "no-quorum", "pending", "protected", "strangers",];
 
-/// What [`check`] found.
+/// The result of [`check`].
 #[derive(Clone, Debug)]
 pub struct ContractReport {
     /// The text of the guarantees.
     pub design: PinnedDigest,
     /// The golden vectors.
     pub vectors: PinnedDigest,
-    /// How many vectors were planned again.
+    /// The number of vectors that were planned again.
     pub planned: usize,
-    /// The names of those that gave other bytes.
+    /// The names of vectors that gave different bytes.
     pub differing: Vec<&'static str>,
-    /// The guarantees, with the tests that name them.
+    /// The guarantees with their tests.
     pub guarantees: Vec<Guarantee>,
 }
 
 /// A digest that must not change unnoticed.
 #[derive(Clone, Debug)]
 pub struct PinnedDigest {
-    /// What the code says.
+    /// The digest in the code.
     pub pinned: &'static str,
-    /// What it is.
+    /// The digest that was found.
     pub found: Digest,
 }
 
 impl PinnedDigest {
-    /// Whether both are one.
+    /// Whether both are equal.
     #[must_use]
     pub fn holds(&self) -> bool {
         self.found.to_string() == self.pinned
@@ -82,14 +82,14 @@ impl PinnedDigest {
 pub struct Guarantee {
     /// Its id, such as `G3`.
     pub id: &'static str,
-    /// What it says, in one line.
+    /// Its title.
     pub title: &'static str,
-    /// The tests that are named after it.
+    /// The tests named after it.
     pub tests: Vec<&'static str>,
 }
 
 impl ContractReport {
-    /// Whether the program keeps its contract.
+    /// Whether the contract holds.
     #[must_use]
     pub fn holds(&self) -> bool {
         self.design.holds()
@@ -99,7 +99,7 @@ impl ContractReport {
     }
 }
 
-/// Checks the contract now.
+/// Checks the contract.
 #[must_use]
 pub fn check() -> ContractReport {
     check_with(DESIGN, DESIGN_PINNED, &VECTORS, VECTORS_PINNED)
@@ -115,7 +115,7 @@ fn check_with(design: &'static str, design_pinned: &'static str, vectors: &[Gold
     }
 }
 
-/// Line endings do not count: a checkout may change them.
+/// Normalises line endings, since a checkout may change them.
 fn normalise_line_endings(text: &str) -> String {
     text.replace("\r\n", "\n")
 }
@@ -124,7 +124,7 @@ fn digest_of_text(text: &str) -> Digest {
     Digest::of_bytes(normalise_line_endings(text).as_bytes())
 }
 
-/// Each part by its own digest, so that nothing can move from one part into the next.
+/// Hashes each part on its own, so that text moved between parts changes the digest.
 fn digest_of_vectors(vectors: &[GoldenPlan]) -> Digest {
     let parts = |vector: &GoldenPlan| {
         let digests = [vector.desired, vector.current, vector.body].map(|part| digest_of_text(part).to_string());
@@ -137,7 +137,7 @@ fn reproduces_body(vector: &GoldenPlan) -> bool {
     plan_body(vector.desired, vector.current).is_some_and(|body| body == normalise_line_endings(vector.body).trim_end().as_bytes())
 }
 
-/// The body of the plan that these inputs give under the built-in rules.
+/// The body of the plan for these inputs under the built-in rules.
 fn plan_body(desired: &str, current: &str) -> Option<Vec<u8>> {
     let desired = desired::parse(normalise_line_endings(desired).as_bytes(), Notation::Yaml).ok()?;
     let observation = observe::parse(normalise_line_endings(current).as_bytes()).ok()?.into_scoped(&desired.scope());
@@ -147,7 +147,7 @@ fn plan_body(desired: &str, current: &str) -> Option<Vec<u8>> {
     written.ok().map(|_| body)
 }
 
-/// Headings of the form `## G3 · title`, with the lines of `tests` that begin with the same id.
+/// Parses headings of the form `## G3 · title`, and assigns the lines of `tests` that begin with the same id.
 fn parse_guarantees(design: &'static str, tests: &'static str) -> Vec<Guarantee> {
     let heading = |line: &'static str| line.strip_prefix("## ")?.split_once(" · ").filter(|(id, _)| id.starts_with('G'));
     let tests_of =
@@ -160,16 +160,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_pinned_contract_holds() {
+    fn pinned_contract_holds() {
         let report = check();
-        assert!(report.design.holds(), "DESIGN.md changed; if that is meant, pin {} and say why in docs/decisions", report.design.found);
-        assert!(report.differing.is_empty(), "plans changed: {:?}; raise PLANNER if that is meant", report.differing);
-        assert!(report.vectors.holds(), "the vectors changed; if that is meant, pin {}", report.vectors.found);
+        assert!(report.design.holds(), "DESIGN.md changed; if that is intended, pin {} and say why in docs/decisions", report.design.found);
+        assert!(report.differing.is_empty(), "plans changed: {:?}; if that is intended, raise PLANNER_VERSION", report.differing);
+        assert!(report.vectors.holds(), "the vectors changed; if that is intended, pin {}", report.vectors.found);
         assert!(report.holds(), "a guarantee has no test: {:?}", report.guarantees);
     }
 
     #[test]
-    fn a_changed_word_breaks_the_contract_and_a_line_ending_does_not() {
+    fn changed_text_breaks_the_contract_but_line_endings_do_not() {
         let changed: &'static str = Box::leak(DESIGN.replacen("never", "seldom", 1).into_boxed_str());
         assert!(!check_with(changed, DESIGN_PINNED, &VECTORS, VECTORS_PINNED).holds());
         let windows: &'static str = Box::leak(DESIGN.replace('\n', "\r\n").into_boxed_str());

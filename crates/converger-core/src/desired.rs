@@ -1,9 +1,9 @@
-//! What is wanted: the declared guests of one environment, parsed strictly from desired.yaml or desired.json.
+//! The desired state: the declared guests of one environment, parsed strictly from desired.yaml or desired.json.
 //!
-//! Only what is declared is managed: a guest that is not listed is not touched, a config key that is not listed is not
-//! compared. There are no defaults for what is wanted.
+//! Only what is declared is managed: a guest that is not listed is not touched, and a config key that is not listed is not compared. There
+//! are no defaults for desired values.
 //!
-//! What never enters: what was seen, and what to do about the difference.
+//! Must not depend on observations or plans.
 
 mod config;
 mod edit;
@@ -28,8 +28,8 @@ pub const VERSION: u64 = 1;
 pub struct Desired {
     environment: EnvironmentName,
     guests: Box<[DesiredGuest]>,
-    /// Indexes into `guests` such that what is named in `after` comes first; `None` where nothing is, and the order
-    /// is that of the ids.
+    /// Indices into `guests` such that dependencies (`after`) come first; `None` if no guest has any, in which case the order is that of
+    /// the ids.
     order: Option<Box<[u32]>>,
 }
 
@@ -40,19 +40,19 @@ pub struct DesiredGuest {
     pub vmid: Vmid,
     /// Its kind.
     pub kind: GuestKind,
-    /// Its name, which must be the observed one. Left out only where `identity` pins it.
+    /// Its name, which must equal the observed one. Optional only if `identity` pins the guest.
     pub name: Option<GuestName>,
-    /// The run-state; `None` means that it is not managed.
+    /// The run-state; `None` if it is not managed.
     pub state: Option<RunState>,
     /// The managed config keys, in the order of [`Field`].
     pub config: Box<[DesiredSetting]>,
     /// Whether it may be restarted for config that cannot take effect otherwise.
     pub restart: RestartPolicy,
-    /// It is started only once those are seen running, and stopped before those are.
+    /// The guest is started only when all of these run, and stopped before them.
     pub after: Box<[Vmid]>,
     /// How it is stopped.
     pub stop: StopMethod,
-    /// Seconds that a graceful shutdown may take.
+    /// Maximal duration of a graceful shutdown in seconds.
     pub stop_timeout_secs: u32,
     /// Its birth marks.
     pub identity: Option<Box<GuestIdentity>>,
@@ -63,7 +63,7 @@ pub struct DesiredGuest {
 pub struct DesiredSetting {
     /// The key.
     pub field: Field,
-    /// The value; `None` means that the key is to be absent (`null` in the file).
+    /// The value; `None` if the key must be absent (`null` in the file).
     pub wanted: Option<FieldValue>,
 }
 
@@ -72,25 +72,25 @@ pub struct DesiredSetting {
 pub enum RestartPolicy {
     /// Never: config that cannot take effect while it runs stays pending.
     Never,
-    /// When some config waits for it.
+    /// If config is pending that needs a restart.
     WhenNeeded,
 }
 
 /// How a guest is stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StopMethod {
-    /// Gracefully, and never harder after a timeout.
+    /// Gracefully; a timeout never leads to a hard stop.
     Shutdown,
-    /// At once, as if power were cut.
+    /// At once, as if its power were cut.
     Hard,
 }
 
 impl DesiredGuest {
-    /// How long a graceful shutdown may take where the file does not say.
+    /// The default for the maximal duration of a graceful shutdown.
     pub const STOP_TIMEOUT_SECS: u32 = 180;
 }
 
-/// The ids that a run is about: nothing else is read into a plan.
+/// The ids that a run covers; no other guest becomes part of a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scope(Box<[Vmid]>);
 
@@ -116,18 +116,18 @@ impl Scope {
     }
 }
 
-/// Parses a declared state.
+/// Parses a desired state.
 ///
 /// # Errors
-/// All faults of the text, each with its place.
+/// All faults of the text, each with its position.
 pub fn parse(bytes: &[u8], notation: Notation) -> Result<Desired, Diagnostics> {
     parse::parse(bytes, notation, ValueForm::Declared)
 }
 
-/// Reads a declared state in the form that is kept and hashed: numbers stand in the unit of their field, as the planner sees them.
+/// Parses a desired state in the stored and hashed form, in which numbers have the unit of their field.
 ///
 /// # Errors
-/// Anything that is not such a state. What is not byte for byte as this program writes it is another text, though perhaps the same state.
+/// Anything that is not such a state. The text may differ from the bytes that this program writes and still be the same state.
 pub fn parse_normal(bytes: &[u8]) -> Result<Desired, Diagnostics> {
     parse::parse(bytes, Notation::Json, ValueForm::Normal)
 }
@@ -142,11 +142,11 @@ enum ValueForm {
     Normal,
 }
 
-/// The text of a declared state in which these guests are pinned by these birth marks. Every byte that is not a mark stays: comments,
-/// blanks, order, quotes and line breaks. Guests that are not declared have no place in it and are passed over.
+/// Pins these guests by these birth marks in the text of a desired state. Every byte that is not a mark stays: comments, whitespace, order,
+/// quotes and line breaks. Guests that are not declared are ignored.
 ///
 /// # Guarantees
-/// The new text declares what the old one did, with these marks and nothing else; otherwise it is not given out.
+/// The new text declares what the old one did, plus these marks and nothing else; otherwise it is not returned.
 ///
 /// # Errors
 /// Faults of the text, or the guest whose layout is not understood.
@@ -154,21 +154,21 @@ pub fn insert_marks(bytes: &[u8], notation: Notation, marks: &BTreeMap<Vmid, Gue
     edit::insert_marks(bytes, notation, marks)
 }
 
-/// Birth marks as desired.yaml writes them, within one line.
+/// Formats birth marks as a YAML flow map on one line.
 pub(crate) fn format_marks(identity: &GuestIdentity) -> String {
     edit::format_marks(identity)
 }
 
-/// Why a declared state cannot be narrowed so.
+/// Why a desired state cannot be narrowed to a scope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NarrowError {
     /// The guest is not declared.
     Undeclared(Vmid),
-    /// A guest names another in `after`, and only one of the two is chosen.
+    /// One guest names another in `after`, and only one of them is selected.
     Splits {
         /// The guest.
         vmid: Vmid,
-        /// The one that it names.
+        /// The guest that it names.
         named: Vmid,
     },
 }
@@ -180,7 +180,7 @@ impl Desired {
         &self.environment
     }
 
-    /// The guests, in the order of their ids.
+    /// The guests, sorted by id.
     #[must_use]
     pub fn guests(&self) -> &[DesiredGuest] {
         &self.guests
@@ -193,16 +193,16 @@ impl Desired {
         self.guests.get(index).map(|guest| (index, guest))
     }
 
-    /// The same with these guests only.
+    /// The same state with only these guests.
     ///
     /// # Errors
-    /// A guest that is not declared, or two that `after` joins and of which only one is chosen: their order would be lost.
+    /// A guest is not declared, or only one of two guests that `after` connects is selected: their order would be lost.
     pub fn narrow_to(&self, only: &Scope) -> Result<Self, NarrowError> {
         if let Some(vmid) = only.ids().iter().find(|vmid| self.find(**vmid).is_none()) {
             return Err(NarrowError::Undeclared(*vmid));
         }
         let chosen: Vec<DesiredGuest> = self.guests.iter().filter(|guest| only.contains(guest.vmid)).cloned().collect();
-        // In both directions: who starts after another also stops before it.
+        // Check both directions: a guest that starts after another also stops before it.
         for guest in &self.guests {
             if let Some(named) = guest.after.iter().find(|named| only.contains(**named) != only.contains(guest.vmid)) {
                 return Err(NarrowError::Splits { vmid: guest.vmid, named: *named });
@@ -226,7 +226,7 @@ impl Desired {
         self.order.is_some()
     }
 
-    /// Indexes of the guests such that what is named in `after` comes first, and otherwise by id.
+    /// Indices of the guests such that dependencies (`after`) come first, otherwise by id.
     pub fn order(&self) -> impl Iterator<Item = usize> {
         let plain = if self.order.is_none() { self.guests.len() } else { 0 };
         let sorted = self.order.iter().flat_map(|order| order.iter()).filter_map(|index| usize::try_from(*index).ok());
@@ -234,7 +234,7 @@ impl Desired {
     }
 }
 
-/// The normalised content: what is left out and what is written out as its default are the same.
+/// The normalised content: omitting a key and writing its default give the same result.
 impl Serialize for Desired {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut desired = serializer.serialize_struct("Desired", 3)?;

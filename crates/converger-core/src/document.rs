@@ -1,11 +1,10 @@
-//! Reads text into decoded values: one decoder over events, for YAML and for JSON alike.
+//! Decodes text into values: one decoder over events, for both YAML and JSON.
 //!
-//! A parser ([`yaml`], [`json`]) turns text into [`DocumentEvent`]s with byte spans; a [`DocumentReader`] hands them to the
-//! decoders of `desired` and `observe`. There is no tree in between: a file of 100,000 guests is decoded as it is
-//! read. Every fault becomes a [`Diagnostic`] with a place, and decoding goes on, so that a person sees all faults
-//! of a file at once.
+//! A parser ([`yaml`], [`json`]) turns text into [`DocumentEvent`]s with byte spans, and a [`DocumentReader`] passes them to the decoders
+//! of `desired` and `observe`. There is no tree in between: a file of 100,000 guests is decoded while it is read. Every fault becomes a
+//! [`Diagnostic`] with a position, and decoding continues, so that a person sees all faults of a file at once.
 //!
-//! What never enters: guests, fields, meaning. This room knows text only.
+//! Must not know guests or fields; this module only handles text.
 
 mod diagnostic;
 mod invisible_chars;
@@ -24,22 +23,22 @@ pub(crate) use reader::{DecodeAborted, DocumentReader, SeenKeys, ValueKind, is_d
 pub use unique_keys::check_unique_keys;
 pub(crate) use yaml_scalar::{literal_block_lines, to_yaml_comment, to_yaml_quoted, to_yaml_scalar};
 
-/// The largest text that is decoded. Spans are 32 bits wide; a larger file is refused before it is read.
+/// The largest text that is decoded. Spans are 32 bits wide, so a larger file is rejected before it is read.
 pub const TEXT_BYTES_MAX: usize = 1 << 30;
 
-/// Nesting above this is refused: nothing that this program reads is deeper than six.
+/// The deepest accepted nesting; nothing that this program reads is deeper than six.
 pub(crate) const DEPTH_MAX: usize = 32;
 
 /// The notation of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notation {
-    /// YAML 1.2, of which only the plain part is accepted: no anchors, aliases, tags or second document.
+    /// YAML 1.2 without anchors, aliases, tags or a second document.
     Yaml,
     /// JSON (RFC 8259).
     Json,
 }
 
-/// What a parser tells next.
+/// The next event of a parser.
 #[derive(Debug)]
 pub(crate) enum DocumentEvent<'t> {
     MapStart,
@@ -47,13 +46,13 @@ pub(crate) enum DocumentEvent<'t> {
     ListStart,
     ListEnd,
     Scalar(ScalarToken<'t>),
-    /// A value that was already reported as faulty (an alias): it takes a value's place.
+    /// A value that was already reported as faulty (an alias); it stands in for a value.
     Broken,
-    /// The text is at its end.
+    /// The end of the text.
     End,
 }
 
-/// A scalar as written: its text and whether quotes (or a block style) say that it is a string.
+/// A scalar as written, and whether quotes or a block style mark it as a string.
 #[derive(Debug)]
 pub(crate) struct ScalarToken<'t> {
     pub(crate) text: Cow<'t, str>,
@@ -63,26 +62,26 @@ pub(crate) struct ScalarToken<'t> {
 /// How a scalar was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum QuoteStyle {
-    /// Bare: a number, a boolean, null or, in YAML, a plain word.
+    /// Bare: a number, a boolean, null or, in YAML, an unquoted string.
     Plain,
     /// Quoted or a block scalar: a string, whatever it looks like.
     Quoted,
 }
 
-/// A stream of events, which holds the faults that were found in its text.
+/// A stream of events that also collects the faults of its text.
 pub(crate) trait EventSource<'t> {
-    /// The next event. `Err` follows a fault of syntax, after which nothing more can be read.
+    /// The next event. `Err` means a syntax error, after which nothing more can be read.
     fn next_event(&mut self) -> Result<DocumentEvent<'t>, DecodeAborted>;
 
-    /// The place of the last event. Apart from it, because most events are never asked for their place, and moving it
-    /// along with each of them took a tenth of the time of decoding.
+    /// The span of the last event. It is separate because most callers do not need it, and returning it with each event cost a tenth of the
+    /// decoding time.
     fn span(&self) -> Span;
 
     /// The faults so far.
     fn diagnostics(&mut self) -> &mut Diagnostics;
 }
 
-/// Decodes `bytes` with `decode`; all faults are returned together, in the order of their places.
+/// Decodes `bytes` with `decode`; returns all faults together, sorted by position.
 ///
 /// # Errors
 /// Anything that is not exactly one well-formed document that `decode` accepts.
@@ -94,7 +93,7 @@ pub(crate) fn decode<T>(bytes: &[u8], notation: Notation, decode: impl DocumentD
     }
 }
 
-/// A decoder that works on any source. A trait because a closure cannot be generic over the source.
+/// A decoder that works on any source. This is a trait because a closure cannot be generic over the source.
 pub(crate) trait DocumentDecoder<T> {
     fn decode<'t, S: EventSource<'t>>(self, reader: &mut DocumentReader<'t, S>) -> Result<T, DecodeAborted>;
 }

@@ -1,9 +1,10 @@
-//! What the ledger keeps: one entry for each decision, with all that it rests on, in canonical JSON.
+//! Ledger entries: one entry for each decision, with its evidence, in canonical JSON.
 //!
-//! An entry is written in the transaction of what it evidences, and never changed. Whatever is too large for it (plans, readings, the declared
-//! state, the configuration) is kept beside it and named by its digest. An entry is evidence: nothing is ever done because one is there.
+//! An entry is written in the transaction of what it evidences, and never changed. Anything too large for an entry (plans, observations,
+//! the desired state, the configuration) is stored beside it and referenced by digest. An entry is evidence: nothing is ever done because
+//! it exists.
 //!
-//! What never enters: hashes of the log and its signatures, files, and text for people.
+//! Must not depend on hashes or signatures of the log, on files, or on text for people.
 
 mod admissions;
 mod bundle;
@@ -42,27 +43,27 @@ pub use replay::{LedgerReplay, MisplacedEntry, RunWithEnd};
 pub use reproduce::{Decision, DecisionPart, ReplayableDecision, ReproduceError, reproduce};
 pub use write::{write_bounded_entry, write_entry};
 
-/// The schema id of an entry.
+/// Schema id of an entry.
 pub const ENTRY_SCHEMA: &str = "converger.entry/1";
 
-/// An entry is shorter than this; larger evidence is named by its digest.
+/// The maximal size of an entry; larger evidence is referenced by digest.
 pub const ENTRY_BYTES_MAX: usize = (64 << 10) - 1;
 
-/// One entry of the ledger. Times are milliseconds since 1970 and for people: the order of entries is that of the log.
+/// One entry of the ledger. Times are milliseconds since 1970 and for display; the order of entries is that of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LedgerEntry {
-    /// From here on checkpoints are signed with this key.
+    /// From here on, checkpoints are signed with this key.
     Key {
-        /// Who can check them, as it is passed on.
+        /// The verifier key with which others check them.
         verifier: Box<str>,
         /// When.
         at_ms: u64,
     },
-    /// A run began.
+    /// A run started.
     RunStarted {
         /// The run.
         run: RunStart,
-        /// What it decides on.
+        /// The inputs of its decision.
         inputs: DecisionInputs,
     },
     /// A plan was made and judged.
@@ -71,55 +72,55 @@ pub enum LedgerEntry {
         run: RunId,
         /// The digest of its body.
         plan: Digest,
-        /// The digest of what it was held against, and what was found.
+        /// The digest of the judgement.
         judgement: Digest,
         /// When.
         at_ms: u64,
     },
-    /// Something was decided against.
+    /// Something was refused.
     Refused {
         /// The run.
         run: RunId,
-        /// The guest; none: the whole run.
+        /// The guest; `None` for the whole run.
         guest: Option<Vmid>,
         /// The stage that refused it.
         stage: Slug,
-        /// Why: a code of the table.
+        /// The reason: a code of the refusal table.
         code: Slug,
-        /// What that rests on.
+        /// The supporting facts.
         evidence: Evidence,
         /// When.
         at_ms: u64,
     },
-    /// Somebody agreed to a plan.
+    /// Somebody approved a plan.
     Approved {
         /// The run.
         run: RunId,
-        /// The plan, by the digest that the approval binds.
+        /// The plan, by the digest that the approval covers.
         plan: Digest,
         /// Who.
         by: Box<str>,
         /// How: by typing, or by giving the digest.
         how: Slug,
-        /// The names of guests that were typed.
+        /// The guest names that were typed.
         names: Box<[Box<str>]>,
         /// When.
         at_ms: u64,
     },
-    /// It was decided whether a plan may be carried out.
+    /// It was decided whether a plan may be applied.
     Admitted {
         /// The run.
         run: RunId,
         /// The plan.
         plan: Digest,
-        /// The digest of the evidence that was weighed.
+        /// The digest of the evidence that was considered.
         bundle: Digest,
-        /// What came of it: a code of the table, or that it may be.
+        /// The result: a code of the table, or that the plan is admitted.
         answer: Slug,
         /// When.
         at_ms: u64,
     },
-    /// A run found operations of an earlier one that had not ended, and finds out what became of them.
+    /// A run found operations in flight from an earlier run and recovers them.
     Recovery {
         /// Their environment.
         environment: EnvironmentName,
@@ -128,7 +129,7 @@ pub enum LedgerEntry {
         /// When.
         at_ms: u64,
     },
-    /// The journal took a record.
+    /// The journal accepted a record.
     Record(JournalRecord),
     /// A run ended.
     RunEnded {
@@ -139,9 +140,9 @@ pub enum LedgerEntry {
         /// When.
         at_ms: u64,
     },
-    /// A guest is left alone from now on.
+    /// A guest was held.
     Hold(Hold),
-    /// A guest is no longer held.
+    /// A guest was released.
     Release {
         /// Its environment.
         environment: EnvironmentName,
@@ -152,9 +153,9 @@ pub enum LedgerEntry {
         /// When.
         at_ms: u64,
     },
-    /// Nothing is changed in an environment from now on.
+    /// An environment was frozen.
     Freeze(Freeze),
-    /// An environment is no longer frozen.
+    /// An environment was thawed.
     Thaw {
         /// The environment.
         environment: EnvironmentName,
@@ -163,26 +164,27 @@ pub enum LedgerEntry {
         /// When.
         at_ms: u64,
     },
-    /// A person took the state directory back into service, after a witness had seen a longer log.
+    /// A person put the state directory back into service after its witness had seen a longer log.
     Resync {
         /// Who.
         by: Box<str>,
         /// Why.
         reason: Box<str>,
-        /// How many entries the witness had seen.
+        /// The number of entries that the witness had seen.
         size: u64,
-        /// The root of their log, as a checkpoint has it; none where the witness had seen nothing.
+        /// The root hash of that log, as in a checkpoint; `None` if the witness had seen nothing.
         root: Option<Box<str>>,
         /// When.
         at_ms: u64,
     },
-    /// A person replaced the key that signs, because it was lost or must not be used any more. From here on checkpoints are signed with the new one.
+    /// A person replaced the signing key because it was lost or must not be used any more. From here on, checkpoints are signed with the
+    /// new key.
     Rekeyed {
-        /// Who can check them from here on.
+        /// The new verifier key.
         verifier: Box<str>,
-        /// The key before.
+        /// The previous verifier key.
         previous: Box<str>,
-        /// The last checkpoint that is kept of the key before, as it was signed; none where none is kept.
+        /// The last stored checkpoint of the previous key, as signed; `None` if none is stored.
         checkpoint: Option<Box<str>>,
         /// Who.
         by: Box<str>,
@@ -191,55 +193,55 @@ pub enum LedgerEntry {
         /// When.
         at_ms: u64,
     },
-    /// A person let readings go that only decisions of before a time rest on.
+    /// A person pruned observations that only decisions from before a given time use.
     Pruned {
         /// Who.
         by: Box<str>,
-        /// The decisions were made before this, in milliseconds since 1970.
+        /// The observations were used only by decisions from before this time, in milliseconds since 1970.
         before_ms: u64,
-        /// What is no longer kept.
+        /// The digests that are no longer stored.
         digests: Box<[Digest]>,
         /// When.
         at_ms: u64,
     },
-    /// From here on the name of an environment stands for this cluster.
+    /// From here on, an environment name is bound to this cluster.
     Binding(EnvironmentBinding),
-    /// A person gave an environment another name.
+    /// A person renamed an environment.
     Rename(EnvironmentRename),
 }
 
-/// What a run decides on, each named by its digest.
+/// The inputs of a decision, each by digest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DecisionInputs {
     /// The version of the program.
     pub program: Box<str>,
     /// The version of the planner.
     pub planner: u32,
-    /// The configuration, as it was read.
+    /// The configuration as read.
     pub config: Digest,
     /// The declared state.
     pub desired: Digest,
-    /// The reading.
+    /// The observation.
     pub observation: Digest,
-    /// The rules of protection and the table of fields.
+    /// The protection rules and the table of fields.
     pub rules: Digest,
     /// The catalogue of actions.
     pub catalogue: Digest,
 }
 
 impl LedgerEntry {
-    /// That something was decided against in a run: of a guest, or of all of it.
+    /// The entry for a refusal in a run: of one guest, or of the whole run.
     #[must_use]
     pub fn from_refusal(run: RunId, guest: Option<Vmid>, refusal: &Refusal, at_ms: u64) -> Self {
         let entry = refusal.code().entry();
-        // INVARIANT: the words of our own tables are words; `every_code_is_a_word` and the table of stages hold it.
+        // INVARIANT: codes and stages of the refusal table are valid slugs; the test `every_code_is_a_word` checks the codes.
         let word = |text: &str| Slug::new(text).unwrap_or_else(Slug::placeholder);
         let facts = refusal.evidence().iter();
         let evidence = facts.fold(Evidence::default(), |evidence, (key, datum)| evidence.with(key, datum));
         Self::Refused { run, guest, stage: word(entry.stage.word()), code: word(entry.word), evidence, at_ms }
     }
 
-    /// When it was made.
+    /// When the entry was made.
     #[must_use]
     pub fn at_ms(&self) -> u64 {
         match self {
@@ -264,7 +266,7 @@ impl LedgerEntry {
         }
     }
 
-    /// The word for its kind.
+    /// The name of its kind.
     #[must_use]
     pub fn kind(&self) -> &'static str {
         match self {
@@ -294,7 +296,7 @@ impl LedgerEntry {
     }
 }
 
-/// The words for kinds.
+/// The names of all kinds.
 pub const ENTRY_KINDS: [&str; 22] = [
     "key",
     "run-started",
@@ -320,5 +322,5 @@ pub const ENTRY_KINDS: [&str; 22] = [
     "rename",
 ];
 
-/// So many digests are below the bound of an entry; what is more becomes another one.
+/// The maximal number of digests in one prune entry, so that it stays below the size limit; more digests need more entries.
 pub const PRUNED_DIGESTS_MAX: usize = 512;

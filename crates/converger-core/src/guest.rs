@@ -1,6 +1,6 @@
-//! The words for a guest: ids, names, kinds and birth marks, each parsed once into a type that cannot be wrong.
+//! Basic types for a guest: ids, names, kinds and birth marks, each parsed once into a type that is always valid.
 //!
-//! What never enters: what is wanted of a guest (`desired`) or seen of it (`observe`).
+//! Must not depend on what is declared (`desired`) or observed (`observe`).
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,12 +13,12 @@ use serde::{Serialize, Serializer};
 pub struct Vmid(u32);
 
 impl Vmid {
-    /// The smallest id that Proxmox gives.
+    /// The smallest id that Proxmox assigns.
     pub const MIN: u32 = 100;
     /// The largest.
     pub const MAX: u32 = 999_999_999;
 
-    /// An id within Proxmox's bounds.
+    /// Checks that the id is within the bounds of Proxmox.
     #[must_use]
     pub fn new(number: u64) -> Option<Self> {
         let number = u32::try_from(number).ok()?;
@@ -38,7 +38,7 @@ impl fmt::Display for Vmid {
     }
 }
 
-/// What a guest is made of.
+/// The kind of a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum GuestKind {
@@ -70,13 +70,13 @@ impl fmt::Display for GuestKind {
     }
 }
 
-/// Running or stopped: what can be declared, and what a known guest is.
+/// A definite run-state, declared or observed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RunState {
     /// Its process or container runs.
     Running,
-    /// It does not.
+    /// Its process or container does not run.
     Stopped,
 }
 
@@ -97,7 +97,7 @@ impl RunState {
 pub struct GuestName(Box<str>);
 
 impl GuestName {
-    /// A name that Proxmox accepts.
+    /// Checks that Proxmox accepts the name.
     #[must_use]
     pub fn new(text: &str) -> Option<Self> {
         (text.len() <= 255 && text.split('.').all(is_label)).then(|| Self(text.into()))
@@ -110,7 +110,7 @@ impl GuestName {
     }
 }
 
-/// Names that many rows share are not copied for each.
+/// Serialises a name that many rows share without copying it.
 fn serialize_shared<S: Serializer>(text: &Arc<str>, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(text)
 }
@@ -121,7 +121,7 @@ fn serialize_shared<S: Serializer>(text: &Arc<str>, serializer: S) -> Result<S::
 pub struct EnvironmentName(#[serde(serialize_with = "serialize_shared")] Arc<str>);
 
 impl EnvironmentName {
-    /// A well-formed name.
+    /// Checks that the name is well-formed.
     #[must_use]
     pub fn new(text: &str) -> Option<Self> {
         let starts = text.starts_with(|first: char| first.is_ascii_lowercase() || first.is_ascii_digit());
@@ -142,16 +142,15 @@ impl fmt::Display for EnvironmentName {
     }
 }
 
-/// The identity of a cluster: the SHA-256 fingerprint of its root CA, which stays the same whatever the cluster is called and at whichever
-/// address it answers.
+/// The identity of a cluster: the SHA-256 fingerprint of its root CA, which does not depend on the cluster's name or address.
 ///
-/// Kept as Proxmox and `openssl x509 -fingerprint -sha256` show it: 32 upper-case hexadecimal pairs with colons.
+/// Stored as displayed by Proxmox and `openssl x509 -fingerprint -sha256`: 32 upper-case hexadecimal pairs with colons.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(transparent)]
 pub struct ClusterIdentity(Box<str>);
 
 impl ClusterIdentity {
-    /// Reads a fingerprint, in upper or lower case.
+    /// Parses a fingerprint, in upper or lower case.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let is_pair = |pair: &str| pair.len() == 2 && pair.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -178,7 +177,7 @@ impl fmt::Display for ClusterIdentity {
 pub struct NodeName(#[serde(serialize_with = "serialize_shared")] Arc<str>);
 
 impl NodeName {
-    /// A well-formed name.
+    /// Checks that the name is well-formed.
     #[must_use]
     pub fn new(text: &str) -> Option<Self> {
         (text.len() <= 63 && is_label(text)).then(|| Self(text.into()))
@@ -196,45 +195,45 @@ fn is_label(text: &str) -> bool {
     !text.is_empty() && fits && !text.starts_with('-') && !text.ends_with('-')
 }
 
-/// A tag that can be declared. Proxmox stores it in lower case unless the datacenter keeps the case of letters.
+/// Whether a tag can be declared. Proxmox stores it in lower case unless the datacenter preserves letter case.
 #[must_use]
 pub fn is_tag(text: &str) -> bool {
     is_observed_tag(text) && text.len() <= 124
 }
 
-/// A tag as Proxmox may have it: in any case of letters, and of any length. What else stands where a tag belongs may be one that only looks
-/// like another, or several that were not told apart, and hide one that protects.
+/// Whether Proxmox may have such a tag: any letter case and any length. Any other text may only look like a tag, or be several tags that
+/// were not split, and hide one that protects.
 #[must_use]
 pub fn is_observed_tag(text: &str) -> bool {
     let starts = text.starts_with(|first: char| first.is_ascii_alphanumeric() || first == '_');
     starts && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'+' | b'.'))
 }
 
-/// What marks a guest from its birth: a recycled id has other marks. A mark that the guest never had is `None`.
+/// The birth marks of a guest; after an id is reused, they differ. A mark that the guest does not have is `None`.
 ///
-/// `vmgenid` is not among them: it changes on rollback.
+/// `vmgenid` is not a birth mark: it changes on rollback.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GuestIdentity {
-    /// Of a virtual machine.
+    /// The marks of a virtual machine.
     Qemu {
         /// `smbios1.uuid`, in lower case.
         uuid: Option<Box<str>>,
         /// `meta.ctime`, seconds since 1970.
         ctime: Option<u64>,
     },
-    /// Of a container.
+    /// The marks of a container.
     Lxc {
         /// The volume of its root file system.
         rootfs: Option<Box<str>>,
-        /// The first hardware address, in upper case.
+        /// The first MAC address, in upper case.
         mac: Option<Box<str>>,
     },
 }
 
 impl GuestIdentity {
-    /// Whether `other` has every mark of `self` alike. Marks that `self` lacks are not compared: a pin holds what it names.
+    /// Whether `other` has every mark of `self`. Marks that `self` lacks are not compared: a pin covers only the marks that it contains.
     ///
-    /// Nearly all pins hold, and looking at them costs no memory; [`GuestIdentity::differences`] says in words what does not.
+    /// Nearly all pins match, and this check does not allocate; [`GuestIdentity::differences`] describes what differs.
     #[must_use]
     pub fn holds_for(&self, other: &Self) -> bool {
         match (self, other) {
@@ -248,7 +247,7 @@ impl GuestIdentity {
         }
     }
 
-    /// The marks of `self` that `other` does not have alike, in words.
+    /// Describes the marks of `self` that `other` lacks or has with another value.
     #[must_use]
     pub fn differences(&self, other: &Self) -> Vec<String> {
         let theirs = other.marks();
@@ -260,7 +259,7 @@ impl GuestIdentity {
         .collect()
     }
 
-    /// Each mark with its name, in the order of the names.
+    /// Each mark with its name, sorted by name.
     #[must_use]
     pub fn marks(&self) -> [(&'static str, Option<String>); 2] {
         match self {
@@ -301,7 +300,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_outside_the_bounds_do_not_exist() {
+    fn rejects_ids_out_of_bounds() {
         assert!(Vmid::new(99).is_none());
         assert!(Vmid::new(1_000_000_000).is_none());
         assert!(Vmid::new(u64::MAX).is_none());
@@ -323,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_a_cluster_identity_that_is_no_sha256_fingerprint() {
+    fn rejects_a_cluster_identity_that_is_not_a_sha256_fingerprint() {
         let good = ["0A"; 32].join(":");
         assert_eq!(ClusterIdentity::parse(&good.to_lowercase()).as_ref().map(ClusterIdentity::as_str), Some(good.as_str()));
         let short = ["0A"; 31].join(":");
@@ -356,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pin_compares_only_what_it_names() {
+    fn pin_compares_only_the_marks_that_it_contains() {
         let seen = GuestIdentity::Qemu { uuid: Some("a".into()), ctime: None };
         let pin = |uuid: Option<&str>, ctime| GuestIdentity::Qemu { uuid: uuid.map(Into::into), ctime };
         assert!(pin(Some("a"), None).holds_for(&seen) && pin(Some("a"), None).differences(&seen).is_empty());
@@ -365,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pin_holds_where_nothing_differs() {
+    fn pin_matches_exactly_if_there_are_no_differences() {
         let words = [None, Some("a"), Some("b")].map(|word| word.map(Box::from));
         let ctime = |word: &Option<Box<str>>| word.as_ref().map(|word| u64::from(&**word == "a"));
         let pairs = words.iter().flat_map(|left| words.iter().map(move |right| (left.clone(), right.clone())));
@@ -377,7 +376,7 @@ mod tests {
             .collect();
         let is_same_kind = |left: &GuestIdentity, right: &GuestIdentity| std::mem::discriminant(left) == std::mem::discriminant(right);
         for (pinned, seen) in identities.iter().flat_map(|pinned| identities.iter().map(move |seen| (pinned, seen))) {
-            // A pin of the other kind cannot come this far: the kinds are compared before.
+            // A pin of the other kind does not occur in a plan, because kinds are compared first.
             let expected = is_same_kind(pinned, seen) && pinned.differences(seen).is_empty();
             assert_eq!(pinned.holds_for(seen), expected, "{pinned:?} {seen:?}");
         }

@@ -1,11 +1,11 @@
-//! The spine of Dedalus Converger: what is wanted, what was seen, what would be done, and whether it may be.
+//! The decision core of Dedalus Converger: desired state, observation, plan, judgement and admission.
 //!
 //! ```text
 //! desired.yaml -> observe -> plan -> safety -> [ audit | apply ]
 //! ```
 //!
-//! Everything here is pure: no input or output, clock, randomness, environment, threads or logging; the same inputs
-//! give the same bytes. The modules stand in the order in which a run passes through them.
+//! Everything here is pure: no I/O, clock, randomness, process environment, threads or logging. The same inputs give the same bytes. The
+//! modules are listed in the order in which a run uses them.
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 pub mod guest;

@@ -1,11 +1,11 @@
-//! The managed fields: one table, keyed by kind and field, that says what a value is, what an absent key means,
-//! and when a change takes effect.
+//! The managed fields: one table, keyed by kind and field, that defines the type of a value, the meaning of an absent key, and when a
+//! change takes effect.
 //!
-//! A field that is not in the table cannot be declared, so nothing that reaches the host (`args`, `hookscript`,
-//! passed-through devices, bind mounts) can be written. Values are compared here in their effective form: absent and
-//! explicitly default are the same, because Proxmox treats them the same.
+//! A field that is not in the table cannot be declared, so nothing that reaches the host (`args`, `hookscript`, passed-through devices,
+//! bind mounts) can be written. Values are compared in their effective form: absent and explicitly default are equal, because Proxmox
+//! treats them the same.
 //!
-//! What never enters: text of a file (`desired`, `observe` parse it) and the decision what to do (`plan`).
+//! Must not parse files (`desired` and `observe` do) or decide what to do (`plan`).
 
 mod value;
 
@@ -15,7 +15,7 @@ use crate::guest::GuestKind;
 
 pub use value::{BootOrder, FieldValue, HotplugFeatures, StartupOrder, WordSet};
 
-/// A config key that this program knows. The order is that of the names, as in every artifact.
+/// A config key that this program knows. Sorted by name, as in every artifact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 #[repr(u8)]
@@ -83,7 +83,7 @@ impl Field {
         Self::WORDS.get(self as usize).copied().unwrap_or("")
     }
 
-    /// The field of this name. Every key of every config is asked for, so that it is one comparison and not one for each field.
+    /// The field with this name. Called for every key of every config, so it is one match instead of a search.
     #[must_use]
     pub fn from_word(word: &str) -> Option<Self> {
         Some(match word {
@@ -106,7 +106,7 @@ impl Field {
         })
     }
 
-    /// The key in backticks, for messages: made once here, because decoders name a field on their hot path.
+    /// The key in backticks, for messages. A constant, because decoders use it on their hot path.
     pub(crate) fn quoted_name(self) -> &'static str {
         const QUOTED: [&str; 15] = [
             "`agent`",
@@ -128,7 +128,7 @@ impl Field {
         QUOTED.get(self as usize).copied().unwrap_or("")
     }
 
-    /// The type of its value, the same for both kinds.
+    /// The type of its value, which is the same for both kinds.
     #[must_use]
     pub fn shape(self) -> ValueShape {
         match self {
@@ -156,20 +156,20 @@ pub enum ValueShape {
     Mib,
     /// Thousandths of a CPU; desired.yaml writes a decimal in quotes (`"1.5"`).
     Thousandths,
-    /// Text, without blanks at its end.
+    /// Text without trailing whitespace.
     Text,
     /// A sorted set of tags.
     Tags,
     /// `{order, up, down}`.
     Startup,
-    /// A list of devices in the order in which they are tried.
+    /// A list of devices in boot order.
     Boot,
-    /// What can be changed while the guest runs.
+    /// The features that can be changed while the guest runs.
     Features,
 }
 
 impl ValueShape {
-    /// The unit of the number in an artifact, or how its value is written.
+    /// The unit of the number in an artifact, or a description of the value.
     #[must_use]
     pub fn unit(self) -> &'static str {
         match self {
@@ -186,50 +186,50 @@ impl ValueShape {
     }
 }
 
-/// What may be done with a field.
+/// How a field is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FieldRole {
-    /// It can be declared, and is brought to the declared value.
+    /// It can be declared, and is changed to the declared value.
     Managed,
-    /// It is read because it decides how other fields take effect; it cannot be declared.
+    /// It is read because it affects how other fields take effect; it cannot be declared.
     Context,
 }
 
-/// What Proxmox does when the key is absent.
+/// What Proxmox assumes if the key is absent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AbsentMeaning {
-    /// It acts as if this flag were set.
+    /// This flag.
     Flag(bool),
-    /// It acts as if this number (in the field's unit) were set.
+    /// This number, in the field's unit.
     Number(u32),
-    /// It acts as if nothing were in it.
+    /// An empty value.
     Empty,
-    /// It depends on the host or on other keys, so that no explicit value equals it.
+    /// It depends on the host or on other keys, so no explicit value is equal to it.
     Undefined,
 }
 
-/// When a change takes effect on a running guest. On a stopped one it always does at once.
+/// When a change takes effect on a running guest. On a stopped guest it always takes effect at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LiveEffect {
-    /// At once, and nothing in the guest notices.
+    /// At once, without any effect inside the guest.
     Record,
     /// At once, inside the running guest.
     Always,
     /// At once if `hotplug` has `memory` and `numa` is on, otherwise at the next start.
     MemoryHotplug,
-    /// At once unless it is switched on or off (from or to 0).
+    /// At once, unless it is switched on or off (from or to 0).
     BalloonResize,
     /// At the next start.
     Restart,
 }
 
-/// One line of the table. Its members stand in the order of their names, as in the digest of the rules.
+/// One row of the table. Members are sorted by name, as in the digest of the rules.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct FieldRule {
-    /// What absence means.
+    /// What an absent key means.
     pub absent: AbsentMeaning,
     /// Whether `null` may remove the key.
     pub can_unset: bool,
@@ -237,11 +237,11 @@ pub struct FieldRule {
     pub field: Field,
     /// The kind of guest.
     pub kind: GuestKind,
-    /// When a change takes effect while the guest runs.
+    /// When a change takes effect on a running guest.
     pub live: LiveEffect,
-    /// The largest number, in the field's unit (of text: characters).
+    /// The largest number in the field's unit; for text, the number of characters.
     pub max: u32,
-    /// The smallest.
+    /// The smallest number.
     pub min: u32,
     /// Whether it can be declared.
     pub role: FieldRole,
@@ -250,16 +250,16 @@ pub struct FieldRule {
 /// When a change of a field takes effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ChangeEffect {
-    /// At once, and nothing in the guest notices.
+    /// At once, without any effect inside the guest.
     Recorded,
     /// At once, inside the running guest.
     Live,
-    /// At the next start: until then the value is pending.
+    /// At the next start; the value is pending until then.
     AtRestart,
 }
 
 impl ChangeEffect {
-    /// The word for it in artifacts.
+    /// Its name in artifacts.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -281,12 +281,11 @@ const fn context_rule(field: Field, absent: AbsentMeaning) -> FieldRule {
     FieldRule { role: FieldRole::Context, ..managed_rule(GuestKind::Qemu, field, 0, 1, absent, LiveEffect::Restart) }
 }
 
-/// The table. Sources: the API schema and sections 3.3, 3.4 and 5 of the facts about Proxmox.
+/// The table. Sources: the API schema of Proxmox VE and `docs/proxmox-facts.md`.
 ///
-/// - `cpuunits` above 10000 is clamped where cgroup v2 is used and below 2 where v1 is, so that a value outside would
-///   never read back as written.
-/// - `balloon` absent means "as much as `memory`": it follows another field, so no explicit value equals it.
-/// - `cores` of a container absent means all of the host's.
+/// - `cpuunits` above 10000 is clamped with cgroup v2, and below 2 with v1, so a value outside would never read back as written.
+/// - `balloon` absent means "as much as `memory`": it depends on another field, so no explicit value is equal to it.
+/// - `cores` of a container absent means all cores of the host.
 /// - `memory` of a container cannot be deleted; `swap` absent means none.
 pub static TABLE: [FieldRule; 23] = {
     use AbsentMeaning::{Empty, Flag, Number, Undefined};
@@ -320,14 +319,14 @@ pub static TABLE: [FieldRule; 23] = {
     ]
 };
 
-/// The line for a field of a kind, if there is one.
+/// The rule for a field of a kind, if there is one.
 #[must_use]
 pub fn rule_of(kind: GuestKind, field: Field) -> Option<&'static FieldRule> {
     TABLE.iter().find(|rule| rule.kind == kind && rule.field == field)
 }
 
-/// Other keys whose values decide how a change of this field takes effect, or whether Proxmox accepts it. What declares the field
-/// needs them understood too.
+/// Other fields that affect how a change of this field takes effect, or whether Proxmox accepts it. A guest that declares this field needs
+/// their values to be understood too.
 #[must_use]
 pub fn read_with(field: Field) -> &'static [Field] {
     match field {
@@ -337,7 +336,7 @@ pub fn read_with(field: Field) -> &'static [Field] {
     }
 }
 
-/// Whether a value that is wanted (`None`: unset) is in effect where `observed` was read.
+/// Whether the wanted value (`None`: unset) is in effect if `observed` was read.
 #[must_use]
 pub fn is_met(rule: &FieldRule, wanted: Option<&FieldValue>, observed: Option<&FieldValue>) -> bool {
     match (wanted, observed) {
@@ -361,10 +360,10 @@ fn equals_absent(rule: &FieldRule, value: &FieldValue) -> bool {
     }
 }
 
-/// What of the observed config decides how other fields take effect.
+/// The part of the observed config that affects how other fields take effect.
 #[derive(Clone, Copy, Debug)]
 pub struct EffectContext {
-    /// Memory can be plugged: `hotplug` has `memory` and `numa` is on.
+    /// Whether memory can be hot-plugged: `hotplug` has `memory` and `numa` is on.
     pub memory_hotplug: bool,
 }
 
@@ -382,11 +381,11 @@ pub fn effect(rule: &FieldRule, before: Option<&FieldValue>, after: Option<&Fiel
     if live { ChangeEffect::Live } else { ChangeEffect::AtRestart }
 }
 
-/// How keys begin that let a guest reach its host: programs and files of it, its devices, its directories (design 6.18).
+/// Prefixes of keys that let a guest reach its host: host programs and files, devices and directories.
 pub const HOST_REACHING: [&str; 11] =
     ["args", "dev", "hookscript", "hostpci", "ivshmem", "lxc.", "mp", "parallel", "serial", "usb", "virtiofs"];
 
-/// Whether a config key lets a guest reach its host. By how it begins: releases differ in how many of each there are.
+/// Whether a config key lets a guest reach its host. Compares prefixes, because the number of such keys depends on the release.
 #[must_use]
 pub fn reaches_host(key: &str) -> bool {
     HOST_REACHING.iter().any(|prefix| key.starts_with(prefix))
@@ -397,7 +396,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_is_sorted_and_has_each_pair_once() {
+    fn table_is_sorted_and_unique() {
         assert!(TABLE.is_sorted_by_key(|rule| (rule.kind, rule.field)));
         assert!(TABLE.windows(2).all(|pair| (pair[0].kind, pair[0].field) != (pair[1].kind, pair[1].field)));
         assert!(Field::ALL.iter().zip(Field::WORDS).all(|(field, word)| field.word() == word));
@@ -441,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_takes_effect_at_once_only_where_it_can_be_plugged() {
+    fn memory_takes_effect_at_once_only_if_it_can_be_hot_plugged() {
         let memory = rule_of(GuestKind::Qemu, Field::Memory).expect("in the table");
         let effect =
             |memory_hotplug| effect(memory, Some(&FieldValue::Mib(512)), Some(&FieldValue::Mib(1024)), EffectContext { memory_hotplug });
@@ -450,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn a_balloon_is_resized_live_but_not_switched() {
+    fn balloon_is_resized_live_but_not_switched_on_or_off() {
         let balloon = rule_of(GuestKind::Qemu, Field::Balloon).expect("in the table");
         let context = EffectContext { memory_hotplug: true };
         assert_eq!(effect(balloon, Some(&FieldValue::Mib(512)), Some(&FieldValue::Mib(256)), context), ChangeEffect::Live);

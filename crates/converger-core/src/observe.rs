@@ -1,9 +1,9 @@
-//! What was seen: one reading of an environment, in which every guest is present, missing or unknown.
+//! An observation: one reading of an environment, in which every guest is present, missing or unknown.
 //!
-//! Unknown is a value and absence is a claim: a guest that is not listed is missing only if the list is complete, and
-//! a field that is not there was not read ([`Reading::Unread`]), which is not the same as read and empty.
+//! Unknown is a value, and absence must be proven: a guest that is not listed is missing only if the list is complete, and a field that is
+//! not there was not read ([`Reading::Unread`]), which is not the same as read and empty.
 //!
-//! What never enters: how a reading is taken (adapters), and what follows from it (`plan`).
+//! Must not depend on how an observation is taken (adapters) or what follows from it (`plan`).
 
 mod note;
 mod parse;
@@ -22,13 +22,13 @@ pub use read_set::{GuestNeed, ReadDetail, ReadSet};
 pub use unlisted::UnlistedGuest;
 pub use write::PlanView;
 
-/// The schema id of current.json.
+/// Schema id of current.json.
 pub const SCHEMA: &str = "converger.observation/1";
 
-/// The cause of an unknown guest where the reading gives none.
+/// The cause of an unknown guest if the observation gives none.
 pub const CAUSE_NOT_GIVEN: &str = "cause-not-given";
 
-/// The cause of an unknown guest that an incomplete reading does not list.
+/// The cause of an unknown guest that an incomplete observation does not list.
 pub const CAUSE_NOT_LISTED: &str = "not-listed";
 
 /// The cause of an unknown guest that an observer lists twice.
@@ -37,37 +37,37 @@ pub const CAUSE_LISTED_TWICE: &str = "listed-twice";
 /// The cause of an unknown guest whose run-state is neither running nor stopped, such as one that is paused.
 pub const CAUSE_RUN_STATE_UNCLEAR: &str = "run-state-unclear";
 
-/// The cause of an unknown guest whose run-state nobody has told, or not yet.
+/// The cause of an unknown guest whose run-state was not reported, or not yet.
 pub const CAUSE_NOT_REPORTED: &str = "status-not-reported";
 
-/// One reading of an environment.
+/// One observation of an environment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Observation {
     /// The environment that was read.
     pub environment: EnvironmentName,
-    /// Which observer read it, for people.
+    /// The observer that took it, for people.
     pub source: Option<Box<str>>,
-    /// When, for people; it is outside of every digest.
+    /// When it was taken. Not part of any digest.
     pub taken_at: Option<Box<str>>,
-    /// Whether the list of guests is whole: only then is a guest that it lacks missing.
+    /// Whether the list of guests is complete; only then is an unlisted guest missing.
     pub complete: bool,
     /// Whether the cluster had quorum.
     pub quorate: bool,
-    /// What the datacenter does with the case of letters in tags; `None` where nobody asked or nobody answered.
+    /// What the datacenter does with letter case in tags; `None` if it was not read.
     pub tag_case: Option<TagCase>,
     /// The nodes.
     pub nodes: Box<[ObservedNode]>,
-    /// The guests, in the order of their ids.
+    /// The guests, sorted by id.
     pub guests: Box<[ObservedGuest]>,
-    /// Guests of the scope that an incomplete list lacks, where it is known why; in the order of their ids.
+    /// Guests in scope that an incomplete list lacks, with the cause if it is known; sorted by id.
     pub unlisted: Box<[UnlistedGuest]>,
-    /// How many guests were seen outside of the scope and dropped.
+    /// The number of observed guests outside the scope, which were dropped.
     pub unmanaged: u64,
-    /// What people should know about it; outside of every digest.
+    /// Notes for people. Not part of any digest.
     pub notes: Box<[Note]>,
 }
 
-/// A reading that holds nothing outside of a scope (G8). Made by [`Observation::into_scoped`] only.
+/// An observation without anything outside a scope (G8). Made by [`Observation::into_scoped`] only.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scoped(Observation);
 
@@ -80,19 +80,19 @@ impl std::ops::Deref for Scoped {
 }
 
 impl Scoped {
-    /// Gives the reading out to be changed, after which it must be scoped again.
+    /// Returns the observation for changes; it must be scoped again afterwards.
     #[must_use]
     pub fn into_observation(self) -> Observation {
         self.0
     }
 }
 
-/// What a datacenter does with the case of letters in tags (`tag-style` in its options).
+/// What a datacenter does with letter case in tags (`tag-style` in its options).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TagCase {
-    /// Tags are stored as they are written: `Web` and `web` are two tags.
+    /// Tags are stored as written: `Web` and `web` are different tags.
     Kept,
-    /// Tags are stored in lower case: `Web` and `web` are one tag.
+    /// Tags are stored in lower case: `Web` and `web` are the same tag.
     Lowered,
 }
 
@@ -103,7 +103,7 @@ impl TagCase {
     /// Their words, in the order of [`TagCase::ALL`].
     pub const WORDS: [&'static str; 2] = ["kept", "lowered"];
 
-    /// The word for it in artifacts.
+    /// Its name in artifacts.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -118,21 +118,21 @@ impl TagCase {
 pub struct ObservedNode {
     /// Its name.
     pub name: NodeName,
-    /// Whether it is a member that answers.
+    /// Whether it is a cluster member that is online.
     pub online: bool,
 }
 
-/// A field that may not have been read. `Unread` is neither empty nor default.
+/// A value that may not have been read. `Unread` means neither empty nor default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reading<T> {
-    /// Nobody looked, or nobody could.
+    /// It was not read.
     Unread,
-    /// It was read, and this is what it was.
+    /// It was read, with this value.
     Read(T),
 }
 
 impl<T> Reading<T> {
-    /// What was read, by reference.
+    /// The value by reference.
     pub fn as_ref(&self) -> Reading<&T> {
         match self {
             Self::Unread => Reading::Unread,
@@ -145,7 +145,7 @@ impl<T> Reading<T> {
         matches!(self, Self::Read(_))
     }
 
-    /// What was read, if it was.
+    /// The value, if it was read.
     #[must_use]
     pub fn into_option(self) -> Option<T> {
         match self {
@@ -164,43 +164,43 @@ pub struct ObservedGuest {
     pub kind: GuestKind,
     /// The index of its node in [`Observation::nodes`].
     pub node: usize,
-    /// Whether it runs, where that is known.
+    /// Its run-state, if known.
     pub status: ObservedStatus,
-    /// Its name as it is shown; words of others, never trusted.
+    /// Its displayed name. Untrusted text.
     pub name: Option<Box<str>>,
-    /// The raw word of the platform for its run-state.
+    /// What the platform calls its run-state.
     pub run_state: Option<Box<str>>,
-    /// CPUs as the platform counts them.
+    /// CPUs as counted by the platform.
     pub cpus: Option<u32>,
-    /// Memory in bytes as the platform counts it.
+    /// Memory in bytes as counted by the platform.
     pub maxmem: Option<u64>,
     /// Whether the row was read from the guest's own node or from a cache.
     pub source: Option<Box<str>>,
-    /// The lock that is held, if one is.
+    /// Its lock, if there is one.
     pub lock: Reading<Option<Box<str>>>,
-    /// The high-availability manager's hold on it, if it has one.
+    /// Its high-availability state, if it is an HA resource.
     pub ha: Reading<Option<HaState>>,
     /// Whether it is a template.
     pub template: Reading<bool>,
-    /// Whether the platform's own protection is on.
+    /// Whether the platform's protection flag is set.
     pub protection: Reading<bool>,
     /// Its tags.
     pub tags: Reading<WordSet>,
     /// Its birth marks.
     pub identity: Reading<Box<GuestIdentity>>,
-    /// The hardware addresses of all its network devices, in upper case. They are read with the birth marks, and count only where those do:
-    /// devices come and go, so that an address tells whose machine this is, and not whether it is the same guest.
+    /// The MAC addresses of all its network devices, in upper case. They are read with the birth marks and count only if those do. Devices
+    /// come and go: a MAC address shows whether the guest is this machine, not whether it is the same guest as before.
     pub macs: WordSet,
-    /// The values in effect; read whole or not at all, so that a key that it lacks has its default.
+    /// The effective values. Read completely or not at all, so that an absent key has its default.
     pub config: Reading<EffectiveValues>,
-    /// What waits for the next start.
+    /// The changes that are pending until the next start.
     pub pending: Reading<Box<[PendingChange]>>,
     /// The platform's digest of the config.
     pub digest: Option<Box<str>>,
 }
 
 impl ObservedGuest {
-    /// The tags that it has, and those that it gets at its next start.
+    /// The tags that it has now and those that it gets at its next start.
     pub fn current_and_pending_tags(&self) -> impl Iterator<Item = &str> {
         let now = self.tags.as_ref().into_option();
         let next = self.pending.as_ref().into_option().into_iter().flatten().find_map(|entry| match entry {
@@ -210,7 +210,7 @@ impl ObservedGuest {
         now.into_iter().chain(next).flat_map(WordSet::iter)
     }
 
-    /// A raw word that is not the status itself (`paused`, `io-error`) says that the status is not what it seems.
+    /// Makes the status unknown if the platform's word contradicts it (`paused`, `io-error`).
     fn settle_status(&mut self) {
         let ObservedStatus::Known(state) = self.status else { return };
         if let Some(word) = self.run_state.as_deref().filter(|word| *word != state.word()) {
@@ -222,19 +222,19 @@ impl ObservedGuest {
     }
 }
 
-/// Whether a listed guest runs.
+/// The run-state of a listed guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ObservedStatus {
-    /// It is known to run or to be stopped.
+    /// It is known.
     Known(RunState),
-    /// It is not known, for this cause.
+    /// It is unknown, for this cause.
     Unknown(Option<Box<str>>),
 }
 
 impl ObservedStatus {
-    /// What a platform's own word for a run-state amounts to; the one place where that is decided.
+    /// Interprets the platform's word for a run-state. No other code does.
     ///
-    /// A guest that is paused or in trouble has its process and its memory and does nothing: it neither runs nor is it stopped.
+    /// A paused or failed guest has a process and memory but does nothing: it is neither running nor stopped.
     #[must_use]
     pub fn from_word(word: &str) -> Self {
         match word {
@@ -246,10 +246,10 @@ impl ObservedStatus {
     }
 }
 
-/// The high-availability manager's hold on a guest.
+/// The state of a guest as an HA resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HaState {
-    /// Its word for the guest's state; right after adding it has none.
+    /// The HA manager's word for the state; it has none right after the resource was added.
     pub state: Option<Box<str>>,
 }
 
@@ -260,7 +260,7 @@ impl HaState {
         self.state.as_deref() != Some("ignored")
     }
 
-    /// Whether the guest rests as the manager wants it: otherwise the manager is about to move or change it.
+    /// Whether the guest is in the state that the manager wants; otherwise the manager is about to move or change it.
     #[must_use]
     pub fn is_settled(&self, state: RunState) -> bool {
         match self.state.as_deref() {
@@ -272,7 +272,7 @@ impl HaState {
     }
 }
 
-/// The values in effect of the keys that the table of fields knows.
+/// The effective values of the keys in the table of fields.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EffectiveValues {
     values: Box<[(Field, FieldValue)]>,
@@ -283,7 +283,7 @@ impl EffectiveValues {
     /// The memory of a virtual machine whose config has none.
     pub const MEMORY_DEFAULT_MIB: u32 = 512;
 
-    /// The longest text that is kept of a value that is not understood, in characters.
+    /// The longest stored text of a value that is not understood, in characters.
     pub const RAW_CHARS_MAX: usize = 200;
 
     /// A config of these values.
@@ -293,7 +293,7 @@ impl EffectiveValues {
         Self { values: values.into(), not_understood: Box::new([]) }
     }
 
-    /// The same config with keys that have a text which this program does not understand. Each text is cut to [`EffectiveValues::RAW_CHARS_MAX`].
+    /// Adds keys whose values are not understood. Each text is cut to [`EffectiveValues::RAW_CHARS_MAX`].
     #[must_use]
     pub fn with_not_understood(self, mut raw: Vec<(Field, Box<str>)>) -> Self {
         raw.sort_unstable_by_key(|(field, _)| *field);
@@ -301,32 +301,32 @@ impl EffectiveValues {
         Self { not_understood: raw.iter().map(|(field, text)| (*field, cut(text))).collect(), ..self }
     }
 
-    /// The value of a key, if the key is there and its value is understood. `None` means the default only where
-    /// [`EffectiveValues::not_understood`] has no text for the key.
+    /// The value of a key, if it is present and understood. `None` means the default only if [`EffectiveValues::not_understood`] has no
+    /// text for the key.
     #[must_use]
     pub fn get(&self, field: Field) -> Option<&FieldValue> {
         self.values.iter().find(|(own, _)| *own == field).map(|(_, value)| value)
     }
 
-    /// The values, in the order of the fields.
+    /// The values, sorted by field.
     #[must_use]
     pub fn values(&self) -> &[(Field, FieldValue)] {
         &self.values
     }
 
-    /// The text of a key whose value this program does not understand.
+    /// The text of a key whose value is not understood.
     #[must_use]
     pub fn not_understood(&self, field: Field) -> Option<&str> {
         self.not_understood.iter().find(|(own, _)| *own == field).map(|(_, text)| &**text)
     }
 
-    /// All keys whose values are not understood, with their texts, in the order of the fields.
+    /// All keys whose values are not understood, with their texts, sorted by field.
     #[must_use]
     pub fn all_not_understood(&self) -> &[(Field, Box<str>)] {
         &self.not_understood
     }
 
-    /// What of it decides how other fields take effect.
+    /// The part that affects how other fields take effect.
     #[must_use]
     pub fn effect_context(&self) -> EffectContext {
         let hotplug = match self.get(Field::Hotplug) {
@@ -337,12 +337,12 @@ impl EffectiveValues {
     }
 }
 
-/// A change that waits for the next start.
+/// A change that is pending until the next start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PendingChange {
-    /// A field of the table gets this value, or (`None`) is removed.
+    /// A field of the table gets this value, or is removed (`None`).
     Known(Field, Option<FieldValue>),
-    /// Something else changes; its value is nobody's business here.
+    /// Another key changes; its value is not needed.
     Other(Box<str>),
 }
 
@@ -357,29 +357,29 @@ impl PendingChange {
     }
 }
 
-/// What a reading says about one guest.
+/// What an observation says about one guest.
 #[derive(Clone, Copy, Debug)]
 pub enum Seen<'o> {
-    /// It is there, and runs or is stopped.
+    /// It exists, with this run-state.
     Present(&'o ObservedGuest, RunState),
-    /// The whole list was read, and it is not in it.
+    /// The list is complete and does not contain it.
     Missing,
-    /// It cannot be said, for this cause.
+    /// Unknown, for this cause.
     Unknown(&'o str),
 }
 
 /// Parses current.json.
 ///
 /// # Errors
-/// All faults of the text, each with its place: malformed, cut off, of another schema, or contradicting itself.
+/// All faults of the text, each with its position: malformed, cut off, another schema, or contradictory.
 pub fn parse(bytes: &[u8]) -> Result<Observation, Diagnostics> {
     parse::parse(bytes, Notation::Json)
 }
 
 impl Observation {
-    /// Drops what is outside of the scope and counts it as unmanaged: the only way to something that can be planned on.
+    /// Drops everything outside the scope and counts it as unmanaged. Only a scoped observation can be planned on.
     ///
-    /// Whatever an observer made, the rows come out sorted and each id once: an id that is listed twice is unknown.
+    /// Whatever the observer returned, the rows are then sorted and unique: an id that is listed twice is unknown.
     #[must_use]
     pub fn into_scoped(mut self, scope: &Scope) -> Scoped {
         let all = self.guests.len();
@@ -407,14 +407,14 @@ impl Observation {
         unlisted.retain(|own| scope.contains(own.vmid) && self.guests.binary_search_by_key(&own.vmid, |row| row.vmid).is_err());
         unlisted.sort_by_key(|own| own.vmid);
         unlisted.dedup_by_key(|own| own.vmid);
-        // A list that lacks a guest which may be there is not whole, whatever its observer says.
+        // A list is incomplete if it lacks a guest that may exist, whatever its observer says.
         self.complete &= unlisted.is_empty();
         self.unlisted = unlisted.into();
         self.notes = self.notes.into_iter().filter(|note| note.guest.is_none_or(|vmid| scope.contains(vmid))).collect();
         Scoped(self)
     }
 
-    /// What this reading says of the guest with this id, which `listed` found or did not find.
+    /// What this observation says about the guest with this id; `listed` is its row, if there is one.
     #[must_use]
     pub fn presence<'o>(&'o self, vmid: Vmid, listed: Option<&'o ObservedGuest>) -> Seen<'o> {
         match listed {

@@ -1,9 +1,9 @@
-//! What would be done: the difference between wanted and seen, as steps or as refusals, for every declared guest.
+//! Compares desired state and observation, and gives every declared guest a verdict: steps, refusals, or converged.
 //!
-//! [`plan`] is pure and total: it never fails, it reads no clock, and the same inputs give the same plan. It does not
-//! know whether a reading is live or recorded. A step exists only where everything that it depends on was read.
+//! [`plan`] is pure and total: it never fails, it reads no clock, and the same inputs give the same plan. It does not know whether an
+//! observation is live or recorded. A step exists only if everything that it depends on was read.
 //!
-//! What never enters: limits, time and freezes (`safety`), and the carrying out of steps.
+//! Must not depend on limits, time or freezes (`safety`), or on how steps are executed.
 
 mod config;
 mod dependency;
@@ -20,10 +20,10 @@ use crate::observe::{ObservedGuest, Scoped};
 use crate::policy::Rules;
 use crate::refusal::Refusal;
 
-/// The version of the planner: it changes when the same inputs may give another plan.
+/// Version of the planner. It changes when the same inputs may give a different plan.
 pub const PLANNER_VERSION: u32 = 1;
 
-/// What would be done, with what it was derived from. Made by [`plan`] only.
+/// The verdicts for all declared guests, with the inputs that they were derived from. Made by [`plan`] only.
 ///
 /// A plan is not a permission: [`crate::safety::judge`] makes a [`crate::safety::SafePlan`] of it.
 ///
@@ -33,7 +33,7 @@ pub const PLANNER_VERSION: u32 = 1;
 /// }
 /// ```
 ///
-/// Nobody else can make one:
+/// No other code can make one:
 ///
 /// ```compile_fail,E0451
 /// fn forge(plan: converger_core::plan::Plan) -> converger_core::plan::Plan {
@@ -41,7 +41,7 @@ pub const PLANNER_VERSION: u32 = 1;
 /// }
 /// ```
 ///
-/// and it cannot be read from a file:
+/// It cannot be read from a file:
 ///
 /// ```compile_fail,E0277
 /// fn load(text: &str) -> converger_core::plan::Plan {
@@ -62,50 +62,50 @@ pub struct Plan {
 pub enum Verdict {
     /// There is nothing to do.
     Converged {
-        /// Declared config is written and waits for a restart.
+        /// Declared config is written and takes effect at the next restart.
         pending_restart: bool,
     },
-    /// These steps, in this order.
+    /// The guest needs these steps, in this order.
     Steps(Vec<Step>),
-    /// Nothing is done, for all of these causes.
+    /// Nothing is done, for all of these reasons.
     Refused(Vec<Refusal>),
 }
 
-/// One change of one guest, with what must hold before it.
+/// One change of one guest, with its preconditions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
     /// The change.
     pub change: Change,
     /// Why.
     pub reason: StepReason,
-    /// The run-state in which the guest must be found.
+    /// The run-state that the guest must be in before the step.
     pub from: RunState,
-    /// Guests whose power step comes first (`after`).
+    /// Guests whose power step must come first (`after`).
     pub wait: Box<[Vmid]>,
 }
 
-/// Why a step is there.
+/// Why a step is needed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StepReason {
     /// Declared config is not in effect.
     ConfigDiffers,
     /// The run-state is not the declared one.
     StateDiffers,
-    /// These fields wait for a restart, and `restart: when-needed` allows it.
+    /// These fields are pending until a restart, and `restart: when-needed` allows one.
     RestartForConfig(Box<[RestartField]>),
 }
 
-/// A field that takes effect by a restart.
+/// A field that takes effect at a restart.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RestartField {
     /// The field.
     pub field: Field,
-    /// The declared value that waits for it, where it is known: records of before this was kept have none. `Some(None)`: a removal.
+    /// The declared value that is pending; `None` in records from before values were stored, `Some(None)` for a removal.
     pub value: Option<Option<FieldValue>>,
 }
 
 impl Step {
-    /// What it does to the guest while it is carried out.
+    /// What the step does to the guest while it is executed.
     #[must_use]
     pub fn impact(&self) -> Impact {
         classify::impact(&self.change)
@@ -117,19 +117,19 @@ impl Step {
         classify::risk(&self.change)
     }
 
-    /// What it amounts to.
+    /// Its class.
     #[must_use]
     pub fn class(&self) -> ChangeClass {
         classify::class(&self.change)
     }
 
-    /// Whether the guest goes down by it, if only for a moment.
+    /// Whether it takes the guest down, even if only for a moment.
     #[must_use]
     pub fn interrupts(&self) -> bool {
         self.impact() >= Impact::Reboot
     }
 
-    /// The reason in words.
+    /// The reason as a sentence.
     #[must_use]
     pub fn reason_text(&self) -> String {
         match &self.reason {
@@ -146,7 +146,7 @@ impl Step {
     }
 }
 
-/// Plans. Total and deterministic: a verdict for every declared guest, whatever was read.
+/// Plans. Total and deterministic: every declared guest gets a verdict, whatever was read.
 #[must_use]
 pub fn plan(desired: Arc<Desired>, observation: Arc<Scoped>, rules: Arc<Rules>) -> Plan {
     let observation = restrict_to_scope(&desired, observation);
@@ -160,7 +160,7 @@ pub fn plan(desired: Arc<Desired>, observation: Arc<Scoped>, rules: Arc<Rules>) 
     Plan { desired, observation, rules, refusals, verdicts: verdicts.into() }
 }
 
-/// The reading itself where it holds nothing that is not declared, which is always so in a run; otherwise without the rest (G8).
+/// Removes guests that are not declared (G8). In a run there are none, and the observation is returned unchanged.
 fn restrict_to_scope(desired: &Desired, observation: Arc<Scoped>) -> Arc<Scoped> {
     let listed = join_rows(desired, &observation).filter(|(_, row)| row.is_some()).count();
     if listed == observation.guests.len() {
@@ -169,7 +169,7 @@ fn restrict_to_scope(desired: &Desired, observation: Arc<Scoped>) -> Arc<Scoped>
     Arc::new(Scoped::clone(&observation).into_observation().into_scoped(&desired.scope()))
 }
 
-/// Why the guest under a declared id cannot be taken for the declared one, or not be looked at.
+/// Why the guest with a declared id cannot be identified as the declared one, or cannot be read.
 pub(crate) fn check_guest(guest: &DesiredGuest, row: &ObservedGuest, observation: &Scoped) -> Option<Vec<Refusal>> {
     guest::check_guest(guest, row, observation)
 }
@@ -179,14 +179,14 @@ pub(crate) fn unread_guards(row: &ObservedGuest) -> Vec<String> {
     guest::unread_guards(row)
 }
 
-/// What concerns the whole reading.
+/// Refusals that concern the whole observation.
 pub(crate) fn observation_refusals(observation: &Scoped) -> Vec<Refusal> {
     let quorum = (!observation.quorate).then(Refusal::not_quorate);
     let whole = (!observation.complete).then(Refusal::observation_incomplete);
     quorum.into_iter().chain(whole).collect()
 }
 
-/// Each declared guest with its row, if it has one. Both lists are sorted by id.
+/// Each declared guest with its observed row, if there is one. Both lists are sorted by id.
 fn join_rows<'p>(desired: &'p Desired, observation: &'p Scoped) -> impl Iterator<Item = (&'p DesiredGuest, Option<&'p ObservedGuest>)> {
     let mut rows = observation.guests.iter().peekable();
     desired.guests().iter().map(move |guest| {
@@ -196,42 +196,42 @@ fn join_rows<'p>(desired: &'p Desired, observation: &'p Scoped) -> impl Iterator
 }
 
 impl Plan {
-    /// What was wanted.
+    /// The desired state.
     #[must_use]
     pub fn desired(&self) -> &Desired {
         &self.desired
     }
 
-    /// What was seen.
+    /// The observation.
     #[must_use]
     pub fn observation(&self) -> &Scoped {
         &self.observation
     }
 
-    /// What was protected.
+    /// The protection rules.
     #[must_use]
     pub fn rules(&self) -> &Rules {
         &self.rules
     }
 
-    /// Causes that concern the whole reading; each guest's refusals repeat them.
+    /// Refusals that concern the whole observation; each guest's refusals repeat them.
     #[must_use]
     pub fn refusals(&self) -> &[Refusal] {
         &self.refusals
     }
 
-    /// The verdicts, beside [`Desired::guests`].
+    /// The verdicts, in the order of [`Desired::guests`].
     #[must_use]
     pub fn verdicts(&self) -> &[Verdict] {
         &self.verdicts
     }
 
-    /// Each declared guest with its verdict: what is named in `after` first, otherwise by id.
+    /// Each declared guest with its verdict: dependencies first (`after`), otherwise by id.
     pub fn guests(&self) -> impl Iterator<Item = (&DesiredGuest, &Verdict)> {
         self.desired.order().filter_map(|index| Some((self.desired.guests().get(index)?, self.verdicts.get(index)?)))
     }
 
-    /// The name of a guest: the declared one or, where only its birth marks are declared, the observed one.
+    /// The name of a guest: the declared one, or the observed one if only birth marks are declared.
     #[must_use]
     pub fn name_of<'p>(&'p self, guest: &'p DesiredGuest) -> Option<&'p str> {
         match &guest.name {
@@ -240,7 +240,7 @@ impl Plan {
         }
     }
 
-    /// A plan with other verdicts, to show that the judgement finds what a broken planner would do.
+    /// Replaces the verdicts, to test that the judgement detects what a broken planner would do.
     #[cfg(test)]
     pub(crate) fn with_verdicts(mut self, verdicts: Vec<Verdict>) -> Self {
         self.verdicts = verdicts.into();

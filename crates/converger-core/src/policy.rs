@@ -1,6 +1,6 @@
-//! The rules that a run is held to: what is protected, and how much may be changed at once.
+//! The rules for a run: what is protected, and how much may be changed at once.
 //!
-//! Protection can be widened here and not narrowed: `prod-` and `prod` protect in every environment.
+//! Configuration can extend protection but not reduce it: `prod-` and `prod` protect in every environment.
 
 use serde::Serialize;
 
@@ -10,27 +10,27 @@ use crate::normalize::{Field, FieldValue, WordSet};
 use crate::observe::{ObservedGuest, PendingChange, Reading};
 use crate::refusal::Refusal;
 
-/// The tag by which people keep this program away from a guest.
+/// The tag with which people exclude a guest from changes.
 pub const HOLD_TAG: &str = "converger-hold";
 
 const PROTECTED_NAME_PREFIX: &str = "prod-";
 const PROTECTED_TAG: &str = "prod";
 
-/// What is protected from interruption. The digest of it is part of every plan.
+/// What is protected from interruption. Its digest is part of every plan.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Rules {
     ids: Vec<Vmid>,
     names: Vec<String>,
     tags: Vec<String>,
-    /// Not part of what is stored: what it leads to is, as a refusal. Links of containers come and go on a machine, and a plan that was approved
-    /// on one machine may be carried out from another.
+    /// Not stored; refusals that follow from it are. Links of containers come and go on a machine, and a plan that was approved on one
+    /// machine may be applied from another.
     #[serde(skip)]
     machine: MachineIdentity,
-    /// Left out where there are none, so that a plan does not depend on whether anything is remembered.
+    /// Omitted if empty, so that a plan does not depend on whether a state directory exists.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[serde(rename = "grips")]
     blocks: Vec<GuestBlock>,
-    /// Left out where there are none, as grips are.
+    /// Omitted if empty, like `blocks`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     own_writes: Vec<OwnWrite>,
 }
@@ -40,7 +40,7 @@ pub struct Rules {
 pub struct OwnWrite {
     /// The field.
     pub field: Field,
-    /// The value that waits, as a plan shows it; none for a removal.
+    /// The pending value as displayed in a plan; `None` for a removal.
     pub value: Option<String>,
     /// The guest.
     pub vmid: Vmid,
@@ -54,16 +54,16 @@ impl OwnWrite {
     }
 }
 
-/// A guest that is left alone: somebody said so, or it is not known what became of an operation on it.
+/// A guest that must not be changed: a person holds it, or the result of an operation on it is unknown.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct GuestBlock {
     /// The guest.
     pub vmid: Vmid,
-    /// Who has it.
+    /// Who blocks it.
     pub by: BlockedBy,
 }
 
-/// Who has a guest.
+/// Who blocks a guest.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum BlockedBy {
@@ -74,12 +74,12 @@ pub enum BlockedBy {
         /// Why.
         reason: String,
     },
-    /// An operation that is held.
+    /// A held operation.
     Operation(String),
 }
 
 impl GuestBlock {
-    /// The refusal that it amounts to.
+    /// The refusal for this block.
     pub(crate) fn refusal(&self) -> Refusal {
         match &self.by {
             BlockedBy::Person { by, reason } => Refusal::guest_held_by_person(by, reason),
@@ -88,23 +88,23 @@ impl GuestBlock {
     }
 }
 
-/// Marks of the machine that this program runs on, by which its own guest is known.
+/// Marks of the machine that this program runs on, used to recognise its own guest.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct MachineIdentity {
-    /// Whether one of the addresses belongs to a device of this machine: inside of a container all may be made up.
+    /// Whether at least one address belongs to a device of this machine. In a container, all addresses may be virtual.
     has_device: bool,
     macs: Vec<String>,
     unread: Vec<MachineMark>,
     uuids: Vec<String>,
 }
 
-/// A kind of mark that a machine has.
+/// A kind of machine mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MachineMark {
-    /// The UUID that the firmware gives, which a virtual machine has from its config.
+    /// The UUID from the firmware; for a virtual machine it comes from its config.
     FirmwareUuid,
-    /// The addresses of the network devices.
+    /// The MAC addresses of the network devices.
     HardwareAddresses,
 }
 
@@ -126,14 +126,14 @@ pub enum OwnGuest {
     Yes,
     /// It is not.
     No,
-    /// The machine has marks that may not be read, and no others tell the two apart.
+    /// Some marks of the machine are unreadable, and the others do not decide it.
     Unknown,
 }
 
 impl MachineIdentity {
-    /// A machine with these hardware addresses and UUIDs.
+    /// A machine with these MAC addresses and UUIDs.
     ///
-    /// Older firmware gives the first three parts of a UUID with their bytes turned round, so that both forms count.
+    /// Older firmware reports the first three parts of a UUID with reversed bytes, so both forms count.
     #[must_use]
     pub fn new(macs: impl IntoIterator<Item = String>, uuids: impl IntoIterator<Item = String>) -> Self {
         let macs = macs.into_iter().map(|mac| mac.to_ascii_uppercase()).collect();
@@ -141,13 +141,13 @@ impl MachineIdentity {
         Self { macs: sort_unique(macs), uuids: sort_unique(uuids.into_iter().flat_map(both).collect()), ..Self::default() }
     }
 
-    /// The same, where one of the addresses is that of a device and not of a link inside of a machine.
+    /// States that at least one address belongs to a device, not to a virtual link inside the machine.
     #[must_use]
     pub fn with_device(self) -> Self {
         Self { has_device: true, ..self }
     }
 
-    /// The same, with marks that are there and may not be read.
+    /// Adds marks that exist but cannot be read.
     #[must_use]
     pub fn with_unreadable(self, unread: impl IntoIterator<Item = MachineMark>) -> Self {
         Self { unread: sort_unique(unread.into_iter().collect()), ..self }
@@ -157,13 +157,13 @@ impl MachineIdentity {
         self.macs.is_empty() && self.uuids.is_empty() && self.unread.is_empty()
     }
 
-    /// The marks that may not be read, in words.
+    /// The words of the unreadable marks.
     #[must_use]
     pub fn unreadable_marks(&self) -> Vec<String> {
         self.unread.iter().map(|mark| mark.word().to_owned()).collect()
     }
 
-    /// Whether a guest with these marks and hardware addresses is this machine.
+    /// Whether a guest with these birth marks and MAC addresses is this machine.
     #[must_use]
     pub fn match_guest(&self, identity: &GuestIdentity, macs: &WordSet) -> OwnGuest {
         let among = |list: &[String], mark: &Option<Box<str>>| mark.as_deref().is_some_and(|mark| list.iter().any(|own| own == mark));
@@ -183,8 +183,8 @@ impl MachineIdentity {
         self.unread.contains(&mark)
     }
 
-    /// Whether a virtual machine that shares no mark is another one: by its UUID, or else by its addresses, of which a virtual machine's
-    /// own are those of devices.
+    /// Whether a virtual machine that shares no mark with this machine must be another one: by its UUID, or by its MAC addresses if those
+    /// of this machine belong to devices.
     fn distinguishes_qemu(&self, has_uuid: bool, macs: &WordSet) -> bool {
         let by_uuid = !self.is_unreadable(MachineMark::FirmwareUuid) && (self.uuids.is_empty() || has_uuid);
         let by_macs = !self.is_unreadable(MachineMark::HardwareAddresses) && self.has_device && !macs.is_empty();
@@ -192,7 +192,7 @@ impl MachineIdentity {
     }
 }
 
-/// The UUID with the bytes of its first three parts turned round.
+/// Reverses the bytes of the first three parts of a UUID.
 fn swap_uuid_bytes(uuid: &str) -> Option<String> {
     let turn = |part: &str| -> Option<String> {
         let bytes: Vec<&str> = (0..part.len()).step_by(2).map(|at| part.get(at..at + 2)).collect::<Option<_>>()?;
@@ -204,7 +204,7 @@ fn swap_uuid_bytes(uuid: &str) -> Option<String> {
 }
 
 impl Rules {
-    /// The built-in rules and these: ids, beginnings of names, and tags.
+    /// The built-in rules plus these ids, name prefixes and tags.
     #[must_use]
     pub fn new(ids: Vec<Vmid>, names: Vec<String>, tags: Vec<String>) -> Self {
         let lower = |words: Vec<String>, built_in: &str| {
@@ -220,27 +220,27 @@ impl Rules {
         }
     }
 
-    /// The same, and the guest that this program runs in.
+    /// Adds the machine that this program runs on.
     #[must_use]
     pub fn with_machine(self, host: MachineIdentity) -> Self {
         Self { machine: host, ..self }
     }
 
-    /// The same, and guests that are left alone.
+    /// Sets the guests that must not be changed.
     #[must_use]
     pub fn with_blocks(self, grips: Vec<GuestBlock>) -> Self {
         Self { blocks: sort_unique(grips), ..self }
     }
 
-    /// The same, without holds and operations of guests outside of this scope: nothing is planned for those, so that they must not change the
-    /// digest of a plan or what it is refused for.
+    /// Sets the blocks of guests in this scope. Guests outside the scope have no steps, so their blocks must not change the digest of a
+    /// plan or its refusals.
     #[must_use]
     pub fn with_grips_in(self, scope: &Scope, mut grips: Vec<GuestBlock>) -> Self {
         grips.retain(|grip| scope.contains(grip.vmid));
         self.with_blocks(grips)
     }
 
-    /// The same, and pending changes that this program wrote itself.
+    /// Sets the pending changes that this program wrote itself.
     #[must_use]
     pub fn with_own_writes(self, own_writes: Vec<OwnWrite>) -> Self {
         Self { own_writes: sort_unique(own_writes), ..self }
@@ -252,7 +252,7 @@ impl Rules {
         &self.own_writes
     }
 
-    /// Whether this program wrote a pending change itself.
+    /// Whether this program wrote this pending change itself.
     #[must_use]
     pub fn is_own_write(&self, vmid: Vmid, pending: &PendingChange) -> bool {
         let PendingChange::Known(field, value) = pending else { return false };
@@ -260,36 +260,36 @@ impl Rules {
         self.own_writes.iter().any(is_same)
     }
 
-    /// Who has this guest, if somebody does.
+    /// The blocks on this guest.
     pub fn blocks_on(&self, vmid: Vmid) -> impl Iterator<Item = &GuestBlock> {
         self.blocks.iter().filter(move |grip| grip.vmid == vmid)
     }
 
-    /// The guests that somebody has.
+    /// All blocks.
     #[must_use]
     pub fn blocks(&self) -> &[GuestBlock] {
         &self.blocks
     }
 
-    /// The machine that this program runs on, where that matters.
+    /// The machine that this program runs on, if anything is known about it.
     #[must_use]
     pub fn machine(&self) -> Option<&MachineIdentity> {
         (!self.machine.is_unknown()).then_some(&self.machine)
     }
 
-    /// The ids that are protected.
+    /// The protected ids.
     #[must_use]
     pub fn ids(&self) -> &[Vmid] {
         &self.ids
     }
 
-    /// The beginnings of names that protect, in lower case.
+    /// The protecting name prefixes, in lower case.
     #[must_use]
     pub fn names(&self) -> &[String] {
         &self.names
     }
 
-    /// The tags that protect, in lower case.
+    /// The protecting tags, in lower case.
     #[must_use]
     pub fn tags(&self) -> &[String] {
         &self.tags
@@ -301,7 +301,7 @@ impl Rules {
         self.tags.iter().any(|own| own.eq_ignore_ascii_case(tag))
     }
 
-    /// What protects this guest, in words; empty where nothing does.
+    /// What protects this guest; empty if nothing does.
     #[must_use]
     pub fn protection_grounds(&self, desired: &DesiredGuest, observed: &ObservedGuest) -> Vec<String> {
         let mut grounds = Vec::new();
@@ -315,14 +315,14 @@ impl Rules {
         };
         let flag = observed.protection == Reading::Read(true);
         let mut seen = self.protection_grounds_for(desired.vmid, observed.name.as_deref().unwrap_or(""), &tags, flag, marks);
-        // What is declared to be protected is, from the moment on that it is declared. Names stand before tags.
+        // A guest that is declared as protected counts as protected at once. Names come before tags.
         let names = usize::from(seen.first().is_some_and(|ground| ground == "observed-name"));
         seen.splice(names..names, declared_tags(desired).filter(|tag| self.is_protecting_tag(tag)).map(|tag| format!("desired-tag:{tag}")));
         grounds.append(&mut seen);
         grounds
     }
 
-    /// What protects a guest that was found like this, in words.
+    /// What protects a guest with these observed properties.
     #[must_use]
     pub fn protection_grounds_for(
         &self,
@@ -350,7 +350,7 @@ impl Rules {
     }
 
     fn is_protected_name(&self, name: &str) -> bool {
-        // Proxmox has no names that begin with a blank; one that does is not to slip through.
+        // Proxmox has no names with leading whitespace; trim it anyway so that such a name cannot evade protection.
         let name = name.trim_start();
         self.names.iter().any(|prefix| name.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix)))
     }
@@ -376,19 +376,19 @@ fn sort_unique<T: Ord>(mut list: Vec<T>) -> Vec<T> {
     list
 }
 
-/// How much one run may change. There is no "0 means unlimited": 0 means none.
+/// How much one run may change. 0 means none, not unlimited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Limits {
-    /// Guests that may be changed.
+    /// Maximal number of changed guests.
     pub guests: u32,
-    /// Percent of the scope that may be changed, rounded down, but at least one guest where it is not 0.
+    /// Maximal percentage of the scope that may be changed, rounded down, but at least one guest unless it is 0.
     pub percent: u32,
-    /// Guests that may be interrupted (stopped or rebooted).
+    /// Maximal number of interrupted (stopped or rebooted) guests.
     pub stops: u32,
 }
 
 impl Default for Limits {
-    /// What a person's run may do where nothing is configured.
+    /// The limits of an interactive run if nothing is configured.
     fn default() -> Self {
         Self { guests: 50, percent: 100, stops: 5 }
     }
@@ -416,7 +416,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn built_in_protection_cannot_be_left_out() {
+    fn built_in_protection_cannot_be_removed() {
         let rules = Rules::new(vec![], vec!["Core-".into()], vec!["Keep".into()]);
         assert!(rules.is_protected_name("PROD-db") && rules.is_protected_name("prod-"));
         assert!(rules.is_protected_name("core-switch"));
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn holds_on_guests_outside_of_the_scope_are_no_part_of_the_rules() {
+    fn rules_ignore_blocks_outside_the_scope() {
         let vmid = |id: u64| Vmid::new(id).expect("an id");
         let grip = |id: u64| GuestBlock { vmid: vmid(id), by: BlockedBy::Operation("run-0".into()) };
         let rules = Rules::default().with_grips_in(&Scope::new(vec![vmid(101)]), vec![grip(100), grip(101), grip(102)]);
@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_knows_its_own_guest_in_both_forms_of_its_uuid() {
+    fn recognises_its_own_guest_by_both_forms_of_its_uuid() {
         let host = MachineIdentity::new(["bc:24:11:00:00:01".into()], ["00112233-4455-6677-8899-AABBCCDDEEFF".into()]);
         let is = |identity: &GuestIdentity| host.match_guest(identity, &WordSet::default()) == OwnGuest::Yes;
         let qemu = |uuid: &str| is(&GuestIdentity::Qemu { uuid: Some(uuid.into()), ctime: None });
@@ -443,7 +443,7 @@ mod tests {
         assert!(!is(&GuestIdentity::Lxc { rootfs: None, mac: None }) && !is(&GuestIdentity::Qemu { uuid: None, ctime: Some(1) }));
     }
 
-    /// A virtual machine with this UUID, and a container, each with these addresses.
+    /// Matches a virtual machine with this UUID, and a container, each with these addresses.
     fn match_both_kinds(host: &MachineIdentity, uuid: Option<&str>, macs: &[&str]) -> (OwnGuest, OwnGuest) {
         let macs = WordSet::new(macs.iter().map(|mac| (*mac).into()).collect());
         let qemu = GuestIdentity::Qemu { uuid: uuid.map(Into::into), ctime: None };
@@ -457,7 +457,7 @@ mod tests {
         assert_eq!(match_both_kinds(&hidden, Some("a"), &["BC:24:11:00:00:01"]), (OwnGuest::Yes, OwnGuest::Yes));
         assert_eq!(match_both_kinds(&hidden, Some("a"), &["BC:24:11:00:00:02"]), (OwnGuest::No, OwnGuest::No));
         assert_eq!(match_both_kinds(&hidden, Some("a"), &[]), (OwnGuest::Unknown, OwnGuest::No));
-        // Inside of a container in a virtual machine the addresses are not those of the virtual machine.
+        // In a container inside a virtual machine, the addresses are not those of the virtual machine.
         assert_eq!(
             match_both_kinds(&linked().with_unreadable([MachineMark::FirmwareUuid]), Some("a"), &["BC:24:11:00:00:02"]),
             (OwnGuest::Unknown, OwnGuest::No)

@@ -1,9 +1,8 @@
-//! May it be done: limits, freeze, quorum and completeness, and the guarantees once more, checked on the finished plan.
+//! Judges a plan: checks limits, freeze, quorum and completeness, and checks the guarantees again on the finished plan.
 //!
 //! All violations are collected; one is enough to keep a [`Plan`] from becoming a [`SafePlan`].
 //!
-//! What never enters: the planner's reasoning. The guarantees are checked here by code of their own, so that a defect
-//! of the planner does not pass.
+//! Must not share code with the planner: guarantees are checked independently here, so that a planner bug is detected.
 
 mod guarantee;
 
@@ -11,19 +10,19 @@ use crate::plan::{Plan, Step, Verdict};
 use crate::policy::{Circumstances, Limits};
 use crate::refusal::Refusal;
 
-/// The outcome of a judgement.
+/// The result of a judgement.
 #[must_use]
 #[derive(Debug)]
 pub enum Judged {
-    /// Nothing stands against it, as far as limits and guarantees go.
+    /// No limit or guarantee is violated.
     Safe(SafePlan),
-    /// At least one cause concerns the whole run.
+    /// At least one violation concerns the whole run.
     Refused(RefusedPlan),
 }
 
-/// A plan that was judged and found within all limits and guarantees. Made by [`judge`] only.
+/// A plan that was judged to be within all limits and guarantees. Made by [`judge`] only.
 ///
-/// It is not yet an approval: refusals of single guests are still in it.
+/// It is not approved yet, and it may contain refusals of single guests.
 ///
 /// ```
 /// fn count(plan: &converger_core::safety::SafePlan) -> usize {
@@ -31,7 +30,7 @@ pub enum Judged {
 /// }
 /// ```
 ///
-/// It cannot be made of a plan without a judgement:
+/// It cannot be made from a plan without a judgement:
 ///
 /// ```compile_fail,E0451
 /// use converger_core::{plan::Plan, safety::{Judgement, SafePlan}};
@@ -40,7 +39,7 @@ pub enum Judged {
 /// }
 /// ```
 ///
-/// a plan does not pass for one:
+/// A plan is not accepted in its place:
 ///
 /// ```compile_fail,E0308
 /// use converger_core::{plan::Plan, safety::SafePlan};
@@ -50,7 +49,7 @@ pub enum Judged {
 /// }
 /// ```
 ///
-/// nor does one that was refused:
+/// A refused plan is not accepted either:
 ///
 /// ```compile_fail,E0308
 /// use converger_core::safety::{RefusedPlan, SafePlan};
@@ -60,7 +59,7 @@ pub enum Judged {
 /// }
 /// ```
 ///
-/// and none comes from a file:
+/// It cannot be read from a file:
 ///
 /// ```compile_fail,E0277
 /// fn load(text: &str) -> converger_core::safety::SafePlan {
@@ -74,7 +73,7 @@ pub struct SafePlan {
     judgement: Judgement,
 }
 
-/// A plan that is not to be carried out, with all causes.
+/// A plan that must not be applied, with all reasons.
 #[must_use]
 #[derive(Debug)]
 pub struct RefusedPlan {
@@ -82,7 +81,7 @@ pub struct RefusedPlan {
     judgement: Judgement,
 }
 
-/// What a plan was held against, and what was found.
+/// What a plan was judged against, and the result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Judgement {
     limits: Limits,
@@ -103,7 +102,7 @@ impl Judgement {
         &self.circumstances
     }
 
-    /// What stands against the whole run.
+    /// The refusals that concern the whole run.
     #[must_use]
     pub fn refusals(&self) -> &[Refusal] {
         &self.refusals
@@ -119,7 +118,7 @@ impl SafePlan {
 }
 
 impl Judged {
-    /// The same plan, refused for one more cause that concerns the whole run.
+    /// Refuses the plan for one more reason that concerns the whole run.
     pub fn refuse(self, cause: Refusal) -> Self {
         let (plan, mut judgement) = match self {
             Self::Safe(SafePlan { plan, judgement }) | Self::Refused(RefusedPlan { plan, judgement }) => (plan, judgement),
@@ -128,7 +127,7 @@ impl Judged {
         Self::Refused(RefusedPlan { plan, judgement })
     }
 
-    /// The plan, safe or not, to be shown.
+    /// The plan, safe or not, for display.
     #[must_use]
     pub fn plan(&self) -> &Plan {
         match self {
@@ -145,7 +144,7 @@ impl Judged {
     }
 }
 
-/// Judges a plan. All violations are collected.
+/// Judges a plan. Collects all violations.
 pub fn judge(plan: Plan, limits: Limits, circumstances: Circumstances) -> Judged {
     let mut refusals = guarantee::find_violations(&plan);
     refusals.extend(check_limits(&plan, limits));
@@ -190,7 +189,8 @@ mod tests {
     use crate::refusal::{Datum, RefusalCode};
     use crate::testing::TestWorld;
 
-    /// The plan of `count` running guests, of which these are to be stopped, and those started, by force.
+    /// The plan of `count` running guests in which the first `stops` are stopped and the next `starts` are started, regardless of their
+    /// state.
     fn forged_plan(count: u64, stops: usize, starts: usize, reading: &Value) -> Plan {
         let guests: Vec<Value> = (0..count).map(|index| json!({ "vmid": 100 + index, "kind": "qemu", "name": "web" })).collect();
         let rows = guests.iter().map(|guest| {
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_at_its_limits_is_safe_and_one_above_is_not() {
+    fn accepts_a_plan_at_its_limits_and_refuses_one_above() {
         let judged = |limits| judge(forged_plan(10, 2, 2, &json!({})), limits, Circumstances::default());
         assert!(matches!(judged(limits(4, 40, 2)), Judged::Safe(_)));
         assert_eq!(refusal_codes(&judged(limits(3, 40, 2))), [RefusalCode::LimitGuests]);
@@ -233,14 +233,14 @@ mod tests {
     }
 
     #[test]
-    fn zero_means_none_and_never_unlimited() {
+    fn limit_zero_means_none_and_not_unlimited() {
         let judged = |starts| judge(forged_plan(10, 0, starts, &json!({})), limits(0, 0, 0), Circumstances::default());
         assert_eq!(refusal_codes(&judged(1)), [RefusalCode::LimitGuests, RefusalCode::LimitPercent]);
         assert!(matches!(judged(0), Judged::Safe(_)));
     }
 
     #[test]
-    fn a_limit_says_what_it_counted() {
+    fn limit_refusals_report_their_counts() {
         let judged = judge(forged_plan(10, 3, 1, &json!({})), limits(50, 30, 2), Circumstances::default());
         let evidence: Vec<_> = judged.judgement().refusals().iter().map(Refusal::evidence).collect();
         let number = |key, number| (key, Datum::Number(number));
@@ -281,7 +281,7 @@ mod tests {
             RefusalCode::ObservationIncomplete,
         ];
         assert_eq!(refusal_codes(&judged), all);
-        let Judged::Refused(refused) = judged else { panic!("it is refused") };
+        let Judged::Refused(refused) = judged else { panic!("expected a refusal") };
         assert_eq!(refused.judgement.refusals()[0].evidence()[0], ("guarantee", Datum::Text("G1".into())));
         assert_eq!(refused.judgement.refusals()[0].evidence()[1].1, Datum::Ids(refused.plan.desired().scope().ids()[..8].to_vec()));
     }

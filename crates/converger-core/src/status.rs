@@ -1,17 +1,17 @@
-//! How a code ends a process and answers a request: one table for every refusal and every failure.
+//! Maps every refusal and failure code to an exit status and an HTTP status.
 //!
-//! Exit statuses are those of the whole program; HTTP statuses are for whoever serves it. What never enters: what a code means (`refusal`,
-//! `failure`).
+//! Exit statuses are those of the whole program; HTTP statuses are for a service that embeds it. Must not define what a code means (see
+//! `refusal` and `failure`).
 
 use crate::failure::FailureCode as Failure;
 use crate::refusal::RefusalCode as Refusal;
 
-/// How something ends, for a shell and for a client.
+/// The status of a result, for a shell and for an HTTP client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EndStatus {
     /// The exit status of the process.
     pub exit: u8,
-    /// The status of the HTTP answer.
+    /// The HTTP status of the response.
     pub http: u16,
 }
 
@@ -21,7 +21,7 @@ const REFUSED: u8 = 3;
 const HELD: u8 = 5;
 const BROKEN: u8 = 6;
 
-/// What a refusal ends with.
+/// The status of a refusal.
 #[must_use]
 pub fn refusal_status(code: Refusal) -> EndStatus {
     let http = match code {
@@ -37,7 +37,7 @@ pub fn refusal_status(code: Refusal) -> EndStatus {
         Refusal::GuestLocked | Refusal::GuestHeld | Refusal::Frozen => 423,
         Refusal::UnsupportedChange | Refusal::ReplayNotAppliable => 422,
         Refusal::DependencyRefused | Refusal::DependencyNotRunning => 424,
-        // What was decided against stays so however often it is asked: no server is to blame, and a client that repeats 5xx must not.
+        // Repeating the request does not change a refusal, and clients repeat requests after 5xx; these are therefore 4xx.
         Refusal::NotQuorate
         | Refusal::ObservationIncomplete
         | Refusal::NodeOffline
@@ -65,7 +65,7 @@ pub fn refusal_status(code: Refusal) -> EndStatus {
     EndStatus { exit: REFUSED, http }
 }
 
-/// What a failure ends with.
+/// The status of a failure.
 #[must_use]
 pub fn failure_status(code: Failure) -> EndStatus {
     let (exit, http) = match code {
@@ -78,7 +78,7 @@ pub fn failure_status(code: Failure) -> EndStatus {
         | Failure::RecordingOther
         | Failure::WorldInvalid => (INPUT, 400),
         Failure::FileUnwritable | Failure::OutputUnwritable | Failure::LabUnserved | Failure::ProcessLimited => (FAILED, 500),
-        // What converger.toml leads to is input, and no caller of a service has written it.
+        // Input of the operator (converger.toml), but not of the caller of a service.
         Failure::ClientSetup => (INPUT, 500),
         Failure::JournalUnwritable | Failure::JournalUnreadable => (FAILED, 500),
         Failure::EndpointUnreachable
@@ -104,7 +104,7 @@ pub fn failure_status(code: Failure) -> EndStatus {
         | Failure::NotCarriedOut => (FAILED, 502),
         Failure::ClusterDown | Failure::QueueFull => (FAILED, 503),
         Failure::AnswerTooSlow | Failure::ReadingTooSlow | Failure::ShutdownTimeout => (FAILED, 504),
-        // What became of it is not known: the guest is held, and a person or the next run finds out.
+        // The result is unknown: the guest is held until a person or the next run finds out.
         Failure::TaskOverdue
         | Failure::TaskAtWork
         | Failure::TaskLost
@@ -114,7 +114,7 @@ pub fn failure_status(code: Failure) -> EndStatus {
         Failure::LaneHalted | Failure::DependencyNotDone => (FAILED, 424),
         Failure::RunStopped | Failure::Superseded | Failure::RequestRepeated => (FAILED, 409),
         Failure::EvidencePruned => (FAILED, 410),
-        // The record is whole; another version of the program answers what this one cannot.
+        // The ledger is intact; another version of the program can answer.
         Failure::OtherPlanner => (FAILED, 501),
         Failure::IntegrityViolation | Failure::EvidenceMissing | Failure::DeterminismBreach | Failure::UnloggedExecution => (BROKEN, 500),
     };
@@ -126,7 +126,7 @@ mod tests {
     use super::*;
     use crate::{failure, refusal};
 
-    /// A client that takes a refusal for a success would act on it.
+    /// A client that mistakes a refusal for success would act on it.
     #[test]
     fn no_code_maps_to_success_and_broken_evidence_has_its_own_status() {
         for entry in &refusal::TABLE {

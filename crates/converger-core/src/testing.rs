@@ -1,10 +1,10 @@
 //! Seeded random inputs for tests and benches. Nothing here is linked into the program.
 //!
-//! A [`TestWorld`] is a declared state and a reading of it as the trees of their files; it goes through the real parsers
-//! like any file. Worlds are drawn so that verdicts, refusals and changes of every kind are frequent: a reading that is
-//! random in every part would mostly be refused for its first fault and prove little.
+//! A [`TestWorld`] is a desired state and an observation of it, both as the trees of their files; it goes through the real parsers like any
+//! file. Worlds are drawn so that verdicts, refusals and changes of every kind are frequent: an observation that is random in every part
+//! would mostly be refused for its first fault and prove little.
 //!
-//! What never enters: the planner's own reasoning. What a world should lead to is for the tests to say.
+//! Must not know how the planner decides; the tests define what a world should lead to.
 
 mod operation;
 mod random_world;
@@ -33,7 +33,7 @@ pub use values::{HOSTILE_TEXTS, default_of, observed_values, to_declared_form, w
 pub struct Rng(u64);
 
 impl Rng {
-    /// The generator of this seed.
+    /// A generator with this seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self(seed)
@@ -58,12 +58,12 @@ impl Rng {
         usize::try_from(self.below(len as u64)).unwrap_or(0)
     }
 
-    /// True once in `times`.
+    /// True with a probability of one in `times`.
     pub fn one_in(&mut self, times: u64) -> bool {
         self.below(times) == 0
     }
 
-    /// True in `percent` of a hundred cases.
+    /// True with a probability of `percent`.
     pub fn with_chance(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
@@ -73,7 +73,7 @@ impl Rng {
         choices.get(self.index(choices.len()))
     }
 
-    /// One of `words`; empty where there are none.
+    /// One of `words`; empty if there are none.
     pub fn pick_word<'w>(&mut self, words: &[&'w str]) -> &'w str {
         self.pick(words).copied().unwrap_or("")
     }
@@ -86,25 +86,25 @@ impl Rng {
     }
 }
 
-/// A declared state, a reading and the protection rules, as files and configuration would give them.
+/// A desired state, an observation and the protection rules, as files and configuration would give them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TestWorld {
     /// The tree of desired.yaml.
     pub desired: Value,
     /// The tree of current.json.
     pub observation: Value,
-    /// What is protected beyond the built-in rules.
+    /// The protection rules.
     pub rules: Rules,
 }
 
-/// What the parsers make of a [`TestWorld`].
+/// The parsed form of a [`TestWorld`].
 #[derive(Clone, Debug)]
 pub struct TestInputs {
-    /// What is wanted.
+    /// The desired state.
     pub desired: Arc<Desired>,
-    /// What was seen, rows outside of the scope included.
+    /// The observation, including rows outside the scope.
     pub observation: Observation,
-    /// What is protected.
+    /// The protection rules.
     pub rules: Arc<Rules>,
 }
 
@@ -115,7 +115,7 @@ impl TestWorld {
         random_world::random_world(rng, guests)
     }
 
-    /// A world of a size at which guests meet each other but a failing case can still be read.
+    /// A world with few guests: enough to interact, and few enough to read a failing case.
     #[must_use]
     pub fn random_small(rng: &mut Rng) -> Self {
         let guests = 1 + rng.index(7);
@@ -128,7 +128,7 @@ impl TestWorld {
         to_json(&self.desired)
     }
 
-    /// desired.yaml, in one of the many ways of writing it.
+    /// desired.yaml in a random style.
     #[must_use]
     pub fn desired_yaml(&self, rng: &mut Rng) -> String {
         to_random_yaml(&self.desired, rng)
@@ -140,10 +140,10 @@ impl TestWorld {
         to_json(&self.observation)
     }
 
-    /// Through the parsers.
+    /// Parses the world with the real parsers.
     ///
     /// # Errors
-    /// A drawn world has no faults; one that a test has changed may.
+    /// A random world has no faults; one that a test changed may have some.
     pub fn parse(&self) -> Result<TestInputs, Diagnostics> {
         Ok(TestInputs {
             desired: Arc::new(desired::parse(self.desired_json().as_bytes(), Notation::Json)?),
@@ -154,13 +154,13 @@ impl TestWorld {
 }
 
 impl TestInputs {
-    /// The plan, by the way that every run takes.
+    /// The plan, made as in a run.
     #[must_use]
     pub fn plan(&self) -> Plan {
         self.plan_on(self.observation.clone())
     }
 
-    /// The plan on another reading.
+    /// The plan on another observation.
     #[must_use]
     pub fn plan_on(&self, observation: Observation) -> Plan {
         let scoped = observation.into_scoped(&self.desired.scope());
@@ -172,7 +172,7 @@ impl TestInputs {
 #[must_use]
 pub fn plan_body(plan: &Plan) -> Vec<u8> {
     let mut bytes = Vec::new();
-    // Writing to memory does not fail, and an empty body would not pass for one.
+    // Writing to memory does not fail; if it did, the empty result would not pass as a body.
     let written = artifact::write_body(&mut bytes, plan);
     if written.is_ok() { bytes } else { Vec::new() }
 }

@@ -1,6 +1,6 @@
-//! Times as artifacts write them: UTC to the second, as `2026-11-15T12:00:00Z`. The clock itself is read outside and handed in.
+//! Timestamps as written in artifacts: UTC in seconds, such as `2026-11-15T12:00:00Z`. Callers read the clock and pass the time in.
 
-/// The seconds since 1970 in UTC, as `2026-11-15T12:00:00Z`.
+/// Formats seconds since 1970 in UTC, such as `2026-11-15T12:00:00Z`.
 #[must_use]
 pub fn format_timestamp(seconds: u64) -> String {
     let (days, rest) = (seconds / 86_400, seconds % 86_400);
@@ -8,13 +8,13 @@ pub fn format_timestamp(seconds: u64) -> String {
     format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", rest / 3600, rest / 60 % 60, rest % 60)
 }
 
-/// The day in UTC, as `2026-11-15`.
+/// The date in UTC, such as `2026-11-15`.
 #[must_use]
 pub fn format_date(seconds: u64) -> String {
     format_timestamp(seconds).chars().take_while(|own| *own != 'T').collect()
 }
 
-/// The seconds since 1970 of a time that [`format_timestamp`] gave.
+/// Parses text in the format of [`format_timestamp`] to seconds since 1970.
 #[must_use]
 pub fn parse_timestamp(text: &str) -> Option<u64> {
     let text: &[u8; TIMESTAMP_TEMPLATE.len()] = text.as_bytes().try_into().ok()?;
@@ -27,14 +27,14 @@ pub fn parse_timestamp(text: &str) -> Option<u64> {
     };
     let (date, [hour, minute, second]) = ([number(0, 4), number(5, 2), number(8, 2)], [number(11, 2), number(14, 2), number(17, 2)]);
     let seconds = seconds_from_civil(date, [hour, minute, second])?;
-    // The 30th of February is counted on into March, and a sixty-first second into the next minute: neither is ever written.
+    // The conversion accepts February 30 and second 60 by carrying over; `format_timestamp` never writes them, so reject them.
     (civil_from_days(seconds / 86_400) == date.into() && second < 60).then_some(seconds)
 }
 
-/// Digits and marks as [`format_timestamp`] sets them.
+/// The format of [`format_timestamp`]; `0` means any digit.
 const TIMESTAMP_TEMPLATE: &[u8; 20] = b"0000-00-00T00:00:00Z";
 
-/// The seconds from 1970 to a date and time of day in UTC.
+/// Seconds from 1970 to a date and time in UTC.
 #[must_use]
 pub fn seconds_from_civil([year, month, day]: [u64; 3], [hour, minute, second]: [u64; 3]) -> Option<u64> {
     let is_date = (1970..=9999).contains(&year) && (1..=12).contains(&month) && (1..=31).contains(&day);
@@ -42,7 +42,7 @@ pub fn seconds_from_civil([year, month, day]: [u64; 3], [hour, minute, second]: 
     (is_date && is_time).then(|| days_from_civil(year, month, day) * 86_400 + hour * 3600 + minute * 60 + second)
 }
 
-/// The date of a day since 1970, by counting in years that begin in March: then the leap day is the last of its year.
+/// The date of a day since 1970. Counts years from March, so that the leap day is the last day of a year.
 fn civil_from_days(days: u64) -> (u64, u64, u64) {
     const ERA: u64 = 146_097;
     let shifted = days + 719_468;
@@ -54,7 +54,7 @@ fn civil_from_days(days: u64) -> (u64, u64, u64) {
     (era * 400 + year + u64::from(month <= 2), month, of_year - (153 * march_month + 2) / 5 + 1)
 }
 
-/// The days from 1970 to a date: [`civil_from_days`] the other way round.
+/// Days from 1970 to a date; the inverse of [`civil_from_days`].
 fn days_from_civil(year: u64, month: u64, day: u64) -> u64 {
     let year = year - u64::from(month <= 2);
     let (era, of_era) = (year / 400, year % 400);

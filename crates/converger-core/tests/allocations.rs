@@ -1,4 +1,4 @@
-//! Planning asks for memory for what is to be done, and not for what is as declared.
+//! Planning allocates for steps, not for converged guests.
 
 #[path = "../benches/fleet/mod.rs"]
 mod fleet;
@@ -12,7 +12,7 @@ use converger_core::plan::{Plan, Verdict, plan};
 
 use fleet::{BenchFleet, GuestShare};
 
-/// How many allocations planning a fleet makes, and the plan.
+/// The number of allocations that planning a fleet makes, and the plan.
 fn count_allocations(fleet: BenchFleet) -> (u64, Plan) {
     let desired = desired::parse(fleet.desired_json().as_bytes(), Notation::Json).expect("the fleet is well-formed");
     let observation = observe::parse(fleet.current_json().as_bytes()).expect("the fleet is well-formed");
@@ -27,7 +27,7 @@ fn count_converged(plan: &Plan) -> usize {
 }
 
 #[test]
-fn a_converged_guest_costs_no_allocation() {
+fn converged_guests_cost_no_allocations() {
     for ordered in [GuestShare::None, GuestShare::OneIn(3)] {
         let fleet = |guests| BenchFleet { guests, drifted_share: GuestShare::None, ordered_share: ordered };
         let ((few, small), (many, large)) = (count_allocations(fleet(100)), count_allocations(fleet(5_000)));
@@ -36,9 +36,9 @@ fn a_converged_guest_costs_no_allocation() {
     }
 }
 
-/// The first test could pass by a planner that looks at nothing.
+/// Ensures that the first test does not pass because the planner looks at nothing.
 #[test]
-fn a_drifted_guest_costs_a_few_allocations() {
+fn drifted_guests_cost_few_allocations() {
     let (count, plan) =
         count_allocations(BenchFleet { guests: 5_000, drifted_share: GuestShare::OneIn(4), ordered_share: GuestShare::None });
     let drifted = u64::try_from(5_000 - count_converged(&plan)).expect("a count");

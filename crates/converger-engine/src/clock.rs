@@ -1,24 +1,24 @@
-//! Time: what is asked of a clock, that of this machine, and one that ages are told by.
+//! Time: the clock interface, the clock of this machine, and a clock for ages.
 //!
-//! What never enters: how old something may be.
+//! Must not define how old something may be.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use converger_core::apply::{BootId, Uptime};
 use rustix::time::{ClockId, clock_gettime};
 
-/// Time, handed in.
+/// A source of time, passed in by the caller.
 pub trait Clock: Send + Sync + 'static {
     /// The time of day in milliseconds since 1970, for records.
     fn now_ms(&self) -> u64;
 
-    /// Milliseconds by a clock that nobody sets, from whatever beginning. It may stand still while the machine sleeps.
+    /// Milliseconds of a clock that nobody can set, with an arbitrary start. It may stop while the machine is suspended.
     fn monotonic_ms(&self) -> u64;
 
-    /// How long this machine has been up, and since which start; none, where the system does not tell.
+    /// The boot id of this machine and the time since that boot; `None` if the system does not report them.
     fn uptime(&self) -> Option<Uptime>;
 
-    /// Lets so many milliseconds go by.
+    /// Waits for this many milliseconds.
     fn sleep(&self, ms: u64) -> impl Future<Output = ()> + Send;
 }
 
@@ -38,8 +38,8 @@ impl Clock for SystemClock {
         secs.saturating_mul(1000).saturating_add(u64::try_from(up.tv_nsec).unwrap_or(0) / 1_000_000)
     }
 
-    /// As Linux tells it; elsewhere that file is not there. By the clock that stands still while the machine sleeps: a change that was marked before a sleep may
-    /// be sent after it.
+    /// Reads the Linux boot id; on other systems the file does not exist. The uptime does not include suspended time, because a change
+    /// that was marked before a suspend may be sent after it.
     fn uptime(&self) -> Option<Uptime> {
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
         Some(Uptime { boot: BootId::new(boot.trim())?, ms: self.monotonic_ms() })
@@ -50,8 +50,8 @@ impl Clock for SystemClock {
     }
 }
 
-/// The time of day as far as ages go: whoever sets it back makes nothing younger. It goes on at least as fast as the machine is awake, and as the
-/// time of day does; so what is young by it is young by both.
+/// A time of day for computing ages: setting the clock back makes nothing younger. It advances at least as fast as the monotonic clock
+/// and as the time of day, so that what is recent by it is recent by both.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MonotonicClock {
     last_ms: u64,
@@ -59,9 +59,9 @@ pub struct MonotonicClock {
 }
 
 impl MonotonicClock {
-    /// The time now, by what both clocks say.
+    /// The current time, given the time of day and the monotonic time.
     pub fn advance(&mut self, day_ms: u64, awake_ms: u64) -> u64 {
-        // Before the first reading nothing has an age.
+        // Before the first call nothing has an age.
         let went_by_ms = if self.last_ms == 0 { 0 } else { awake_ms.saturating_sub(self.monotonic_ms) };
         *self = Self { last_ms: day_ms.max(self.last_ms.saturating_add(went_by_ms)), monotonic_ms: awake_ms };
         self.last_ms
@@ -92,7 +92,7 @@ mod tests {
         assert!(first > 0 && second >= first, "{first} {second}");
     }
 
-    /// Decision 0016 rests on it: which start of the machine it is, and how long it has been awake since.
+    /// Decision 0016 depends on this: the boot id identifies the boot, and the uptime grows within it.
     #[test]
     fn uptime_grows_within_one_boot() {
         let [first, second] = [SystemClock.uptime(), SystemClock.uptime()].map(|uptime| uptime.expect("this is Linux"));

@@ -1,9 +1,11 @@
-//! The driver: carries out what a [`RunMachine`](crate::drive::Drive) wants done, over a [`Actuator`], a store and a [`Clock`], and feeds back what came of it.
+//! Executes the commands of a [`RunMachine`](crate::run_machine::RunMachine) with an [`Actuator`], a store and a [`Clock`], and feeds
+//! back the results.
 //!
-//! It decides nothing. [`Executor`] accepts runs and recoveries while others are in flight; `execution` is the one task that holds the drive. Only what takes
-//! time (a request, a commit, a wait) runs beside it, at most one for each operation. What it sees to itself is the journal of the run.
+//! It decides nothing. [`Executor`] accepts runs and recoveries while others are in flight; `execution` is the one task that owns the run
+//! machine. Only work that takes time (a request, a commit, a wait) runs in other tasks, at most one per operation. The executor itself
+//! records the end of each run.
 //!
-//! What never enters: Proxmox, text for people, and signals of the system; whoever has those says [`RunSignal`].
+//! Must not depend on Proxmox, texts for people or signals of the system; the caller translates signals to [`RunSignal`].
 
 mod execution;
 mod handle;
@@ -34,51 +36,51 @@ pub use report::{ExecutionReport, OperationReport};
 #[cfg(test)]
 mod tests;
 
-/// Something that asks an environment one thing at a time, once.
+/// Sends requests to an environment, each once.
 pub trait Actuator: Send + Sync + 'static {
-    /// The right to send one change. Whoever has it waits for nobody any more.
+    /// The right to send one change. Its holder waits for nobody else.
     type Permit: Send + 'static;
 
-    /// Waits for the turn of a change to this guest, for a bounded time.
+    /// Waits, for a bounded time, until a change to this guest may be sent.
     fn acquire_permit(&self, place: GuestAddress) -> impl Future<Output = Result<Self::Permit, EnvFault>> + Send;
 
-    /// Sends a change in a turn that was taken before.
+    /// Sends a change with a permit.
     fn send(&self, turn: Self::Permit, ask: EnvRequest) -> impl Future<Output = EnvResponse> + Send;
 
-    /// Asks. It never fails: what could not be asked or read is an answer too.
+    /// Sends a request. It never fails: a request that could not be sent or answered has a response, too.
     fn request(&self, ask: EnvRequest) -> impl Future<Output = EnvResponse> + Send;
 }
 
-/// What is asked of a whole executor while it works.
+/// Controls a whole executor while it works.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RunSignal {
-    /// Go on.
+    /// Continue.
     #[default]
     Continue,
-    /// Begin nothing new; what is under way goes on to its end.
+    /// Start nothing new; operations in flight continue to their end.
     Drain,
-    /// Leave everything as it is. The journal knows what was under way, and the next start finds out what became of it.
+    /// Stop waiting. The journal has the operations in flight, and the next start recovers them.
     Leave,
 }
 
-/// An operation is further than before.
+/// Progress of an operation.
 #[derive(Clone, Copy, Debug)]
 pub struct OperationNotice<'n> {
-    /// Which.
+    /// The operation.
     pub operation: &'n Operation,
-    /// How far.
+    /// The phase that it reached.
     pub phase: Phase,
-    /// How it ended, once it has.
+    /// The outcome, once it has ended.
     pub outcome: Option<&'n Outcome>,
 }
 
-/// Why nothing was carried out.
+/// Why nothing was executed.
 #[derive(Debug, Error)]
 pub enum EngineError {
-    /// The journal does not take the run, or cannot be read.
+    /// The journal does not accept the run, or cannot be read.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The run was started for another plan, or not at all, or is being applied, or is over.
+    /// The run was started for another plan or not at all, is already being applied, or has ended.
     #[error("the run `{0}` was not started for this plan, or is over; this is a defect of the program")]
     RunMismatch(RunId),
     /// No ids were given for the operations of the plan.
@@ -87,22 +89,22 @@ pub enum EngineError {
     /// The executor has stopped.
     #[error(transparent)]
     NotAccepting(#[from] NotAccepting),
-    /// The executor ended without an answer. The journal has what was in flight, and the next start recovers it.
+    /// The executor ended without an answer. The journal has the operations in flight, and the next start recovers them.
     #[error(
         "the executor ended while the run was being applied; this is a defect of the program, and the next start recovers what was in flight"
     )]
     ExecutorLost,
 }
 
-/// The journal has the run as started for this plan: without that every intent would be refused.
+/// Checks that the journal has the run as started for this plan. Otherwise every intent would be refused.
 async fn check_started(store: &impl Store, plan: &ApprovedPlan, run: &RunId) -> Result<(), EngineError> {
     let found = store.run(run.clone()).await?;
     let is_its_own = found.is_some_and(|found| found.run.plan == plan.digest() && found.ended.is_none());
     if is_its_own { Ok(()) } else { Err(EngineError::RunMismatch(run.clone())) }
 }
 
-/// What the journal has of an environment that must be found out by reading: what has no end, and what is held until a reading
-/// tells. The earliest first.
+/// The operations of an environment that must be recovered by reading: those without an end, and those that are held until a reading
+/// settles them. The earliest come first.
 ///
 /// # Errors
 /// The journal cannot be read.
@@ -130,7 +132,7 @@ pub async fn load_unsettled(store: &impl Store, environment: &EnvironmentName) -
     Ok(found)
 }
 
-/// What a store says about sending a change to a guest: whether somebody holds it or froze the environment.
+/// Checks whether a store has a hold on a guest or a freeze of its environment.
 pub async fn check_holds(store: &impl Store, environment: EnvironmentName, vmid: Vmid) -> operation::OperationEvent {
     let said = async {
         let freeze = store.freeze(environment.clone()).await?.map(|freeze| Refusal::changes_frozen(&freeze.reason));
@@ -144,7 +146,7 @@ pub async fn check_holds(store: &impl Store, environment: EnvironmentName, vmid:
     }
 }
 
-/// What a last word is worth that is heard late: a no stays one, and everything else is asked anew.
+/// Invalidates a hold check that has become too old: a refusal stands, and everything else is checked again.
 fn expire_hold_check(event: operation::OperationEvent) -> operation::OperationEvent {
     match event {
         operation::OperationEvent::SendAllowed => {
@@ -155,7 +157,7 @@ fn expire_hold_check(event: operation::OperationEvent) -> operation::OperationEv
     }
 }
 
-/// Which of these tasks a store has as those of other operations than this one.
+/// Finds out from a store which of these tasks belong to other operations.
 pub async fn find_task_owners(
     store: &impl Store,
     environment: EnvironmentName,
@@ -175,7 +177,7 @@ fn sending_record(clock: &impl Clock, id: OperationId) -> JournalRecord {
     JournalRecord::Sending { id, at_ms: clock.now_ms(), up_ms: clock.uptime().map_or(0, |uptime| uptime.ms) }
 }
 
-/// Writes a record down. What the journal decides against is a decision too, and has its entry.
+/// Writes a record. If the journal refuses an intent, that is a decision too and gets a ledger entry.
 async fn write_record(store: &impl Store, record: JournalRecord) -> operation::OperationEvent {
     let intended = match &record {
         JournalRecord::Intent { operation, at_ms } => Some((operation.run.clone(), operation.guest.vmid, *at_ms)),
@@ -185,14 +187,14 @@ async fn write_record(store: &impl Store, record: JournalRecord) -> operation::O
     let (Some((run, vmid, at_ms)), operation::OperationEvent::NotCommitted(CommitFailure::Refused(refusal))) = (intended, &event) else {
         return event;
     };
-    // Nobody is told of a decision that is not written down (G10).
+    // A decision that is not recorded is not reported (G10).
     match store.commit(Batch::from(StoreWrite::decision(LedgerEntry::from_refusal(run, Some(vmid), refusal, at_ms)))).await {
         Ok(_) => event,
         Err(error) => operation::OperationEvent::NotCommitted(CommitFailure::Failed(error.to_string().into())),
     }
 }
 
-/// What a store's answer to a record means to the operation that it is of.
+/// Translates the answer of a store to an event of the operation.
 pub fn commit_event(answer: Result<CommitAck, StoreError>) -> operation::OperationEvent {
     match answer {
         Ok(CommitAck::Written { .. }) => operation::OperationEvent::Committed,
@@ -210,13 +212,13 @@ fn commit_failure(error: &StoreError) -> CommitFailure {
         StoreError::Refused(StoreRefusal::GuestTaken { by, .. }) => CommitFailure::Refused(Refusal::guest_held_by_operation(by.as_str())),
         StoreError::Refused(StoreRefusal::Frozen { reason, .. }) => CommitFailure::Refused(Refusal::changes_frozen(reason)),
         StoreError::Refused(StoreRefusal::Name(conflict)) => CommitFailure::Refused(Refusal::name_conflict(conflict)),
-        // Under this key another request was carried out: nothing is wrong with the journal, and others go on.
+        // The key belongs to another request. The journal is fine, and other operations continue.
         StoreError::Refused(StoreRefusal::KeyReused { first, .. }) => CommitFailure::Repeated(first.clone()),
         other => CommitFailure::Failed(other.to_string().into()),
     }
 }
 
-/// The worst of several ends, as the exit code has it: failed, held, refused, not run, done.
+/// The worst of several ends, as for the exit status: failed, held, refused, not run, done.
 pub fn worst_end(ends: impl Iterator<Item = OperationEnd>) -> OperationEnd {
     let rank = |end: &OperationEnd| match end {
         OperationEnd::Failed => 4,

@@ -1,17 +1,18 @@
-//! The hand: how the steps of an approved plan are carried out, so that being killed at any moment costs nothing.
+//! Executes the steps of an approved plan so that a crash at any moment is safe.
 //!
-//! [`operation`] is one step on its way, as a pure state machine: `step(state, event) -> (state, command)`, with one external
-//! request or one durable commit per transition. Whoever drives it carries the command out and feeds back what came of it.
+//! [`operation`] is one step in execution, as a pure state machine: `step(state, event) -> (state, command)`, with one external request
+//! or one durable commit per transition. The caller executes the command and feeds the result back as the next event.
 //!
-//! [`schedule`] says which operation comes next, as another one.
+//! [`schedule`] decides which operation starts next, as a second state machine.
 //!
-//! [`drive`] ties both together for all runs of one environment, as a third one.
+//! [`run_machine`] combines both for all runs of one environment, as a third one.
 //!
-//! [`executor`] carries out what a drive wants done, over a [`Actuator`] and a store, and is as thin as that: its [`Executor`] accepts runs while others are in flight.
+//! [`executor`] executes the commands of the run machine with an [`Actuator`] and a store, and does nothing else. Its [`Executor`]
+//! accepts runs while others are in flight.
 //!
-//! [`clock`] is time, handed in.
+//! [`clock`] is the source of time, passed in by the caller.
 //!
-//! What never enters: Proxmox. What is asked and what comes back are words of `converger_core::apply`.
+//! Must not depend on Proxmox: requests and responses are types of `converger_core::apply`.
 
 pub mod operation;
 pub mod schedule;

@@ -1,23 +1,23 @@
-//! One operation on its way, as a pure state machine. One external request or one durable commit per transition.
+//! One operation in execution, as a pure state machine. One external request or one durable commit per transition.
 //!
 //! ```text
 //! recorded -> checked -> marked -> cleared -> sent -> tasked -> settled -> verified -> done | failed | refused | held
 //! ```
 //!
-//! How to drive it: make a [`OperationState`], then feed [`OperationEvent::Begin`] to [`step`]. Carry out the [`OperationCommand`] that comes back, and
-//! feed what came of it: `Commit` and `Mark` give `Committed` or `NotCommitted`, the end of what was held also `Resolved`, `RecheckHolds` gives `SendAllowed` or `SendBlock`, `FindTaskOwners` gives
-//! `Taken` or `TaskOwnersUnreadable`, `EnvRequest` gives `Responded`, `Wait` gives `Woken`. Go on
-//! until [`OperationState::outcome`] says how it ended; every run ends in bounded steps. An event that does not belong to what was asked
-//! for changes nothing.
+//! Usage: make an [`OperationState`], then feed [`OperationEvent::Begin`] to [`step`]. Execute the [`OperationCommand`] that it returns
+//! and feed the result: `Commit` and `Mark` give `Committed` or `NotCommitted`, and the end of a held operation also `Resolved`;
+//! `RecheckHolds` gives `SendAllowed` or `SendBlocked`; `FindTaskOwners` gives `TaskOwnersFound` or `TaskOwnersUnreadable`; `Request`
+//! gives `Responded`; `Wait` gives `Woken`. Continue until [`OperationState::outcome`] returns the outcome; every operation ends in a
+//! bounded number of steps. An event that does not answer the last command changes nothing.
 //!
-//! What holds in every order of events: nothing is asked before the intent is durable (G11), the change is sent at most once and never
-//! without its mark, and a recovered operation never sends it.
+//! In every order of events: nothing is requested before the intent is durable (G11), the change is sent at most once and never without
+//! its sending mark, and a recovered operation never sends it.
 //!
-//! Time: waits are commands, and patience is counted in what was waited and in what answers took that told nothing, half a minute each at most. There is no clock here
-//! that could end it, so that one that jumps, or a machine that sleeps, ends nothing too early. `now_ms` dates records, and shows that what was read
-//! before a change is too old to send it: a clock that jumps makes it be read once more.
+//! Time: waits are commands. Patience counts the time waited and the duration of responses without a result, at most half a minute each.
+//! No clock is read here, so a clock that jumps or a machine that is suspended ends nothing too early. `now_ms` is the time of records.
+//! It also shows that a reading before a change has become too old to send the change; a clock that jumps only causes another read.
 //!
-//! What never enters: Proxmox, sockets, clocks, and which operation comes next (`schedule`).
+//! Must not depend on Proxmox, sockets or clocks, or decide which operation starts next (`schedule` does).
 
 mod patience;
 mod precheck;
@@ -42,73 +42,73 @@ use verification::{Verification, VerificationCause};
 
 pub use patience::{Patience, RESPONSE_MS_MAX};
 
-/// What happened.
+/// An event that an operation reacts to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OperationEvent {
-    /// Its turn has come.
+    /// The schedule started the operation.
     Begin,
-    /// The record that was to be committed is durable.
+    /// The requested record is durable.
     Committed,
-    /// It is not.
+    /// The requested record is not durable.
     NotCommitted(CommitFailure),
-    /// It is not either: a person said meanwhile what became of the operation, and what they said stands.
+    /// The record was not written because a person resolved the operation in the meantime; their resolution stands.
     Resolved,
-    /// Nothing that was said meanwhile is against sending it.
+    /// No hold, freeze or stop prevents sending.
     SendAllowed,
-    /// Something is.
+    /// Something prevents sending.
     SendBlocked(SendBlock),
-    /// These of the tasks are those of other operations, and no others are.
+    /// Exactly these of the tasks belong to other operations.
     TaskOwnersFound(Vec<TaskId>),
-    /// Whose they are cannot be read; these are the words for it.
+    /// The owners of the tasks cannot be read; contains the error text.
     TaskOwnersUnreadable(Box<str>),
-    /// What came of what was asked.
+    /// The response to a request.
     Responded(EnvResponse),
-    /// The wait is over.
+    /// The wait has ended.
     Woken,
 }
 
 /// Why a record is not durable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CommitFailure {
-    /// The journal decided against it: the guest is held or taken, or the environment frozen.
+    /// The journal refused it: the guest is held or occupied, or the environment is frozen.
     Refused(Refusal),
     /// The same request was recorded before, as this operation (G13).
     Repeated(OperationId),
-    /// It cannot be written; these are the words for it.
+    /// It cannot be written; contains the error text.
     Failed(Box<str>),
 }
 
-/// Why a change is not sent although its guest is ready for it.
+/// Why a change is not sent although its guest is ready.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SendBlock {
-    /// Somebody holds the guest, or froze the environment, since the intent was taken.
+    /// A person held the guest or froze the environment after the intent was recorded.
     Refused(Refusal),
-    /// Nothing new is begun any more.
+    /// The run starts nothing new.
     Stopped(FailureCode),
-    /// The node has no room for it, and nothing was sent.
+    /// The node accepts no more requests at the moment; nothing was sent.
     NodeBusy(EnvFault),
-    /// Whether somebody did cannot be read; these are the words for it.
+    /// Holds and freezes cannot be read; contains the error text.
     Failed(Box<str>),
 }
 
-/// What is to be done next.
+/// What the caller must do next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OperationCommand {
-    /// Make this durable.
+    /// Make this record durable.
     Commit(Box<JournalRecord>),
-    /// Write down that it may have been sent from here on, so that whoever comes after this process knows it. It need not be durable.
+    /// Write the sending mark, so that a later process knows that the change may have been sent. It need not be durable.
     Mark,
-    /// Look whether anything was said against sending it since the intent was taken: a hold, a freeze, a stop.
+    /// Check for a hold, a freeze or a stop since the intent was recorded.
     RecheckHolds,
-    /// Look into the journal which of these tasks are those of other operations.
+    /// Find out from the journal which of these tasks belong to other operations.
     FindTaskOwners(Vec<TaskId>),
-    /// Ask this, once.
+    /// Send this request, once.
     Request(EnvRequest),
-    /// Let so many milliseconds go by.
+    /// Wait for this many milliseconds.
     Wait(u64),
 }
 
-/// How far an operation is, for people.
+/// The progress of an operation, for display.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[allow(missing_docs)]
 pub enum Phase {
@@ -121,47 +121,47 @@ pub enum Phase {
     Ended,
 }
 
-/// An operation on its way.
+/// The state of an operation in execution.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OperationState {
     operation: Box<Operation>,
-    /// None for what was found in the journal: it is never sent.
+    /// `None` for a recovered operation, which is never sent.
     context: Option<CheckContext>,
     patience: Patience,
     origin: OperationOrigin,
-    /// Where the guest is looked for.
+    /// Where the guest was last found.
     address: GuestAddress,
-    /// How often it was followed to another node.
+    /// How often the guest was followed to another node.
     moves: u32,
     intent_ms: u64,
-    /// When it last heard of anything.
+    /// The time of the last event.
     now_ms: u64,
-    /// What the last answer took, as far as that counts.
+    /// The duration of the last response, as far as it counts.
     response_ms: u64,
-    /// When the guest's own readings of the last check were begun, and how often it was checked.
+    /// When the last check began to read the guest itself, and how often it was checked.
     checked_ms: u64,
     checks: u32,
     task: Option<TaskId>,
     uptime_before_secs: Option<u64>,
-    /// The same as an earlier run recorded it.
+    /// The uptime before the change, as recorded by an earlier run.
     recorded_uptime_secs: Option<u64>,
-    /// What was waited since the guest was checked.
+    /// The time waited since the guest was checked.
     waited_ms: u64,
-    /// What is known of whether it was sent.
+    /// What is known about whether the change was sent.
     send_state: SendState,
-    /// What is to be known beside the outcome.
+    /// Evidence to add to the outcome.
     evidence: Evidence,
     stage: OperationStage,
 }
 
-/// Where an operation comes from.
+/// The origin of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OperationOrigin {
-    /// It is new.
+    /// A step of a plan.
     Fresh,
     /// The journal has it without an end.
     Open,
-    /// The journal has it as held until a reading tells.
+    /// The journal has it as held until a reading settles it.
     Held,
 }
 
@@ -170,21 +170,21 @@ enum OperationStage {
     New,
     /// The intent is being written.
     Recording,
-    /// What it was planned on is read again.
+    /// The preconditions are being read again.
     Checking(PreSendCheck),
-    /// It is ready, and the mark before the sending is being written.
+    /// The change is ready, and its sending mark is being written.
     Marking(Box<ReadyChange>),
-    /// It is ready, and the last word about it is waited for.
+    /// The change is ready, and the final hold check is pending.
     RecheckingHolds(Box<ReadyChange>),
-    /// The change is under way to the environment.
+    /// The change was sent, and its response is pending.
     Sending,
-    /// The task is being written down.
+    /// The task is being recorded.
     RecordingTask(TaskId),
-    /// The task is at work.
+    /// The task is running.
     PollingTask(TaskPolling),
-    /// What became of it is read.
+    /// The result is being read.
     Verifying(Verification),
-    /// Tasks were found that may be its own, and the journal is asked whose they are.
+    /// Tasks that may belong to this operation were found, and the journal is being asked for their owners.
     FindingTaskOwners(Verification, Vec<ObservedTask>),
     /// The end is being written.
     RecordingEnd(Outcome),
@@ -195,15 +195,15 @@ enum OperationStage {
 }
 
 impl OperationState {
-    /// A new operation, held against these terms when its turn comes.
+    /// A new operation. It is checked against `terms` before it is sent.
     #[must_use]
     pub fn new(operation: Operation, terms: CheckContext, patience: Patience) -> Self {
         Self::with_origin(Box::new(operation), Some(terms), patience, OperationOrigin::Fresh, 0, SendState::NotYet)
     }
 
-    /// An operation that the journal has without an end, or held until a reading tells; `None`: nothing is to be found out.
+    /// An operation that the journal has without an end, or as held until a reading settles it; `None` if there is nothing to recover.
     ///
-    /// It only reads: what became of it is found out, and it is never sent (S2). `uptime` is that of this machine, where it can be told.
+    /// A recovered operation only reads and is never sent (S2). `uptime` is that of this machine, if known.
     #[must_use]
     pub fn recover(history: OperationHistory, patience: Patience, uptime: Option<&Uptime>) -> Option<Self> {
         let origin = match &history.ended {
@@ -259,7 +259,7 @@ impl OperationState {
         &self.operation
     }
 
-    /// How it ended, once it has.
+    /// The outcome, once it has ended.
     #[must_use]
     pub fn outcome(&self) -> Option<&Outcome> {
         match &self.stage {
@@ -268,43 +268,43 @@ impl OperationState {
         }
     }
 
-    /// Whether its end is in the journal. What is not is found out by reading at the next start.
+    /// Whether the end is in the journal. If not, the next start recovers the operation.
     #[must_use]
     pub fn is_recorded(&self) -> bool {
         matches!(&self.stage, OperationStage::Ended { is_recorded: true, .. })
     }
 
-    /// The task that carries it out, once it is known.
+    /// Its task, once it is known.
     #[must_use]
     pub fn task(&self) -> Option<&TaskId> {
         self.task.as_ref()
     }
 
-    /// The node that it works on at the moment.
+    /// Where the guest was last found.
     #[must_use]
     pub fn address(&self) -> &GuestAddress {
         &self.address
     }
 
-    /// The node that it works on, where that is another one than it was counted on and nothing was sent yet.
+    /// The current node, if it differs from `counted`, the node whose limit the operation counts against, and nothing was sent yet.
     #[must_use]
     pub fn moved_node(&self, counted: &NodeName) -> Option<NodeName> {
         let is_before = matches!(self.stage, OperationStage::Checking(_) | OperationStage::Marking(_) | OperationStage::RecheckingHolds(_));
         (is_before && self.address.node != *counted).then(|| self.address.node.clone())
     }
 
-    /// Whether it was found in the journal, so that it only reads.
+    /// Whether the operation was recovered from the journal, so that it only reads.
     #[must_use]
     pub fn is_recovered(&self) -> bool {
         self.origin != OperationOrigin::Fresh
     }
 
-    /// Whether this is the later reading that it was held for: what a task that ended left undone stays so.
+    /// Whether this is the later reading of a held operation. Its task has ended, so what it has not done by now it never will.
     fn is_held_reread(&self) -> bool {
         self.origin == OperationOrigin::Held
     }
 
-    /// How far it is.
+    /// Its progress.
     #[must_use]
     pub fn phase(&self) -> Phase {
         match &self.stage {
@@ -320,9 +320,9 @@ impl OperationState {
     }
 }
 
-/// One transition. `now_ms` is the time of day in milliseconds since 1970, for the records.
+/// Makes one transition. `now_ms` is the time of day in milliseconds since 1970, for records.
 ///
-/// `None`: there is nothing to do, because it has ended or because the event is not one that was waited for.
+/// Returns `None` if the operation has ended or the event was not expected.
 #[must_use]
 pub fn step(mut state: OperationState, event: OperationEvent, now_ms: u64) -> (OperationState, Option<OperationCommand>) {
     let command = state.handle_event(event, now_ms);
@@ -330,10 +330,10 @@ pub fn step(mut state: OperationState, event: OperationEvent, now_ms: u64) -> (O
 }
 
 impl OperationState {
-    /// [`step`] in place. The stage is taken out and not copied; each of these puts the next one in its place.
+    /// [`step`] in place. The stage is moved out instead of copied, and each handler sets the next one.
     pub(crate) fn handle_event(&mut self, event: OperationEvent, now_ms: u64) -> Option<OperationCommand> {
         let before = (self.now_ms, self.response_ms);
-        // It was asked for when anything was last heard of.
+        // The request was made at the time of the last event.
         (self.now_ms, self.response_ms) = (now_ms, patience::counted_response_ms(self.now_ms, now_ms));
         match (std::mem::replace(&mut self.stage, OperationStage::New), event) {
             (OperationStage::New, OperationEvent::Begin) => self.begin(now_ms),
@@ -387,7 +387,7 @@ impl OperationState {
         }
     }
 
-    /// Nothing was sent, and nothing will be.
+    /// Ends the operation before anything was sent.
     fn end_unrecorded(&mut self, why: CommitFailure) -> Option<OperationCommand> {
         let outcome = match why {
             CommitFailure::Refused(refusal) => Outcome::from_refusal(&refusal),
@@ -399,7 +399,7 @@ impl OperationState {
         self.finish(outcome, false)
     }
 
-    /// It was sent, and the journal does not take its task: from here on only a new start may touch it (design 6.13).
+    /// The change was sent, but the journal does not accept its task. From here on only recovery may continue (design 6.13).
     fn hold_unrecorded_task(&mut self, why: &CommitFailure) -> Option<OperationCommand> {
         let evidence = match why {
             CommitFailure::Failed(text) => self.evidence.clone().with("said", &**text),
@@ -410,8 +410,8 @@ impl OperationState {
         self.finish(Outcome::new_held(FailureCode::JournalUnwritable, ReleaseCondition::Reading, findings), false)
     }
 
-    /// It is known what became of it, and the journal does not take it: nobody is told of an end that a crash would take back (S19).
-    /// The next start reads the guest once more.
+    /// The outcome is known, but the journal does not accept it. It is not reported, because a crash would revert it (S19). The next
+    /// start reads the guest again.
     fn hold_unrecorded_end(&mut self, outcome: &Outcome, why: &CommitFailure) -> Option<OperationCommand> {
         let Findings { evidence, observed } = outcome.findings().clone();
         let evidence = evidence.with("found", outcome.end().word());
@@ -422,13 +422,13 @@ impl OperationState {
         self.finish(Outcome::new_held(FailureCode::JournalUnwritable, ReleaseCondition::Reading, Findings { evidence, observed }), false)
     }
 
-    /// A person was faster than the reading: what was read is told, and the journal has their word.
+    /// A person resolved the operation before the reading did. The findings are reported; the journal keeps the person's resolution.
     fn end_resolved_by_person(&mut self, outcome: Outcome) -> Option<OperationCommand> {
         let observed = outcome.findings().observed.clone().with("resolved", "by a person meanwhile, whose word stands");
         self.finish(outcome.with_observed(observed), false)
     }
 
-    /// The one place from which the change is sent.
+    /// The only place that sends the change.
     fn send_change(&mut self, uptime_secs: Option<u64>, revision: Option<ConfigRevision>) -> Option<OperationCommand> {
         self.uptime_before_secs = uptime_secs;
         self.waited_ms = 0;
@@ -447,12 +447,12 @@ impl OperationState {
             EnvResponse::Sent(SendResult::Rejected(cause)) => self.end_rejected(&cause, now_ms),
             EnvResponse::Sent(SendResult::NotDelivered(cause)) => self.handle_not_delivered(&cause, now_ms),
             EnvResponse::Sent(SendResult::MaybeExecuted(cause)) => self.verify_after_lost_response(cause),
-            // Whatever that was, it does not say that nothing was done.
+            // Any other response does not prove that nothing was done.
             other => self.verify_after_lost_response(response_fault(&other)),
         }
     }
 
-    /// Nothing left this machine. Where there was no room what was read grows old: it is checked anew before it is tried again.
+    /// Nothing left this machine. If the node was busy the readings have become old, so the guest is checked again before the next try.
     fn handle_not_delivered(&mut self, cause: &EnvFault, now_ms: u64) -> Option<OperationCommand> {
         if cause.kind == EnvFaultKind::Busy && self.may_check_again() {
             return self.start_check();
@@ -461,7 +461,7 @@ impl OperationState {
         self.record_end(Outcome::new_failed(FailureCode::NotDelivered, findings), now_ms)
     }
 
-    /// The environment decided against it and nothing changed: a refusal where its cause is one of ours, otherwise a failure.
+    /// The environment rejected the change and nothing changed: a refusal if the cause has a refusal code, otherwise a failure.
     fn end_rejected(&mut self, cause: &EnvFault, now_ms: u64) -> Option<OperationCommand> {
         let outcome = match check::refusal_for_rejection(&self.operation, cause) {
             Some(refusal) => Outcome::from_refusal(&refusal),
@@ -473,18 +473,18 @@ impl OperationState {
         self.record_end(outcome, now_ms)
     }
 
-    /// The task is known: it is written down before it is asked about.
+    /// Records the task before it is polled.
     fn record_task(&mut self, task: TaskId, now_ms: u64) -> Option<OperationCommand> {
         self.task = Some(task.clone());
         self.stage = OperationStage::RecordingTask(task.clone());
-        // What was held keeps its records: a task that turns up now is asked about without one.
+        // A held operation gets no more task records: a task that is found now is polled without one.
         if self.origin == OperationOrigin::Held {
             return self.start_polling(task);
         }
         Some(OperationCommand::Commit(Box::new(JournalRecord::TaskStarted { id: self.operation.id.clone(), task, at_ms: now_ms })))
     }
 
-    /// The answer was lost, or there was a crash: what became of it is found out by reading, never by sending again.
+    /// After a lost response or a crash: finds the result by reading, never by sending again.
     fn verify_after_lost_response(&mut self, cause: EnvFault) -> Option<OperationCommand> {
         self.evidence = cause.add_to_evidence(std::mem::take(&mut self.evidence));
         self.start_verification(VerificationCause::Unknown { looks: 0 })
@@ -502,12 +502,12 @@ impl OperationState {
         }
     }
 
-    /// The outcome is known: it is written down before anybody is told.
+    /// Records the outcome before it is reported.
     fn record_end(&mut self, outcome: Outcome, now_ms: u64) -> Option<OperationCommand> {
         let id = self.operation.id.clone();
         let record = match (self.origin, outcome.end()) {
             (OperationOrigin::Fresh | OperationOrigin::Open, _) => JournalRecord::Ended { id, outcome: outcome.clone(), at_ms: now_ms },
-            // Still nobody knows: what was held stays held, as it was.
+            // The result is still unknown: a held operation stays held as it was.
             (OperationOrigin::Held, OperationEnd::Held | OperationEnd::Refused | OperationEnd::NotRun) => {
                 return self.finish(outcome, true);
             }
@@ -527,7 +527,7 @@ impl OperationState {
     }
 }
 
-/// The uptime of a guest before its reboot, as the held end of an earlier run has it.
+/// The uptime of a guest before its reboot, from the held outcome of an earlier run.
 fn recorded_uptime(outcome: &Outcome) -> Option<u64> {
     match outcome.findings().observed.get("uptime_before_secs") {
         Some(Fact::Number(secs)) => Some(*secs),
@@ -535,7 +535,7 @@ fn recorded_uptime(outcome: &Outcome) -> Option<u64> {
     }
 }
 
-/// The cause that an answer to something else amounts to.
+/// The fault that an unexpected response amounts to.
 fn response_fault(answer: &EnvResponse) -> EnvFault {
     match answer {
         EnvResponse::Unreadable(cause) | EnvResponse::GuestNotFound(cause) => cause.clone(),

@@ -1,13 +1,14 @@
-//! All runs of one executor, as pure as the two machines that it ties together: what happened goes in, and what is to be carried out comes out.
+//! All runs of one executor, as a pure state machine that combines the schedule and the operations: events go in, commands come out.
 //!
-//! What it sees to itself is what concerns more than one operation: that an operation whose guest moved waits for room there, that nothing is sent
-//! once the journal cannot be written (design 6.13) or a stop was asked for, and what is reported of each operation in the end. The driver
-//! puts an actuator, a store and a clock around it; a simulation puts others around the very same.
+//! It handles what concerns more than one operation: an operation whose guest moved waits for a slot on the new node, nothing is sent
+//! once the journal cannot be written (design 6.13) or a stop was requested, and each operation is reported in the end. The executor adds
+//! an actuator, a store and a clock; a simulation uses the same machine with others.
 //!
-//! Work is accepted while other work is in flight. A submission is one run, or one recovery: once its last operation has ended, [`RunEffect::SubmissionEnded`]
-//! says so, and [`RunMachine::take_report`] forgets it. Memory is bounded by what is in flight and what waits.
+//! Work is accepted while other work is in flight. A submission is one run or one recovery. When its last operation has ended, the
+//! machine emits [`RunEffect::SubmissionEnded`], and [`RunMachine::take_report`] forgets it. Memory is bounded by what is in flight and
+//! queued.
 //!
-//! What never enters: clocks, stores, actuators, and threads.
+//! Must not depend on clocks, stores, actuators or threads.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,16 +25,16 @@ use crate::schedule::{self, ConcurrencyLimits, OnFailure, ScheduleItem, StopScop
 #[cfg(test)]
 mod tests;
 
-/// A run or a recovery that was handed to a drive.
+/// Identifies a run or a recovery that was submitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SubmissionId(u64);
 
-/// How the operations of one run are carried out.
+/// Options for the operations of one run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunOptions {
     /// What a failure means for the rest of the run.
     pub on_failure: OnFailure,
-    /// How long is waited for what.
+    /// How long operations wait.
     pub patience: Patience,
 }
 
@@ -43,75 +44,75 @@ impl Default for RunOptions {
     }
 }
 
-/// What follows from something that happened, in this order.
+/// The effects of an event, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RunEffect {
-    /// The turn of an operation has come.
+    /// An operation has started.
     Begun(OperationId),
-    /// An operation is so far. It has ended, too, where its turn will never come.
+    /// An operation has reached this phase. One that will never start reaches the last phase, too.
     PhaseReached(OperationId, Phase),
-    /// This is to be carried out for an operation, and what came of it fed back.
+    /// Execute this command for an operation and feed the result back.
     Execute(OperationId, OperationCommand),
-    /// All operations of a submission have ended: [`RunMachine::take_report`] has its report.
+    /// All operations of a submission have ended: [`RunMachine::take_report`] returns its report.
     SubmissionEnded(SubmissionId),
 }
 
-/// Everything that is in flight or waits.
+/// All operations that are in flight or queued.
 #[derive(Clone, Debug)]
 pub struct RunMachine {
     schedule: schedule::ScheduleState,
-    /// How many submissions there were.
+    /// The number of submissions so far.
     made: u64,
     submissions: BTreeMap<SubmissionId, Submission>,
     operations: BTreeMap<OperationId, TrackedOperation>,
-    /// Operations of this process that the journal may show without an end although it is being read to find those of others: all that were here
-    /// since the reading began. None while it is not read.
+    /// The operations that this process has had since a reading of the journal began; `None` if none is in progress. The journal may show
+    /// them without an end, so recovery must not treat them as left behind by another process.
     own: Option<BTreeSet<OperationId>>,
-    /// What follows from what is being fed.
+    /// The effects of the current event.
     effects: Vec<RunEffect>,
 }
 
-/// What was handed in together and is reported together.
+/// Operations that are submitted together and reported together.
 #[derive(Clone, Debug, Default)]
 struct Submission {
-    /// In the order in which they were added, which is that of the plan.
+    /// In the order of the plan.
     order: Vec<OperationId>,
-    /// How many of them have not ended.
+    /// The number of operations that have not ended.
     open: usize,
-    /// A record could not be written while it was open: nothing of it is sent from then on, whether or not a later write succeeds.
+    /// A record could not be written while the submission was open: nothing more of it is sent, even if a later write succeeds.
     is_journal_lost: bool,
 }
 
-/// One operation in the drive's hands.
+/// One operation of the machine.
 #[derive(Clone, Debug)]
 struct TrackedOperation {
     state: operation::OperationState,
     submission: SubmissionId,
-    /// It has ended, or its turn will never come, and its submission knows.
+    /// It has ended or will never start, and its submission has counted that.
     is_closed: bool,
     began_ms: Option<u64>,
     ended_ms: Option<u64>,
-    /// Its turn never came, for this reason.
+    /// Why it never started.
     not_run: Option<Outcome>,
-    /// What it does once there is room for it on the node that its guest moved to.
+    /// The command to continue with once there is a slot on the node to which the guest moved.
     parked: Option<OperationCommand>,
 }
 
 impl RunMachine {
-    /// Nothing yet, below these limits.
+    /// An idle machine with these limits.
     #[must_use]
     pub fn new(limits: ConcurrencyLimits) -> Self {
         let (submissions, held) = (BTreeMap::new(), BTreeMap::new());
         Self { schedule: schedule::ScheduleState::new(limits), made: 0, submissions, operations: held, own: None, effects: Vec::new() }
     }
 
-    /// The journal is read from here on for operations that an earlier process left in flight.
+    /// Starts a reading of the journal for operations that an earlier process left in flight.
     pub fn start_journal_reading(&mut self) {
         self.own = Some(self.operations.keys().cloned().collect());
     }
 
-    /// It was read: what is left without the operations that this process was executing in the meantime. Their intents may have no end in what was read,
-    /// and recovery would take them for operations of a process that died.
+    /// Ends the reading and removes the operations that this process executed in the meantime. Their intents may have no end in what was
+    /// read, and recovery would mistake them for operations of a process that died.
     #[must_use]
     pub fn end_journal_reading(&mut self, mut found: Vec<OperationHistory>) -> Vec<OperationHistory> {
         let own = self.own.take().unwrap_or_default();
@@ -119,7 +120,7 @@ impl RunMachine {
         found
     }
 
-    /// What became of these is to be found out by reading. Those that are here already are left out: this process is executing them.
+    /// Recovers these operations by reading. Operations that are already known are skipped: this process is executing them.
     #[must_use]
     pub fn recover(
         &mut self,
@@ -133,7 +134,7 @@ impl RunMachine {
         self.accept(states, ScheduleItem::for_recovered, now_ms)
     }
 
-    /// These are to be carried out.
+    /// Executes these operations.
     #[must_use]
     pub fn submit(
         &mut self,
@@ -146,46 +147,46 @@ impl RunMachine {
         self.accept(states, |operation| ScheduleItem::for_operation(operation, on_failure), now_ms)
     }
 
-    /// Something came of what was to be carried out for an operation.
+    /// Feeds the result of a command for an operation.
     #[must_use]
     pub fn feed(&mut self, id: &OperationId, event: OperationEvent, now_ms: u64) -> Vec<RunEffect> {
         self.step_operation(id, event, now_ms);
         self.take_effects()
     }
 
-    /// Nothing new of any run is begun from now on.
+    /// Starts nothing new of any run.
     #[must_use]
     pub fn stop(&mut self, code: FailureCode, now_ms: u64) -> Vec<RunEffect> {
         self.feed_schedule(schedule::ScheduleEvent::Stop { scope: StopScope::Everything, code }, now_ms);
         self.take_effects()
     }
 
-    /// Nothing new of this run is begun from now on.
+    /// Starts nothing new of this run.
     #[must_use]
     pub fn stop_run(&mut self, run: RunId, code: FailureCode, now_ms: u64) -> Vec<RunEffect> {
         self.feed_schedule(schedule::ScheduleEvent::Stop { scope: StopScope::Run(run), code }, now_ms);
         self.take_effects()
     }
 
-    /// Whether nothing is under way and nothing waits.
+    /// Whether nothing is in flight or queued.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.schedule.is_idle()
     }
 
-    /// How many are under way.
+    /// The number of operations in flight.
     #[must_use]
     pub fn in_flight_count(&self) -> u32 {
         self.schedule.in_flight_count()
     }
 
-    /// An operation as it is now.
+    /// The current state of an operation.
     #[must_use]
     pub fn operation_state(&self, id: &OperationId) -> Option<&operation::OperationState> {
         self.operations.get(id).map(|held| &held.state)
     }
 
-    /// How an operation ended, once it has, or why its turn will never come.
+    /// The outcome of an operation, once it has ended or will never start.
     #[must_use]
     pub fn outcome(&self, id: &OperationId) -> Option<&Outcome> {
         let held = self.operations.get(id)?;
@@ -198,7 +199,7 @@ impl RunMachine {
         self.operations.get(id).map(|held| held.submission)
     }
 
-    /// How each operation of a submission ended, after which it is forgotten. Whatever has not ended is left as it is.
+    /// Returns the report of a submission and forgets it. Operations that have not ended are reported as they are.
     #[must_use]
     pub fn take_report(&mut self, submission: SubmissionId) -> ExecutionReport {
         let Submission { order, .. } = self.submissions.remove(&submission).unwrap_or_default();
@@ -210,13 +211,13 @@ impl RunMachine {
         ExecutionReport::new(reported)
     }
 
-    /// How many operations are known: those that wait, are in flight, or belong to a submission that has not ended.
+    /// The number of known operations: queued, in flight, or part of a submission that has not ended.
     #[must_use]
     pub fn operation_count(&self) -> usize {
         self.operations.len()
     }
 
-    /// How many entries all its collections have together: none once every report was taken.
+    /// The total size of all collections; zero once every report was taken. For leak checks.
     #[must_use]
     pub fn entry_count(&self) -> usize {
         let own = self.own.as_ref().map_or(0, BTreeSet::len);
@@ -227,7 +228,7 @@ impl RunMachine {
         std::mem::take(&mut self.effects)
     }
 
-    /// Takes operations in; ids that are known already are left out.
+    /// Adds operations; ids that are already known are skipped.
     fn accept(
         &mut self,
         states: Vec<operation::OperationState>,
@@ -245,7 +246,7 @@ impl RunMachine {
             }
         }
         self.feed_schedule(schedule::ScheduleEvent::Submit(items), now_ms);
-        // A submission of nothing has ended as soon as it was made.
+        // An empty submission ends at once.
         if self.submissions.get(&submission).is_some_and(|submission| submission.order.is_empty()) {
             self.effects.push(RunEffect::SubmissionEnded(submission));
         }
@@ -263,7 +264,7 @@ impl RunMachine {
         true
     }
 
-    /// An operation has ended, or its turn will never come.
+    /// Marks an operation as ended or never to be started.
     fn close(&mut self, id: &OperationId) {
         let Some(held) = self.operations.get_mut(id).filter(|held| !held.is_closed) else { return };
         held.is_closed = true;
@@ -298,13 +299,13 @@ impl RunMachine {
         self.close(&id);
     }
 
-    /// One transition of an operation, and what it commands.
+    /// Makes one transition of an operation and dispatches its command.
     fn step_operation(&mut self, id: &OperationId, event: OperationEvent, now_ms: u64) {
         let event = self.override_when_stopped(id, event);
         let Some(held) = self.operations.get_mut(id) else { return };
         let is_journal_lost = matches!(&event, OperationEvent::NotCommitted(CommitFailure::Failed(_)));
         if is_journal_lost {
-            // Later submissions find out by their own intents whether it can be written again.
+            // Later submissions find out with their own intents whether the journal can be written again.
             self.submissions.values_mut().for_each(|submission| submission.is_journal_lost = true);
         }
         if held.began_ms.is_none() {
@@ -341,7 +342,7 @@ impl RunMachine {
         submission.is_some_and(|submission| submission.is_journal_lost)
     }
 
-    /// A stop that came while the last word was waited for counts as much as one before it, and so does a journal that was lost.
+    /// A stop or a lost journal during the final hold check counts like one before it.
     fn override_when_stopped(&self, id: &OperationId, event: OperationEvent) -> OperationEvent {
         let lost = self.is_journal_lost(id).then_some(FailureCode::JournalUnwritable);
         match (&event, lost.or_else(|| self.stop_code(id))) {
@@ -350,7 +351,7 @@ impl RunMachine {
         }
     }
 
-    /// What is known here already is not asked for.
+    /// Answers a command directly if the result is already known.
     fn dispatch_command(&mut self, id: &OperationId, command: OperationCommand, now_ms: u64) {
         let known = match &command {
             OperationCommand::RecheckHolds => self.stop_code(id).map(|code| OperationEvent::SendBlocked(SendBlock::Stopped(code))),
@@ -370,8 +371,8 @@ impl RunMachine {
         }
     }
 
-    /// Why an operation that is ready is not sent any more. The second half of a restart goes on after a stop: without it the guest
-    /// would stay down.
+    /// Why a ready operation is not sent any more. The second half of a restart continues after a stop, because the guest would stay down
+    /// without it.
     fn stop_code(&self, id: &OperationId) -> Option<FailureCode> {
         let operation = self.operation_state(id)?.operation();
         self.schedule.stop_code(id).filter(|_| !schedule::completes_restart(operation))

@@ -1,17 +1,16 @@
-//! Which operation comes next, as a pure state machine: lanes that are first in, first out per guest, limits per node and
-//! overall, and `after` across guests.
+//! Decides which operation starts next, as a pure state machine: one FIFO queue per guest, limits per node and overall, and `after`
+//! across guests.
 //!
-//! How to drive it: feed [`ScheduleEvent::Submit`] with the steps of a plan (what was found in the journal first), begin each
-//! operation that a [`ScheduleCommand::Begin`] names, and feed [`ScheduleEvent::Ended`] for it. It is done when [`ScheduleState::is_idle`].
+//! Usage: feed [`ScheduleEvent::Submit`] with the steps of a plan (recovered operations first), start each operation that a
+//! [`ScheduleCommand::Begin`] names, and feed [`ScheduleEvent::Ended`] for it. It is done when [`ScheduleState::is_idle`].
 //!
-//! One schedule serves many runs: plans may be submitted while others are in flight, and everything about an operation is forgotten when it has ended.
-//! A failure or a stop of one run does not concern the others.
+//! One schedule serves many runs: plans may be submitted while others are in flight, and an operation is forgotten when it has ended. A
+//! failure or a stop of one run does not affect the others.
 //!
-//! What holds in every order of events: no two operations of a guest are under way at once (G12), a guest that is stuck
-//! blocks only itself and what waits for it (L4), and what comes after a step that did not end well is never begun (S16).
-//! The same events give the same commands.
+//! In every order of events: no two operations of a guest are in flight at once (G12), a stuck guest blocks only itself and its
+//! dependents (L4), and what depends on a step that did not succeed is never started (S16). The same events give the same commands.
 //!
-//! What never enters: what an operation does (`operation`), clocks, and the journal.
+//! Must not depend on what an operation does (`operation`), on clocks or on the journal.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -24,52 +23,52 @@ use converger_core::plan::StepReason;
 #[cfg(test)]
 mod tests;
 
-/// How much may be under way at once. Nothing is unlimited, and zero counts as one: a limit is no way to stop a run.
+/// How many operations may be in flight at once. Zero counts as one: a limit is not a way to stop a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ConcurrencyLimits {
     /// On one node.
     pub per_node: u32,
-    /// In all.
+    /// Overall.
     pub overall: u32,
 }
 
 impl Default for ConcurrencyLimits {
-    /// A node starts a few guests at once without its other guests noticing.
+    /// A node can start a few guests at once without disturbing its other guests.
     fn default() -> Self {
         Self { per_node: 4, overall: 40 }
     }
 }
 
-/// The most steps that are kept at once.
+/// The maximum number of steps in the schedule.
 pub const QUEUE_MAX: usize = 65_536;
 
-/// One step as far as its place in the order goes.
+/// What the schedule knows about a step.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ScheduleItem {
     /// The operation.
     pub id: OperationId,
     /// Its run.
     pub run: RunId,
-    /// The guest whose lane it is in.
+    /// The guest in whose queue it is.
     pub vmid: Vmid,
-    /// The node that it is counted on.
+    /// The node whose limit it counts against.
     pub node: NodeName,
-    /// Guests whose power steps of the same submission come first.
+    /// Guests whose power steps in the same submission come first.
     pub after: Box<[Vmid]>,
-    /// Whether it changes the run-state: what others wait for.
+    /// Whether it changes the run-state, which dependents wait for.
     pub is_power: bool,
-    /// Whether it follows from the declared state, so that a newer one may take its place.
+    /// Whether it follows from the desired state, so that a newer plan may supersede it.
     pub is_convergent: bool,
-    /// Whether it is the second half of a restart: a stop does not keep it from being run once the first half was begun.
+    /// Whether it is the second half of a restart: once the first half has started, a stop does not prevent it.
     pub completes_restart: bool,
-    /// Whether it was found in the journal: it only reads, and what became of it is found out whatever else happens.
+    /// Whether it was recovered from the journal: it only reads, and must be settled whatever else happens.
     pub is_recovered: bool,
     /// What its failure means for the rest of its run.
     pub on_failure: OnFailure,
 }
 
 impl ScheduleItem {
-    /// The place of an operation, whose failure means this for the rest of its run.
+    /// The item of an operation, with what its failure means for the rest of its run.
     #[must_use]
     pub fn for_operation(operation: &Operation, on_failure: OnFailure) -> Self {
         Self {
@@ -86,116 +85,115 @@ impl ScheduleItem {
         }
     }
 
-    /// The place of an operation that was found in the journal: it reads only, and waits for nobody.
+    /// The item of a recovered operation: it only reads, and depends on nothing.
     #[must_use]
     pub fn for_recovered(operation: &Operation) -> Self {
         Self::for_operation(operation, OnFailure::Continue).into_recovered()
     }
 
-    /// Nothing newer takes its place either: what became of it must be found out.
+    /// Also excludes it from being superseded: a recovered operation must be settled.
     fn into_recovered(self) -> Self {
         Self { after: Box::new([]), is_convergent: false, is_recovered: true, ..self }
     }
 }
 
-/// Whether an operation brings a guest up again that the step before it took down.
+/// Whether an operation starts a guest that the step before it stopped.
 #[must_use]
 pub fn completes_restart(operation: &Operation) -> bool {
     matches!((&operation.step.change, &operation.step.reason), (Change::Start, StepReason::RestartForConfig(_)))
 }
 
-/// What happened.
+/// An event that the schedule reacts to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ScheduleEvent {
-    /// Steps are to be carried out, those of one guest in this order. Ids that are known already are left out.
+    /// Executes steps; those of one guest in this order. Ids that are already known are skipped.
     Submit(Vec<ScheduleItem>),
-    /// An operation that was begun has ended.
+    /// A started operation has ended.
     Ended {
-        /// Which.
+        /// The operation.
         id: OperationId,
-        /// How.
+        /// Its end.
         end: OperationEnd,
     },
-    /// An operation that was begun found its guest on another node, and has not sent anything: it waits for room there.
+    /// A started operation found its guest on another node before sending anything: it waits for a slot there.
     Moved {
-        /// Which.
+        /// The operation.
         id: OperationId,
-        /// Where its guest is.
+        /// The node of its guest.
         node: NodeName,
     },
-    /// Nothing new of these runs is begun; what is in flight goes on to its end, and what was found in the journal is still found out.
+    /// Starts nothing new of these runs. Operations in flight continue to their end, and recovery continues.
     Stop {
-        /// Whose.
+        /// The runs.
         scope: StopScope,
-        /// Why.
+        /// The reason.
         code: FailureCode,
     },
 }
 
-/// Which runs a stop concerns.
+/// The runs that a stop affects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StopScope {
-    /// All runs, also those that are submitted later.
+    /// All runs, including later ones.
     Everything,
-    /// All runs that have operations here now. Later ones begin.
+    /// All runs that have operations in the schedule now. Later ones start.
     OpenRuns,
     /// One run.
     Run(RunId),
 }
 
-/// What is to be done.
+/// What the caller must do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ScheduleCommand {
-    /// Its turn has come.
+    /// Start this operation.
     Begin(OperationId),
-    /// There is room for it on the node that its guest is on: it goes on.
+    /// Continue this operation: there is a slot on the node of its guest.
     Resume(OperationId),
-    /// Its turn will never come.
+    /// This operation will never start.
     NotRun {
-        /// Which.
+        /// The operation.
         id: OperationId,
-        /// Why.
+        /// The reason.
         code: FailureCode,
-        /// What that rests on.
+        /// The evidence for it.
         evidence: Evidence,
     },
 }
 
-/// What goes on with the rest of a run when a step does not end well. Other runs go on.
+/// What happens to the rest of a run if a step does not succeed. Other runs continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum OnFailure {
-    /// The guest's other steps and what waits for them are not run; other guests go on.
+    /// The other steps of the guest and their dependents are not run; other guests continue.
     Continue,
-    /// Nothing new of the run is begun.
+    /// Nothing new of the run is started.
     Stop,
 }
 
-/// The order of everything that is under way or waits. States have an order, so that a search over all of them knows where it
-/// has been.
+/// Everything that is in flight or queued. States are ordered, so that an exhaustive search can recognise states that it has visited.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ScheduleState {
     limits: ConcurrencyLimits,
     stop_code: Option<FailureCode>,
-    /// Runs with operations here, except operations found in the journal.
+    /// Runs with operations in the schedule, not counting recovered operations.
     runs: BTreeMap<RunId, OpenRun>,
     next_position: u64,
     entries: BTreeMap<u64, ScheduleEntry>,
     positions: BTreeMap<OperationId, u64>,
     guest_queues: BTreeMap<Vmid, GuestQueue>,
-    /// Who waits for an operation of another guest.
+    /// Which entries wait for an entry of another guest.
     waiters: BTreeMap<u64, Vec<u64>>,
-    /// What could begin now if there is room, by node.
+    /// Entries that could start now if there is a slot, by node.
     ready: BTreeMap<NodeName, BTreeSet<u64>>,
-    /// What has not ended, by node.
+    /// The number of entries that have not ended, by node.
     remaining: BTreeMap<NodeName, usize>,
     in_flight: BTreeMap<NodeName, usize>,
     in_flight_overall: u32,
 }
 
-/// A run that has operations here.
+/// A run that has operations in the schedule.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct OpenRun {
-    /// How many of its operations have not ended.
+    /// The number of its operations that have not ended.
     left: usize,
     stopped: Option<FailureCode>,
 }
@@ -206,13 +204,13 @@ struct ScheduleEntry {
     /// How many operations of other guests it still waits for.
     pending_dependencies: usize,
     is_begun: bool,
-    /// It was begun, and waits for room on another node.
+    /// It was started, and waits for a slot on another node.
     is_parked: bool,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct GuestQueue {
-    /// What waits for its turn.
+    /// Entries that have not started.
     queue: VecDeque<u64>,
     is_busy: bool,
 }
@@ -237,25 +235,25 @@ impl ScheduleState {
         }
     }
 
-    /// Whether nothing is under way and nothing waits.
+    /// Whether nothing is in flight or queued.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// How many are under way.
+    /// The number of operations in flight.
     #[must_use]
     pub fn in_flight_count(&self) -> u32 {
         self.in_flight_overall
     }
 
-    /// The node that an operation is counted on, while it waits or is under way.
+    /// The node whose limit an operation counts against, while it is queued or in flight.
     #[must_use]
     pub fn node_of(&self, id: &OperationId) -> Option<&NodeName> {
         self.positions.get(id).and_then(|place| self.entries.get(place)).map(|entry| &entry.item.node)
     }
 
-    /// Why nothing new of an operation's run is begun any more, if that is so.
+    /// Why nothing new of an operation's run is started, if it was stopped.
     #[must_use]
     pub fn stop_code(&self, id: &OperationId) -> Option<FailureCode> {
         let item = self.positions.get(id).and_then(|place| self.entries.get(place)).map(|entry| &entry.item);
@@ -266,7 +264,7 @@ impl ScheduleState {
         self.stop_code.or_else(|| self.runs.get(run)?.stopped)
     }
 
-    /// How many entries all its collections have together: none once it is idle.
+    /// The total size of all collections; zero when it is idle. For leak checks.
     #[must_use]
     pub fn entry_count(&self) -> usize {
         let by_operation = self.entries.len() + self.positions.len() + self.waiters.len() + self.guest_queues.len() + self.runs.len();
@@ -274,7 +272,7 @@ impl ScheduleState {
     }
 }
 
-/// One transition. An event about an operation that is not under way changes nothing.
+/// Makes one transition. An event about an operation that is not in flight changes nothing.
 #[must_use]
 pub fn step(mut state: ScheduleState, event: ScheduleEvent) -> (ScheduleState, Vec<ScheduleCommand>) {
     let mut commands = Vec::new();
@@ -310,7 +308,7 @@ impl ScheduleState {
         }
     }
 
-    /// A newer plan for a guest takes the place of what still waits for it, unless a person asked for that once.
+    /// A newer plan for a guest supersedes its queued steps, except one-shot requests.
     fn supersede(&mut self, new: &[ScheduleItem], commands: &mut Vec<ScheduleCommand>) {
         let guests: BTreeSet<Vmid> = new.iter().filter(|item| item.is_convergent).map(|item| item.vmid).collect();
         let runs: BTreeSet<&RunId> = new.iter().map(|item| &item.run).collect();
@@ -322,7 +320,7 @@ impl ScheduleState {
 
     fn add(&mut self, item: ScheduleItem) {
         let place = self.next_position;
-        // A second item of one submission with the same id is left out like one that is known.
+        // A second item with the same id in one submission is skipped, like one that is already known.
         if self.positions.contains_key(&item.id) {
             return;
         }
@@ -336,8 +334,8 @@ impl ScheduleState {
         self.entries.insert(place, ScheduleEntry { item, pending_dependencies: 0, is_begun: false, is_parked: false });
     }
 
-    /// Each step that waits for a guest waits for the power steps of that guest in the same submission. That those are not
-    /// there means that they were left out of it, and that nobody sees to what the step relies on.
+    /// Each step waits for the power steps of its dependencies in the same submission. If these are missing they were left out of it, and
+    /// nothing ensures the state that the step depends on.
     fn link_dependencies(&mut self, first: u64, commands: &mut Vec<ScheduleCommand>) {
         let mut powers: BTreeMap<Vmid, Vec<u64>> = BTreeMap::new();
         for (place, entry) in self.entries.range(first..).filter(|(_, entry)| entry.item.is_power) {
@@ -349,7 +347,7 @@ impl ScheduleState {
             .map(|(place, entry)| (*place, entry.item.after.clone()))
             .filter(|(_, wait)| !wait.is_empty())
             .collect();
-        // All waits first, and only then what cannot be relied on: whoever waits for that must be known by then.
+        // Link all dependencies before dropping steps, so that the dependents of a dropped step are known.
         let mut drops = Vec::new();
         for (place, wait) in waiting {
             let missing: Vec<Vmid> = wait.iter().copied().filter(|vmid| !powers.contains_key(vmid)).collect();
@@ -386,7 +384,7 @@ impl ScheduleState {
             self.release_waiters(place);
         } else {
             self.drop_rest_of_run(place, vmid, &run, commands);
-            // What an earlier run left is no step of this one.
+            // A recovered operation of an earlier run is no step of this run.
             if on_failure == OnFailure::Stop && !is_recovered {
                 self.stop(&StopScope::Run(run), FailureCode::RunStopped, commands);
             }
@@ -394,7 +392,7 @@ impl ScheduleState {
         self.offer_queue_head(vmid);
     }
 
-    /// The place of an operation that was begun.
+    /// The position of a started operation.
     fn begun_position(&self, id: &OperationId) -> Option<u64> {
         self.positions.get(id).copied().filter(|place| self.entries.get(place).is_some_and(|entry| entry.is_begun))
     }
@@ -404,8 +402,8 @@ impl ScheduleState {
         decrement(&mut self.in_flight, node);
     }
 
-    /// It gives its room back and waits for room where its guest is, before whatever else waits there. What comes behind it in its lane
-    /// is counted there from the start.
+    /// Releases the slot and waits for one on the node of the guest, ahead of other entries there. Later entries of its queue count
+    /// against that node from the start.
     fn move_operation(&mut self, id: &OperationId, node: NodeName) {
         let Some(place) = self.begun_position(id) else { return };
         let Some(entry) = self.entries.get_mut(&place).filter(|entry| entry.item.node != node && !entry.is_parked) else { return };
@@ -422,7 +420,7 @@ impl ScheduleState {
         self.ready.entry(node).or_default().insert(place);
     }
 
-    /// Whoever waited for it waits for one less.
+    /// Each waiter has one dependency less.
     fn release_waiters(&mut self, place: u64) {
         for waiter in self.waiters.remove(&place).unwrap_or_default() {
             let Some(entry) = self.entries.get_mut(&waiter) else { continue };
@@ -432,27 +430,27 @@ impl ScheduleState {
         }
     }
 
-    /// The rest of its run in this lane is not run, nor is what waits for any of it (S16).
+    /// Drops the later steps of its run on this guest, and all dependents (S16).
     fn drop_rest_of_run(&mut self, place: u64, vmid: Vmid, run: &RunId, commands: &mut Vec<ScheduleCommand>) {
         let mut drops = self.later_steps_of_run(place, vmid, run);
         drops.extend(self.take_dependents(place, vmid));
         self.drop_queued(drops, commands);
     }
 
-    /// What comes behind a step in its lane and run.
+    /// The later steps of the same run in a queue.
     fn later_steps_of_run(&self, place: u64, vmid: Vmid, run: &RunId) -> Vec<DroppedStep> {
         let queue = self.guest_queues.get(&vmid).into_iter().flat_map(|lane| lane.queue.iter().copied()).filter(|own| *own > place);
         let of_run = queue.filter(|own| self.entries.get(own).is_some_and(|entry| entry.item.run == *run));
         of_run.map(|own| DroppedStep::new(own, FailureCode::LaneHalted)).collect()
     }
 
-    /// What waits for a step of another guest.
+    /// Removes and returns the dependents of a step.
     fn take_dependents(&mut self, place: u64, vmid: Vmid) -> Vec<DroppedStep> {
         self.waiters.remove(&place).unwrap_or_default().into_iter().map(|waiter| DroppedStep::for_dependency(waiter, &[vmid])).collect()
     }
 
-    /// Takes steps that were not begun out of everything, and with each what comes behind it and what waits for it. By a list
-    /// and not by recursion: a chain of `after` may be as long as the queue.
+    /// Drops steps that have not started, and with each the later steps of its run and its dependents. Uses a work list instead of
+    /// recursion: a chain of `after` may be as long as the queue.
     fn drop_queued(&mut self, drops: Vec<DroppedStep>, commands: &mut Vec<ScheduleCommand>) {
         let mut work = VecDeque::from(drops);
         while let Some(DroppedStep { position: place, code, evidence }) = work.pop_front() {
@@ -486,8 +484,8 @@ impl ScheduleState {
         self.drop_queued(drops, commands);
     }
 
-    /// What a stop does not touch: what was found in the journal, and the second half of a restart whose first half is before it no
-    /// more.
+    /// Whether a stop does not affect an entry: recovered operations, and the second half of a restart whose first half has left the
+    /// queue.
     fn survives_stop(&self, place: u64, item: &ScheduleItem) -> bool {
         let is_next = || self.guest_queues.get(&item.vmid).is_some_and(|lane| lane.queue.front() == Some(&place));
         item.is_recovered || (item.completes_restart && is_next())
@@ -508,7 +506,7 @@ impl ScheduleState {
         Some(entry)
     }
 
-    /// It does not begin next on this node.
+    /// Removes an entry from the ready set of a node.
     fn unready(&mut self, node: &NodeName, place: u64) {
         let Some(ready) = self.ready.get_mut(node) else { return };
         ready.remove(&place);
@@ -517,7 +515,7 @@ impl ScheduleState {
         }
     }
 
-    /// The head of a lane may begin once nothing of the guest is under way and nothing is waited for.
+    /// Marks the head of a queue as ready if nothing of the guest is in flight and it has no pending dependency.
     fn offer_queue_head(&mut self, vmid: Vmid) {
         let Some(lane) = self.guest_queues.get(&vmid) else { return };
         if lane.queue.is_empty() && !lane.is_busy {
@@ -551,17 +549,17 @@ impl ScheduleState {
         }
     }
 
-    /// Of the nodes with room the one with the most to do: the longest queue decides when everything is done.
+    /// Of the nodes with a free slot, the one with the most remaining work: the longest queue determines the total time.
     fn next_node(&self) -> Option<NodeName> {
         let has_room = |node: &NodeName| self.in_flight.get(node).copied().unwrap_or(0) < self.limits.per_node as usize;
         let open = self.ready.iter().filter(|(node, _)| has_room(node));
         let left = |node: &NodeName| self.remaining.get(node).copied().unwrap_or(0);
-        // The first of those that have equally much, so that the order does not depend on anything else.
+        // Of equals the first, so that the order is deterministic.
         open.map(|(node, _)| node).rev().max_by_key(|node| left(node)).cloned()
     }
 }
 
-/// One less on a node; a node with none is forgotten.
+/// Decrements the count of a node and removes it at zero.
 fn decrement(counts: &mut BTreeMap<NodeName, usize>, node: &NodeName) {
     let Some(count) = counts.get_mut(node) else { return };
     *count = count.saturating_sub(1);
@@ -570,7 +568,7 @@ fn decrement(counts: &mut BTreeMap<NodeName, usize>, node: &NodeName) {
     }
 }
 
-/// A step that is not to be run, and why.
+/// A step that will not be run, and the reason.
 struct DroppedStep {
     position: u64,
     code: FailureCode,
@@ -582,7 +580,7 @@ impl DroppedStep {
         Self { position: place, code, evidence: Evidence::default() }
     }
 
-    /// Because nothing good can be said of these guests.
+    /// Dropped because these guests are not as required.
     fn for_dependency(place: u64, guests: &[Vmid]) -> Self {
         let on = guests.iter().map(|vmid| vmid.to_string().into()).collect();
         Self { position: place, code: FailureCode::DependencyNotDone, evidence: Evidence::default().with("on", Fact::Words(on)) }

@@ -1,4 +1,4 @@
-//! Operations of small worlds, and answers about their guests, for the tests of this crate.
+//! Operations and responses for small clusters, for the tests of this crate.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,18 +18,18 @@ use serde_json::{Value as Json, json};
 
 pub(crate) mod explore;
 
-/// A step and its terms.
+/// An operation and its check context.
 pub(crate) type PlannedOperation = (Operation, CheckContext);
 
 pub(crate) const UUID: &str = "11112222-3333-4444-5555-666677778888";
 
-/// A row of a reading of a guest called `web` on `pve1`.
+/// An observation row of a guest named `web` on `pve1`.
 pub(crate) fn guest_row(vmid: u32, state: &str) -> Json {
     json!({ "vmid": vmid, "kind": "qemu", "name": "web", "node": "pve1", "status": state, "lock": null, "ha": null, "template": false,
         "protection": false, "tags": [], "pending": [], "config": { "cores": 2 }, "identity": { "uuid": UUID } })
 }
 
-/// The plan of these guests and rows.
+/// The plan for these guests and rows.
 pub(crate) fn plan_guests(guests: &[Json], rows: &[Json]) -> Plan {
     let desired = json!({ "version": 1, "environment": "lab", "guests": guests });
     let nodes: Vec<Json> = (1..=10).map(|number| json!({ "name": format!("pve{number}"), "online": true })).collect();
@@ -58,7 +58,7 @@ pub(crate) fn plan_operations(plan: &Plan) -> Vec<PlannedOperation> {
     operations
 }
 
-/// What can be done to the guest, by its word: the last step of the shortest plan for it.
+/// The last step of the shortest plan that contains this change.
 pub(crate) fn last_step_for(word: &str) -> PlannedOperation {
     let guest = |more: Json| {
         let mut guest = json!({ "vmid": 100, "kind": "qemu", "name": "web" });
@@ -118,7 +118,7 @@ pub(crate) fn config_response(cores: u32) -> EnvResponse {
     EnvResponse::Config(Box::new(live_config(cores)))
 }
 
-/// Two cores in effect, and four that wait.
+/// Two cores in effect, and four pending.
 pub(crate) fn pending_config_response() -> EnvResponse {
     let pending = Box::new([PendingChange::Known(Field::Cores, Some(FieldValue::Count(4)))]);
     EnvResponse::Config(Box::new(LiveConfig { pending, ..live_config(2) }))
@@ -154,12 +154,12 @@ pub(crate) fn running_task(name: &str) -> ObservedTask {
     ObservedTask { task: test_task_id(name), ended_age_secs: None, is_ours: true }
 }
 
-/// One that has ended, and was begun so long ago.
+/// A task that has ended and started this long ago.
 pub(crate) fn ended_task(name: &str, age_secs: u64) -> ObservedTask {
     ObservedTask { ended_age_secs: Some(age_secs), ..running_task(name) }
 }
 
-/// Runs a case; a panic names its seed.
+/// Runs a case; a panic prints its seed.
 pub(crate) fn check_seed(seed: u64, case: impl Fn(&mut Rng) + std::panic::UnwindSafe) {
     let ran = std::panic::catch_unwind(move || case(&mut Rng::new(seed)));
     if let Err(panic) = ran {

@@ -1,7 +1,7 @@
-//! Who may do what: users, tokens, groups, roles, access control entries, pools, and the sums over
-//! them.
+//! Access control: users, tokens, groups, roles, access control entries, pools, and the resulting
+//! privileges.
 //!
-//! What never enters here: HTTP. The rooms below `api` ask, this room answers.
+//! Must not depend on HTTP; the modules in `api` call this one.
 
 mod roles;
 mod ticket;
@@ -14,10 +14,10 @@ use crate::response::ApiError;
 pub(crate) use roles::{is_built_in_role, release_has_privilege};
 pub(crate) use ticket::TicketSigner;
 
-/// The user who needs no permission.
+/// The user with all privileges.
 pub(crate) const ROOT: &str = "root@pam";
 
-/// Who makes a call.
+/// The user or token that makes a call.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ApiCaller {
     pub(crate) user: String,
@@ -37,7 +37,7 @@ impl ApiCaller {
         }
     }
 
-    /// Whether this is its id, told without writing it down.
+    /// Whether this is the caller's id, without allocating it.
     pub(crate) fn has_id(&self, id: &str) -> bool {
         let rest = id.strip_prefix(self.user.as_str());
         match &self.token {
@@ -46,7 +46,7 @@ impl ApiCaller {
         }
     }
 
-    /// Root in person; root's tokens are somebody else.
+    /// Whether the caller is root itself; root's tokens are not.
     pub(crate) fn is_root(&self) -> bool {
         self.user == ROOT && self.token.is_none()
     }
@@ -57,11 +57,11 @@ pub(crate) struct LabUser {
     pub(crate) enabled: bool,
     pub(crate) expire_s: u64,
     pub(crate) password: Option<String>,
-    /// Name, address and what else is known of the person.
+    /// Name, email address and other details of the person.
     pub(crate) details: BTreeMap<String, String>,
 }
 
-/// Users who get the same.
+/// A group of users that share privileges.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct UserGroup {
     pub(crate) comment: Option<String>,
@@ -71,11 +71,11 @@ pub(crate) struct UserGroup {
 #[derive(Clone, Debug)]
 pub(crate) struct LabToken {
     pub(crate) secret: String,
-    /// Privileges are those of the token and of its owner, both.
+    /// The token has only privileges that both it and its owner have.
     pub(crate) privilege_separated: bool,
     pub(crate) expire_s: u64,
     pub(crate) comment: Option<String>,
-    /// Who calls with it.
+    /// The caller that uses this token.
     pub(crate) who: Arc<ApiCaller>,
 }
 
@@ -88,7 +88,7 @@ impl LabToken {
     }
 }
 
-/// Whom an entry is about.
+/// Whom an access control entry applies to.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Grantee {
     User(String),
@@ -111,10 +111,10 @@ pub(crate) struct ResourcePool {
     pub(crate) storages: BTreeSet<String>,
 }
 
-/// A privilege and whether it is inherited further down.
+/// Privileges, each with whether it propagates to paths below.
 pub(crate) type PathPrivileges = BTreeMap<String, bool>;
 
-/// Everything that decides about permissions.
+/// Everything that determines permissions.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AccessControl {
     pub(crate) users: BTreeMap<String, LabUser>,
@@ -122,33 +122,33 @@ pub(crate) struct AccessControl {
     pub(crate) groups: BTreeMap<String, UserGroup>,
     pub(crate) roles: roles::RoleTable,
     pub(crate) grants: BTreeSet<AclEntry>,
-    /// What was taken away by a fault, and can be given back.
+    /// Entries that a fault removed; they can be restored.
     revoked: BTreeSet<AclEntry>,
     pub(crate) pools: BTreeMap<String, ResourcePool>,
 }
 
 impl AccessControl {
-    /// Takes away all entries on a path.
+    /// Removes all entries on a path.
     pub(crate) fn revoke_path(&mut self, path: &str) {
         let (gone, kept) = std::mem::take(&mut self.grants).into_iter().partition(|grant| grant.path == path);
         self.grants = kept;
         self.revoked.extend::<BTreeSet<AclEntry>>(gone);
     }
 
-    /// Gives back what was taken away on a path.
+    /// Restores the entries that were removed from a path.
     pub(crate) fn regrant_path(&mut self, path: &str) {
         let (back, gone) = std::mem::take(&mut self.revoked).into_iter().partition(|grant| grant.path == path);
         self.revoked = gone;
         self.grants.extend::<BTreeSet<AclEntry>>(back);
     }
 
-    /// Root and the built-in roles of a release.
+    /// The root user and the built-in roles of a release.
     pub(crate) fn new(flavour: Flavour) -> Self {
         let root = LabUser { enabled: true, ..LabUser::default() };
         Self { users: BTreeMap::from([(ROOT.to_owned(), root)]), roles: roles::built_in_roles(flavour), ..Self::default() }
     }
 
-    /// The caller behind a token, if token and user are known, enabled and not expired.
+    /// The caller of a token, if token and user exist, are enabled and have not expired.
     pub(crate) fn find_token_caller(&self, text: &str, now_s: u64) -> Option<Arc<ApiCaller>> {
         let is_of = |id: &str, secret: &str| text.strip_prefix(id).and_then(|rest| rest.strip_prefix('=')) == Some(secret);
         let (_, token) = self.tokens.iter().find(|(id, token)| is_of(id, &token.secret))?;
@@ -180,7 +180,7 @@ impl AccessControl {
         administrator.map(|privilege| (privilege.clone(), true)).collect()
     }
 
-    /// What the entries say, and for a member of a pool what they say about the pool.
+    /// The privileges from entries on the path and, for a member of a pool, from entries on the pool.
     fn granted_privileges(&self, grantee: &Grantee, path: &str) -> PathPrivileges {
         let mut privileges = self.privileges_from_entries(grantee, path);
         for pool in self.pools_of(path) {
@@ -213,7 +213,7 @@ impl AccessControl {
         privileges
     }
 
-    /// Walk from the root down: an entry further down replaces what came from above.
+    /// Goes from the root down: an entry on a longer path replaces those above it.
     fn roles_on(&self, grantee: &Grantee, path: &str) -> BTreeMap<&str, bool> {
         let mut roles = BTreeMap::new();
         for step in path_prefixes(path) {
@@ -237,15 +237,15 @@ impl AccessControl {
         self.groups.iter().filter(move |(_, group)| member(group)).map(|(group, _)| Grantee::Group(group.clone()))
     }
 
-    /// Whether `who` has a privilege on a guest, for lists of many: asked for each only where an entry or a pool says more about
-    /// one than about all.
+    /// Returns a check of a privilege on guests, for long lists. Only guests with entries of their own are checked one by one; all others
+    /// share one result.
     pub(crate) fn guest_privilege_check<'a>(&'a self, who: &'a ApiCaller, privilege: &'a str) -> impl Fn(u32) -> bool + 'a {
         let special = if self.has_root_privileges(who) { BTreeSet::new() } else { self.guests_with_own_entries() };
         let usual = self.has_privilege(who, "/vms/0", privilege);
         move |vmid| if special.contains(&vmid) { self.has_privilege(who, &format!("/vms/{vmid}"), privilege) } else { usual }
     }
 
-    /// Guests about which more is said than about all.
+    /// Guests whose privileges can differ from those of all others.
     fn guests_with_own_entries(&self) -> BTreeSet<u32> {
         let by_entry = self.grants.iter().filter_map(|grant| grant.path.strip_prefix("/vms/")?.parse().ok());
         let has_pools = self.grants.iter().any(|grant| grant.path.starts_with("/pool"));
@@ -253,12 +253,12 @@ impl AccessControl {
         by_entry.chain(by_pool).collect()
     }
 
-    /// Root, and root's tokens that have its privileges. Most callers in a lab are one of these, so they are told apart first.
+    /// Root, and tokens that have all of root's privileges. Checked first, because most callers in a lab are one of these.
     pub(crate) fn has_root_privileges(&self, who: &ApiCaller) -> bool {
         who.user == ROOT && who.token.as_ref().is_none_or(|name| !self.is_privilege_separated(&who.user, name))
     }
 
-    /// Asked many times for each request, and so without writing the id down.
+    /// Called many times per request, so it does not allocate the id.
     fn is_privilege_separated(&self, user: &str, name: &str) -> bool {
         let named = |id: &str| id.strip_prefix(user).and_then(|rest| rest.strip_prefix('!')) == Some(name);
         self.tokens.iter().any(|(id, token)| token.privilege_separated && named(id))
@@ -269,12 +269,12 @@ impl AccessControl {
         roles::are_built_in(&self.roles, flavour)
     }
 
-    /// Whether the release has such a privilege.
+    /// Whether the release has this privilege.
     pub(crate) fn knows_privilege(&self, privilege: &str) -> bool {
         self.roles.get("Administrator").is_some_and(|all| all.contains(privilege))
     }
 
-    /// As [`Self::privileges`] says, for one of them: most calls ask for no more.
+    /// Like [`Self::privileges_on`] for a single privilege, which is all that most calls need.
     pub(crate) fn has_privilege(&self, who: &ApiCaller, path: &str, privilege: &str) -> bool {
         if self.has_root_privileges(who) {
             return self.knows_privilege(privilege);
@@ -293,7 +293,7 @@ impl AccessControl {
         }
     }
 
-    /// As [`Self::own_leaf`] says, for one privilege.
+    /// Like [`Self::granted_privileges`] for a single privilege.
     fn has_granted_privilege(&self, grantee: &Grantee, path: &str, privilege: &str) -> bool {
         let on_path = |path: &str| {
             let roles = self.roles_on(grantee, path);
@@ -303,12 +303,12 @@ impl AccessControl {
         on_path(path) || self.pools_of(path).into_iter().any(|pool| on_path(&format!("/pool/{pool}")))
     }
 
-    /// Refuse unless `who` has the privilege there.
+    /// Fails unless `who` has the privilege on the path.
     pub(crate) fn require_privilege(&self, who: &ApiCaller, path: &str, privilege: &str) -> Result<(), ApiError> {
         if self.has_privilege(who, path, privilege) { Ok(()) } else { Err(ApiError::denied_error(path, privilege)) }
     }
 
-    /// Refuse unless `who` has one of the privileges there.
+    /// Fails unless `who` has one of the privileges on the path.
     pub(crate) fn require_any_privilege(&self, who: &ApiCaller, path: &str, privileges: &[&str]) -> Result<(), ApiError> {
         let any = if self.has_root_privileges(who) {
             privileges.iter().any(|privilege| self.knows_privilege(privilege))
@@ -319,7 +319,7 @@ impl AccessControl {
     }
 }
 
-/// Zero means never.
+/// Zero means that it never expires.
 fn is_unexpired(expire_s: u64, now_s: u64) -> bool {
     expire_s == 0 || expire_s > now_s
 }
@@ -376,7 +376,7 @@ mod tests {
         assert!(!access.has_privilege(&ops_caller(Some("own")), "/vms/100", "VM.Audit"));
         access.grants.insert(acl_entry("/", Grantee::Token("ops@pve!own".to_owned()), "Administrator"));
         assert!(access.has_privilege(&ops_caller(Some("own")), "/vms/100", "VM.Audit"));
-        assert!(!access.has_privilege(&ops_caller(Some("own")), "/vms/101", "VM.Audit"), "the owner has nothing there");
+        assert!(!access.has_privilege(&ops_caller(Some("own")), "/vms/101", "VM.Audit"), "the owner has no privileges there");
     }
 
     #[test]

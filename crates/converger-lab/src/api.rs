@@ -1,6 +1,7 @@
-//! The methods of the API, in rooms that follow the URL.
+//! The API methods, in modules that follow the URL.
 //!
-//! What never enters here: routing, permissions that the table states, shapes of answers.
+//! Must not contain routing, the permission checks that the API schema states, or response
+//! encoding.
 
 mod access;
 mod backup;
@@ -24,15 +25,15 @@ use crate::response::{ApiData, ApiError};
 use crate::schema::{self, ApiMethod};
 use crate::world::World;
 
-/// A call that passed every check that the table states.
+/// A call that passed all checks that the API schema states.
 pub(crate) struct ApiCall {
     pub(crate) method: &'static ApiMethod,
-    /// Checked parameters in the order in which they came; those of the path first.
+    /// Checked parameters: first those of the path, then the others in the order of the request.
     pub(crate) values: Rc<Vec<(String, String)>>,
     pub(crate) who: Arc<ApiCaller>,
-    /// The node that the request came to.
+    /// The node that received the request.
     pub(crate) entry: String,
-    /// The node that carries it out.
+    /// The node that executes it.
     pub(crate) node: String,
     pub(crate) kind: LabGuestKind,
 }
@@ -61,7 +62,7 @@ impl ApiCall {
         world.guest_on(&self.node, self.kind, self.vmid()).ok_or_else(missing)
     }
 
-    /// Options that only root in person may use.
+    /// Rejects options that only root may use; a token of root is not enough.
     pub(crate) fn check_root_only(&self, names: &[&str]) -> Result<(), ApiError> {
         let used = names.iter().find(|name| self.param(name).is_some_and(|text| text != "0"));
         match used {
@@ -71,10 +72,10 @@ impl ApiCall {
     }
 }
 
-/// What carries out a method.
+/// The function that executes a method.
 pub(crate) type ApiHandler = fn(&mut World, &ApiCall) -> Result<ApiData, ApiError>;
 
-/// Verb, path as the table has it, and what carries it out.
+/// Verb, path template as in the API schema, and handler.
 type ApiRoute = (&'static str, &'static str, ApiHandler);
 
 static HANDLERS: LazyLock<BTreeMap<(&'static str, &'static str), ApiHandler>> = LazyLock::new(|| {
@@ -92,22 +93,22 @@ static HANDLERS: LazyLock<BTreeMap<(&'static str, &'static str), ApiHandler>> = 
     rooms.into_iter().flatten().map(|(verb, template, handler)| ((*verb, *template), *handler)).collect()
 });
 
-/// What carries out a method; `None` for those that the lab does not play.
+/// The handler of a method; `None` if the lab does not implement the method.
 pub(crate) fn find_handler(method: &ApiMethod) -> Option<ApiHandler> {
     HANDLERS_BY_NUMBER.get(method.number).copied().flatten()
 }
 
-/// The handlers in the order of the table, because each request asks for one.
+/// The handlers by method number: every request needs one, and an index is cheaper than a map lookup.
 static HANDLERS_BY_NUMBER: LazyLock<Vec<Option<ApiHandler>>> = LazyLock::new(|| schema::methods().map(resolve_handler).collect());
 
 fn resolve_handler(method: &ApiMethod) -> Option<ApiHandler> {
     let find = |template: &str| HANDLERS.get(&(method.verb.as_str(), template)).copied();
-    // Guests of both kinds share their rooms: the tables have `{kind}` there.
+    // Both guest kinds share handlers, whose path templates contain `{kind}`.
     let shared = || method.template.replacen("/qemu", "/{kind}", 1).replacen("/lxc", "/{kind}", 1);
     find(&method.template).or_else(|| find(&shared()))
 }
 
-/// A call that writes to the shared files needs a quorum.
+/// Fails without quorum. Every call that writes to the cluster file system needs it.
 pub(crate) fn require_quorum(world: &World, node: &str) -> Result<(), ApiError> {
     if world.is_quorate(node) { Ok(()) } else { Err(ApiError::internal_error("cluster not ready - no quorum?")) }
 }

@@ -1,7 +1,7 @@
-//! Changing a guest's configuration: what is asked, whether it may be, and how it is written.
+//! Changes a guest's configuration: parses the request, checks it and writes it.
 //!
-//! QEMU writes key by key into the pending section and applies what it can; containers check every
-//! key first. What never enters here: tasks, and how an answer looks.
+//! Virtual machines write key by key into the pending section and apply what they can; containers
+//! check all keys first. Must not depend on tasks or response encoding.
 
 mod hotplug;
 mod lxc;
@@ -20,7 +20,7 @@ pub(crate) use normalize::{normalize_card, normalize_container_card, normalize_t
 pub(crate) use privileges::check_resource_privileges;
 pub(crate) use qemu::make_disk;
 
-/// What a caller wants of a guest's configuration, checked as far as the request alone allows.
+/// A requested config change, checked as far as the request alone allows.
 #[derive(Clone, Debug)]
 pub(crate) struct ConfigUpdate {
     pub(crate) vmid: u32,
@@ -28,10 +28,10 @@ pub(crate) struct ConfigUpdate {
     pub(crate) sets: Vec<(String, String)>,
     pub(crate) deletes: Vec<String>,
     pub(crate) reverts: Vec<String>,
-    /// Destroy disks that are deleted, instead of setting them aside.
+    /// Destroy deleted disks instead of keeping them as unused.
     pub(crate) force: bool,
     pub(crate) digest: Option<String>,
-    /// The request in words, as the task log repeats it.
+    /// The request as the task log repeats it.
     pub(crate) log_text: String,
 }
 
@@ -39,7 +39,7 @@ pub(crate) struct ConfigUpdate {
 const NON_CONFIG_PARAMS: &[&str] =
     &["node", "vmid", "digest", "delete", "revert", "force", "skiplock", "background_delay", "import-working-storage"];
 
-/// Read the request.
+/// Parses the request.
 pub(crate) fn prepare_update(world: &mut World, call: &ApiCall) -> Result<ConfigUpdate, ApiError> {
     call.check_root_only(&["skiplock"])?;
     let list = |name: &str| call.param(name).map_or_else(Vec::new, |text| split_list(text).map(resolve_alias).collect::<Vec<String>>());
@@ -60,7 +60,7 @@ pub(crate) fn prepare_update(world: &mut World, call: &ApiCall) -> Result<Config
     }
 }
 
-/// `cdrom` is another name of `ide2`.
+/// `cdrom` is an alias of `ide2`.
 fn resolve_alias(key: &str) -> String {
     if key == "cdrom" { "ide2".to_owned() } else { key.to_owned() }
 }
@@ -73,10 +73,10 @@ fn request_log_text(call: &ApiCall) -> String {
     pairs.iter().map(|(key, value)| format!("-{key} {}", shown(key, value))).collect::<Vec<_>>().join(" ")
 }
 
-/// What containers say where QEMU says that the checksum is another.
+/// The error of containers if the digest does not match.
 pub(crate) const LXC_MODIFIED_TEXT: &str = "detected modified configuration - file changed by other user? Try again.";
 
-/// Whether the guest is there, is what the caller believes it to be, and is free.
+/// Checks that the guest exists, has the expected digest and is not locked.
 pub(crate) fn check_guest_free(world: &World, node: &str, update: &ConfigUpdate) -> Result<(), ApiError> {
     let missing = || ApiError::internal_error(update.kind.missing_config_text(node, update.vmid));
     let guest = world.guest_on(node, update.kind, update.vmid).ok_or_else(missing)?;
@@ -89,7 +89,7 @@ pub(crate) fn check_guest_free(world: &World, node: &str, update: &ConfigUpdate)
     }
 }
 
-/// Write the update, as one worker does who holds the guest.
+/// Writes the update. The caller holds the guest's lock.
 pub(crate) fn write_update(world: &mut World, node: &str, update: &ConfigUpdate) -> Result<u64, ApiError> {
     check_guest_free(world, node, update)?;
     if !world.is_quorate(node) {
@@ -101,7 +101,7 @@ pub(crate) fn write_update(world: &mut World, node: &str, update: &ConfigUpdate)
     }
 }
 
-/// Without a quorum the shared files cannot be written.
+/// The error of a write without quorum: the cluster file system is read-only.
 pub(crate) fn read_only_text(world: &World, node: &str, kind: LabGuestKind, vmid: u32, pid: Option<u32>) -> String {
     let pid = pid.or_else(|| world.nodes.get(node).map(crate::node::LabNode::daemon_process_id)).unwrap_or(1);
     format!("unable to open file '/etc/pve/nodes/{node}/{}/{vmid}.conf.tmp.{pid}' - Permission denied", kind.folder())

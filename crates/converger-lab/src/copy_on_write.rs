@@ -1,9 +1,9 @@
-//! Something that many copies of a world have in common until one of them changes it.
+//! Data that copies of a world share until one of them changes it.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-/// Copied when it is first written to, and only then.
+/// Copied on the first write.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CopyOnWrite<T>(Arc<T>);
 

@@ -1,6 +1,6 @@
-//! From bytes to words: paths, queries, forms and JSON bodies, with the traps that Proxmox has.
+//! Decodes paths, queries, forms and JSON bodies, with the quirks of Proxmox.
 //!
-//! What never enters here: which paths exist, and who may call them.
+//! Must not know which paths exist or who may call them.
 
 use std::borrow::Cow;
 
@@ -8,33 +8,33 @@ use serde_json::Value;
 
 use crate::schema::{GivenParams, GivenValue};
 
-/// How the answer is to be shaped.
+/// The format of the response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ResponseFormat {
     Json,
     Extjs,
 }
 
-/// Where a request points.
+/// What a request path refers to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum RequestTarget<'p> {
     Api {
         format: ResponseFormat,
-        /// What follows the format, decoded.
+        /// The decoded path after the format.
         rest: Cow<'p, str>,
     },
-    /// Below `/api2/`, but with no format or an unknown one; the text says so.
+    /// Below `/api2/` without a format or with an unknown one; contains the error text.
     NoFormat(String),
     /// Anything else.
     OutsideApi(String),
 }
 
-/// Split path and query; neither is decoded yet.
+/// Splits path and query without decoding them.
 pub(crate) fn split_query(path: &str) -> (&str, &str) {
     path.split_once('?').unwrap_or((path, ""))
 }
 
-/// The target of an encoded path. The path is decoded as a whole before it is split, so `%2F` parts segments.
+/// The target of an encoded path. The path is decoded before it is split, so `%2F` separates segments.
 pub(crate) fn parse_target(path: &str) -> RequestTarget<'_> {
     match decode_cow(path) {
         Cow::Borrowed(path) => parse_decoded_target(path),
@@ -61,14 +61,14 @@ fn parse_decoded_target(decoded: &str) -> RequestTarget<'_> {
     RequestTarget::Api { format, rest: rest.into() }
 }
 
-/// The first segment, which is empty where there is none, and what follows it.
+/// The first segment (empty if there is none) and the rest.
 fn next_segment(path: &str) -> (&str, &str) {
-    // Byte by byte: segments are short, and a request is taken apart more often than anything else happens.
+    // Bytes are compared one by one: segments are short, and this runs for every request.
     let path = &path[path.bytes().take_while(|byte| *byte == b'/').count()..];
     path.split_at(path.bytes().take_while(|byte| *byte != b'/').count())
 }
 
-/// The segments of a decoded path; empty ones do not count.
+/// The segments of a decoded path; empty ones are ignored.
 pub(crate) fn split_segments(path: &str) -> Vec<&str> {
     let mut segments = Vec::with_capacity(8);
     let (mut first, mut rest) = next_segment(path);
@@ -79,7 +79,7 @@ pub(crate) fn split_segments(path: &str) -> Vec<&str> {
     segments
 }
 
-/// Decode `%XX`, and `+` as a blank where that is the custom.
+/// Decodes `%XX`, and `+` as a blank if `plus` is set.
 fn decode_percent(text: &[u8], plus: bool) -> Vec<u8> {
     let mut decoded = Vec::with_capacity(text.len());
     let mut rest = text;
@@ -106,23 +106,22 @@ fn parse_hex_pair(text: &[u8]) -> Option<u8> {
     Some(digit(high)? << 4 | digit(low)?)
 }
 
-/// Bytes as text; what is no text is replaced.
+/// Converts bytes to text; invalid UTF-8 is replaced.
 fn lossy_string(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
 }
 
-/// Decode one percent-encoded word; used for credentials, which are encoded too.
+/// Decodes a percent-encoded text, such as credentials.
 pub(crate) fn decode_text(text: &str) -> String {
     decode_cow(text).into_owned()
 }
 
-/// The same, without a copy where nothing is encoded.
+/// Like [`decode_text`], without a copy if nothing is encoded.
 pub(crate) fn decode_cow(text: &str) -> Cow<'_, str> {
     if text.bytes().any(|byte| byte == b'%') { lossy_string(decode_percent(text.as_bytes(), false)).into() } else { text.into() }
 }
 
-/// Decode a form. The traps are genuine: `;` parts pairs as `&` does, and everything after a second
-/// raw `=` is lost.
+/// Decodes a form with the quirks of Proxmox: `;` separates pairs like `&`, and everything after a second raw `=` is lost.
 pub(crate) fn parse_form(body: &[u8]) -> GivenParams {
     let mut params: GivenParams = Vec::new();
     if body.is_empty() {
@@ -146,7 +145,7 @@ fn add_param(params: &mut GivenParams, key: String, value: String) {
     }
 }
 
-/// Decode a JSON body; an error is the text that Proxmox's parser gives.
+/// Decodes a JSON body; the error has the text of Proxmox's parser.
 pub(crate) fn parse_json_body(body: &[u8]) -> Result<GivenParams, String> {
     let place = "at /usr/share/perl5/PVE/APIServer/AnyEvent.pm line 934.";
     let parsed: Value = serde_json::from_slice(body).map_err(|_| {
@@ -160,7 +159,7 @@ pub(crate) fn parse_json_body(body: &[u8]) -> Result<GivenParams, String> {
     }
 }
 
-/// Query parameters beat those of the body.
+/// Merges parameters; those of the query win over those of the body.
 pub(crate) fn merge_params(body: GivenParams, query: GivenParams) -> GivenParams {
     if query.is_empty() || body.is_empty() {
         return if query.is_empty() { body } else { query };

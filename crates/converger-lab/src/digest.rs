@@ -1,6 +1,6 @@
-//! Digests as Proxmox shows them: SHA-1 in lower-case hexadecimal.
+//! Digests in the format of Proxmox: SHA-1 in lower-case hexadecimal.
 //!
-//! What never enters here: secrets. Nothing is protected by these; they tell whether a file is still the same.
+//! They detect changes of a file and protect nothing.
 
 use sha1::{Digest, Sha1};
 

@@ -1,7 +1,6 @@
-//! Time: events in order, tasks that begin, wait, end, and the guests that they hold meanwhile.
+//! Time: scheduled events in order, the life cycle of tasks, and the guest locks that tasks hold.
 //!
-//! What never enters here: what a task does (see `work`), and what nodes tell each other (see
-//! `view`).
+//! What a task does is in `task_work`; what nodes broadcast to each other is in `node_view`.
 
 use crate::access::ApiCaller;
 use crate::fault::{TaskFaultEffect, WorldEvent};
@@ -10,63 +9,63 @@ use crate::task_work::{self, TaskWork};
 use crate::wire::LabRequest;
 use crate::world::World;
 
-/// A worker waits so long for a guest that another one holds.
+/// How long a worker waits for a guest that another task holds.
 pub(crate) const LOCK_WAIT_MS: u64 = 10_000;
 
-/// A task that fails at once still takes a moment.
+/// How long a task takes that fails at once.
 const FAILED_TASK_MS: u64 = 40;
 
-/// What happens later.
+/// An event that is scheduled for a later time.
 #[derive(Clone, Debug)]
 pub(crate) enum ScheduledEvent {
-    /// A task comes to its end.
+    /// The work of a task is done.
     TaskEnds(TaskId),
-    /// A task has waited long enough.
+    /// A task stops waiting for its guest lock.
     TaskGivesUp(TaskId),
-    /// A container goes down that a task moves to another node.
+    /// A container stops because a task migrates it to another node.
     ContainerGoesDown(TaskId),
-    /// A request that a slow node carries out although nobody waits any more.
+    /// A slow node executes a request whose client has already timed out.
     DelayedRequest(String, LabRequest),
-    /// High availability looks around.
+    /// The HA manager runs its next cycle.
     RunHaManager,
-    /// Something goes wrong, or right again.
+    /// An external event: a fault or a recovery.
     WorldEvent(WorldEvent),
 }
 
-/// What a task is forked with.
+/// What is needed to start a task.
 pub(crate) struct NewTask<'a> {
     pub(crate) node: &'a str,
     pub(crate) user: String,
     pub(crate) kind: String,
     pub(crate) about: String,
-    /// The guest that it must hold.
+    /// The guest that it must lock.
     pub(crate) holds: Option<u32>,
     pub(crate) work: TaskWork,
 }
 
 impl<'a> NewTask<'a> {
-    /// A task about a guest, which it holds while it runs.
+    /// A task about a guest, which holds the guest's lock while it runs.
     pub(crate) fn holding_guest(node: &'a str, who: &ApiCaller, kind: &str, vmid: u32, work: TaskWork) -> Self {
         Self { node, user: who.id(), kind: kind.to_owned(), about: vmid.to_string(), holds: Some(vmid), work }
     }
 
-    /// A task of a node that is about something else than a guest.
+    /// A task of a node that is not about a guest.
     pub(crate) fn for_node(node: &'a str, who: &ApiCaller, kind: &str, about: &str, work: TaskWork) -> Self {
         Self { node, user: who.id(), kind: kind.to_owned(), about: about.to_owned(), holds: None, work }
     }
 
-    /// A task about a guest that leaves it free for others.
+    /// A task about a guest that does not lock it.
     pub(crate) fn without_guest_lock(node: &'a str, who: &ApiCaller, kind: &str, vmid: u32, work: TaskWork) -> Self {
         Self { holds: None, ..Self::holding_guest(node, who, kind, vmid, work) }
     }
 }
 
 impl World {
-    /// Let time pass. Events come in order; between them nodes tell each other about their guests.
+    /// Advances time. Handles events in order; between them, nodes broadcast their guests.
     pub(crate) fn advance(&mut self, to_ms: u64) {
         while let Some(next) = self.events.first_entry().filter(|next| next.key().0 <= to_ms) {
             let ((at_ms, _), event) = next.remove_entry();
-            // Nobody has to tell anything between looks at what is as wanted: an hour has hundreds of them.
+            // While HA is settled, its cycles change nothing: skip the broadcasts, because an hour has hundreds of cycles.
             if matches!(event, ScheduledEvent::RunHaManager) && self.is_ha_settled() {
                 self.now_ms = self.now_ms.max(at_ms);
                 self.schedule_ha_manager();
@@ -101,14 +100,14 @@ impl World {
         }
     }
 
-    /// Start a task and return its UPID.
+    /// Starts a task and returns its UPID.
     pub(crate) fn start_task(&mut self, fork: NewTask<'_>) -> String {
         let id = self.add_task(fork, false);
         self.begin_or_queue(id);
         self.tasks.get(id).map(|task| task.upid.clone()).unwrap_or_default()
     }
 
-    /// Start a task out of another one: the list of the node learns late of its end.
+    /// Starts a task from within another task. The node's task list shows its end late.
     pub(crate) fn start_nested_task(&mut self, fork: NewTask<'_>) {
         let id = self.add_task(fork, true);
         self.begin_or_queue(id);
@@ -176,7 +175,7 @@ impl World {
         }
     }
 
-    /// The work is done: apply it and write the last line.
+    /// The work is done: apply its effects and write the last log line.
     fn end_task(&mut self, id: TaskId) {
         let Some(task) = self.tasks.get(id).filter(|task| matches!(task.state, LabTaskState::Running { .. })) else { return };
         let warnings = task.warnings;
@@ -195,7 +194,7 @@ impl World {
         self.end_with_log_line(id, format!("TASK ERROR: {error}"), error);
     }
 
-    /// End a task from outside. Its work is not applied; what it had done stays.
+    /// Stops a task on request. Its final effects are not applied; what it already did stays.
     pub(crate) fn interrupt_task(&mut self, id: TaskId) {
         if self.tasks.get(id).is_some_and(|task| !task.is_over()) {
             task_work::interrupt_work(self, id);
@@ -203,7 +202,7 @@ impl World {
         }
     }
 
-    /// A task whose process is gone without a word, as after a crash of its node.
+    /// Ends a task whose process disappeared without a log line, as after a crash of its node.
     pub(crate) fn kill_task(&mut self, id: TaskId) {
         if self.tasks.get(id).is_some_and(|task| !task.is_over()) {
             self.end_with_status(id, "unexpected status".to_owned());
@@ -245,16 +244,16 @@ impl World {
         }
     }
 
-    /// The process outside of Proxmox that held a guest's lock file has ended.
+    /// Releases the lock file that a process outside of Proxmox held.
     pub(crate) fn free_lock_file(&mut self, vmid: u32) {
         if self.tasks.lock_files.remove(&vmid) && !self.tasks.holders.contains_key(&vmid) {
             self.release_guest(vmid);
         }
     }
 
-    /// Wait until nobody holds a guest, as a synchronous call does: how long it took, or the error after ten seconds.
+    /// Waits until no task holds the guest, as a synchronous call does. Returns how long that took, or the error after ten seconds.
     ///
-    /// The world moves on while the caller waits.
+    /// Time in the world advances while the caller waits.
     pub(crate) fn wait_for_guest_lock(&mut self, vmid: u32, lock_file: &str) -> Result<u64, (String, u64)> {
         if self.tasks.lock_files.contains(&vmid) {
             return Err((lock_timeout_text(lock_file), LOCK_WAIT_MS));

@@ -1,7 +1,7 @@
-//! What goes wrong, as data: on requests, on tasks, and at moments.
+//! Faults as data: on requests, on tasks, and external events at given times.
 //!
-//! A fault on a request never changes what the world is; it changes what arrives of it. What never
-//! enters here: chance that does not come from a seed.
+//! A fault on a request changes what the client receives; it never changes the world itself.
+//! Randomness must come from a seed only.
 
 mod bad_day;
 mod world_event;
@@ -17,19 +17,19 @@ use crate::task::{LabTasks, TaskId};
 use crate::task_work::WorkStart;
 use crate::wire::LabRequest;
 
-/// What happens to a request or its answer.
+/// What happens to a request or its response.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum ResponseFault {
-    /// It never arrives.
+    /// The request never arrives.
     LostBefore,
-    /// It is carried out, and the answer is lost.
+    /// The request is executed, and the response is lost.
     LostAfter,
-    /// The answer breaks off after so many bytes of the body.
+    /// The response ends after this many bytes of the body.
     Truncated(usize),
-    /// The answer takes so many milliseconds longer.
+    /// The response takes this many milliseconds longer.
     Slow(u64),
-    /// Something else answers, and nothing is carried out.
+    /// Another response is sent, and the request is not executed.
     Instead {
         /// The status code.
         status: u16,
@@ -38,53 +38,53 @@ pub enum ResponseFault {
         /// The body.
         #[serde(default)]
         body: String,
-        /// Whether the body is announced as HTML.
+        /// Whether the content type is HTML.
         #[serde(default)]
         html: bool,
     },
-    /// It is carried out, and a proxy on the way gives up: 596 and its kin, with an empty body.
+    /// The request is executed, and a proxy in between gives up: 595, 596 or 599, with an empty body.
     After {
         /// The status code.
         status: u16,
         /// The reason phrase.
         reason: String,
     },
-    /// Somebody sends the caller elsewhere (301), and nothing is carried out.
+    /// The client is redirected (301) to this location, and the request is not executed.
     Redirect(String),
-    /// The answer comes in pieces of so many bytes, with a pause after each.
+    /// The response arrives in chunks, with a pause after each.
     Drip {
-        /// Bytes of a piece; at least one.
+        /// Bytes per chunk; at least one.
         bytes: u32,
         /// The pause in milliseconds.
         every_ms: u64,
     },
-    /// The body is filled up with blanks to so many bytes.
+    /// The body is padded with blanks.
     Flood {
-        /// Bytes of the body.
+        /// Total bytes of the body.
         bytes: u64,
-        /// The length is not said before: only the end of the connection is the end.
+        /// No content length is sent; the body ends when the connection closes.
         #[serde(default)]
         unannounced: bool,
     },
-    /// The body comes compressed although nobody asked for that, and unpacks to so many bytes.
+    /// The body is compressed although the client did not ask for it, and decompresses to this many bytes.
     GzipBomb(u64),
 }
 
-/// Which requests a fault is about. What is left out fits everything.
+/// A fault on requests. Conditions that are omitted match every request.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RequestFault {
-    /// The method in capitals.
+    /// The method, in upper case.
     pub method: Option<String>,
-    /// The path without query; `*` stands for anything.
+    /// The path without query; `*` matches any text.
     pub path: Option<String>,
-    /// Only the nth request that fits, counted from 1.
+    /// Only the nth matching request, counted from 1.
     pub nth: Option<u64>,
-    /// Only so many of those that fit.
+    /// Only the first `times` matching requests.
     pub times: Option<u64>,
-    /// Not before that moment (milliseconds after the start).
+    /// Only from this time on (milliseconds after the start).
     pub from_ms: Option<u64>,
-    /// Not from that moment on.
+    /// Only before this time.
     pub until_ms: Option<u64>,
     /// What happens.
     #[serde(rename = "twist")]
@@ -95,16 +95,16 @@ pub struct RequestFault {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TaskFaultEffect {
-    /// It fails at once, with that text.
+    /// It fails at once with this text.
     Fail(String),
-    /// It never ends by itself.
+    /// It never ends.
     Hang,
-    /// It ends well, with so many warnings.
+    /// It succeeds with this many warnings.
     Warnings(u32),
 }
 
 impl TaskFaultEffect {
-    /// What the beginning of the task's work comes to; `None`: the work goes on.
+    /// The result with which the task's work starts; `None` if the work proceeds normally.
     pub(crate) fn start_result(&self) -> Option<WorkStart> {
         match self {
             Self::Fail(text) => Some(Err(text.clone())),
@@ -118,22 +118,22 @@ impl TaskFaultEffect {
     }
 }
 
-/// Which tasks a fault is about. What is left out fits everything.
+/// A fault on tasks. Conditions that are omitted match every task.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TaskFault {
     /// The type of the task: `qmstart`.
     pub kind: Option<String>,
-    /// What it is about, mostly a guest's number.
+    /// What the task is about, usually a VMID.
     pub about: Option<String>,
-    /// Only the nth task that fits, counted from 1.
+    /// Only the nth matching task, counted from 1.
     pub nth: Option<u64>,
     /// What happens.
     #[serde(rename = "twist")]
     pub effect: Option<TaskFaultEffect>,
 }
 
-/// Something that happens to the world at a moment.
+/// An external event at a given time.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TimedWorldEvent {
@@ -144,33 +144,33 @@ pub struct TimedWorldEvent {
     pub event: WorldEvent,
 }
 
-/// Faults by chance: so many of a thousand requests.
+/// Random faults on requests.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RandomFaults {
-    /// Where the chance comes from.
+    /// The seed.
     pub seed: u64,
-    /// How many of a thousand requests are hit.
+    /// How many of 1,000 requests are affected.
     pub per_thousand: u64,
 }
 
-/// Everything that goes wrong in a world.
+/// All faults of a world.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct FaultPlan {
-    /// Faults on requests; of those that fit the first one counts.
+    /// Faults on requests; the first that matches applies.
     pub requests: Vec<RequestFault>,
-    /// Faults on tasks; of those that fit the first one counts.
+    /// Faults on tasks; the first that matches applies.
     pub tasks: Vec<TaskFault>,
-    /// What happens when.
+    /// External events and their times.
     pub moments: Vec<TimedWorldEvent>,
-    /// Faults by chance, besides.
+    /// Random faults, in addition.
     pub chance: Option<RandomFaults>,
-    /// A whole day of faults from a seed, besides.
+    /// A seeded series of faults, in addition.
     pub bad_day: Option<SeededBadDay>,
 }
 
-/// A plan at work: what fitted so far.
+/// The faults of a running world, each with the number of its matches so far.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ActiveFaults {
     start_ms: u64,
@@ -189,7 +189,7 @@ impl ActiveFaults {
         }
     }
 
-    /// What happens to this request.
+    /// The fault that applies to this request.
     pub(crate) fn next_request_fault(&mut self, now_ms: u64, request: &LabRequest) -> Option<ResponseFault> {
         let since_ms = now_ms.saturating_sub(self.start_ms);
         for (fault, fitted) in &mut self.requests {
@@ -204,7 +204,7 @@ impl ActiveFaults {
         if random.chance(*per_thousand, 1_000) { Some(random_response_fault(random)) } else { None }
     }
 
-    /// What happens to this task as it begins.
+    /// The fault that applies to this task at its start.
     pub(crate) fn next_task_fault(&mut self, tasks: &LabTasks, id: TaskId) -> Option<TaskFaultEffect> {
         let task = tasks.get(id)?;
         for (fault, fitted) in &mut self.tasks {
@@ -243,7 +243,7 @@ impl RequestFault {
     }
 }
 
-/// One of the faults that a network or a server has in it.
+/// A random fault that is typical of networks and servers.
 fn random_response_fault(random: &mut SeededRandom) -> ResponseFault {
     let silent = |status: u16, reason: &str| ResponseFault::After { status, reason: reason.to_owned() };
     let instead = |status: u16, reason: &str, body: &str, html: bool| ResponseFault::Instead {
@@ -267,7 +267,7 @@ fn random_response_fault(random: &mut SeededRandom) -> ResponseFault {
     }
 }
 
-/// `*` stands for anything, the rest for itself.
+/// Whether the text matches the pattern; `*` matches any text, everything else only itself.
 fn matches_pattern(pattern: &str, text: &str) -> bool {
     let mut parts = pattern.split('*');
     let Some(mut rest) = text.strip_prefix(parts.next().unwrap_or_default()) else { return false };

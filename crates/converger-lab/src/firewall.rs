@@ -1,13 +1,13 @@
-//! Firewalls of the cluster, of nodes and of guests, as their files hold them.
+//! The stored firewalls of the cluster, of nodes and of guests.
 //!
-//! What never enters here: packets.
+//! No packets are filtered.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 
 use crate::sections::SectionSettings;
 
-/// Whose firewall it is.
+/// What a firewall belongs to.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum FirewallScope {
     Cluster,
@@ -15,10 +15,10 @@ pub(crate) enum FirewallScope {
     Guest(u32),
 }
 
-/// A name for an address.
+/// A named address.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FirewallAlias {
-    /// As it was written; by its small letters it is found.
+    /// The name as written; lookup uses lower case.
     pub(crate) name: String,
     pub(crate) cidr: String,
     pub(crate) comment: Option<String>,
@@ -36,11 +36,11 @@ pub(crate) struct IpSet {
 pub(crate) struct IpSetEntry {
     pub(crate) cidr: String,
     pub(crate) comment: Option<String>,
-    /// It is taken out of what the others of the set cover.
+    /// Excludes this address from what the other entries cover.
     pub(crate) nomatch: bool,
 }
 
-/// Rules under a name, for rules elsewhere to refer to.
+/// A named list of rules that other rules can refer to.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SecurityGroup {
     pub(crate) comment: Option<String>,
@@ -54,16 +54,16 @@ pub(crate) struct Firewall {
     pub(crate) rules: Vec<SectionSettings>,
     pub(crate) aliases: BTreeMap<String, FirewallAlias>,
     pub(crate) ipsets: BTreeMap<String, IpSet>,
-    /// Only the cluster has these.
+    /// Only the cluster has security groups.
     pub(crate) groups: BTreeMap<String, SecurityGroup>,
 }
 
-/// The digest of one list or table of a firewall: a pure hash of its content.
+/// The digest of a list or table of a firewall, which depends on its content only.
 pub(crate) fn content_digest(content: &impl Debug) -> String {
     crate::digest::sha1_hex(&format!("{content:?}"))
 }
 
-/// Every firewall; most guests have none.
+/// All firewalls; most guests have none.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Firewalls {
     all: BTreeMap<FirewallScope, Firewall>,

@@ -1,7 +1,6 @@
-//! The three releases that the lab can play, and where their answers differ.
+//! The three releases that the lab simulates, and how their responses differ.
 //!
-//! What never enters here: behaviour itself; a difference is a question that the room concerned
-//! asks.
+//! Must not contain behaviour: a difference is a predicate that the module concerned asks.
 
 use serde::Deserialize;
 
@@ -32,7 +31,7 @@ impl TryFrom<u8> for Flavour {
 }
 
 impl Flavour {
-    /// The number before the first dot.
+    /// The major version.
     #[must_use]
     pub fn major(self) -> u8 {
         match self {
@@ -74,12 +73,12 @@ impl Flavour {
         }
     }
 
-    /// Error bodies carry `message`; before, only the reason phrase has the text.
+    /// Whether error bodies contain `message`; before release 8, only the reason phrase has the text.
     pub(crate) fn has_error_message(self) -> bool {
         self >= Self::V8
     }
 
-    /// Until 7 `memory` of QEMU is a number; since, a property string that is kept as it was sent.
+    /// Whether `memory` of a virtual machine is a number. Since release 8 it is a property string that is stored as sent.
     pub(crate) fn memory_is_number(self) -> bool {
         self == Self::V7
     }
@@ -91,8 +90,8 @@ impl Flavour {
         }
     }
 
-    /// The prefix of generated MAC addresses. Before 8.1 Proxmox draws all six bytes; the lab draws three below one prefix there too, which
-    /// nobody can tell from chance.
+    /// The prefix of generated MAC addresses. Proxmox before 8.1 draws all six bytes; the lab uses a fixed prefix there too, because no
+    /// client can tell the difference.
     pub(crate) fn mac_prefix(self) -> &'static str {
         match self {
             Self::V7 => "3A:5C:7E",

@@ -1,6 +1,6 @@
-//! A guest: its configuration as the file on the node has it, and its process.
+//! A guest: its configuration as in the config file, and its process.
 //!
-//! What never enters here: who asks, and tasks. This is the state that tasks change.
+//! Must not depend on callers or tasks; tasks change this state.
 
 mod config_file;
 mod config_json;
@@ -27,7 +27,7 @@ pub enum LabGuestKind {
 }
 
 impl LabGuestKind {
-    /// As paths of the API and lists have it.
+    /// The name in API paths and lists.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Qemu => "qemu",
@@ -35,7 +35,7 @@ impl LabGuestKind {
         }
     }
 
-    /// As error texts have it.
+    /// The word for it in error texts.
     pub(crate) fn error_word(self) -> &'static str {
         match self {
             Self::Qemu => "VM",
@@ -43,7 +43,7 @@ impl LabGuestKind {
         }
     }
 
-    /// The folder of its config files.
+    /// The directory of its config files.
     pub(crate) fn folder(self) -> &'static str {
         match self {
             Self::Qemu => "qemu-server",
@@ -51,7 +51,7 @@ impl LabGuestKind {
         }
     }
 
-    /// How its tasks begin.
+    /// The prefix of its task types.
     pub(crate) fn task_prefix(self) -> &'static str {
         match self {
             Self::Qemu => "qm",
@@ -59,7 +59,7 @@ impl LabGuestKind {
         }
     }
 
-    /// The prefix of its id among the resources of high availability.
+    /// The prefix of its HA service id.
     pub(crate) fn ha_prefix(self) -> &'static str {
         match self {
             Self::Qemu => "vm",
@@ -67,7 +67,7 @@ impl LabGuestKind {
         }
     }
 
-    /// The key that holds its name.
+    /// The config key of its name.
     pub(crate) fn name_key(self) -> &'static str {
         match self {
             Self::Qemu => "name",
@@ -95,21 +95,21 @@ impl LabGuestKind {
     }
 }
 
-/// The process of a guest that runs.
+/// The process of a running guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct GuestProcess {
     pub(crate) pid: u32,
     pub(crate) since_ms: u64,
-    /// QEMU's own word for its state: `running`, `paused`, `io-error`, ...
+    /// The state that QEMU reports: `running`, `paused`, `io-error`, ...
     pub(crate) qemu_state: String,
 }
 
-/// What the guest's own system does; Proxmox has no say in it.
+/// How the guest's operating system behaves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct GuestBehaviour {
-    /// How long it takes to go down when asked; `None`: it does not listen.
+    /// How long a shutdown takes; `None` if it ignores shutdown requests.
     pub(crate) shutdown_ms: Option<u64>,
-    /// Whether it lets go of a network card that is to be unplugged.
+    /// Whether it releases a network card on unplug.
     pub(crate) allows_unplug: bool,
 }
 
@@ -124,11 +124,11 @@ pub(crate) struct LabGuest {
     pub(crate) vmid: u32,
     pub(crate) kind: LabGuestKind,
     pub(crate) node: String,
-    /// What is in effect.
+    /// The settings in effect.
     pub(crate) config: ConfigSection,
-    /// What takes effect when the process starts anew.
+    /// Settings that take effect at the next start.
     pub(crate) pending: ConfigSection,
-    /// Keys that go then; true: and their disks with them.
+    /// Keys that are deleted at the next start; `true` if their disks are destroyed as well.
     pub(crate) deletions: BTreeMap<String, bool>,
     pub(crate) snapshots: BTreeMap<String, ConfigSection>,
     /// Raw `lxc.*` lines.
@@ -185,22 +185,22 @@ impl LabGuest {
         self.process.as_ref().is_some_and(|process| process.qemu_state == "paused")
     }
 
-    /// `VM is locked (backup)`, or nothing.
+    /// The error text for a locked guest: `VM is locked (backup)`.
     pub(crate) fn lock_error(&self) -> Option<String> {
         self.lock().map(|lock| format!("{} is locked ({lock})", self.kind.error_word()))
     }
 
-    /// Whether it is no longer what somebody read under that digest. No digest asks for nothing.
+    /// Whether the config no longer has the given digest. No digest means no check.
     pub(crate) fn differs_from_digest(&self, digest: Option<&str>) -> bool {
         digest.is_some_and(|digest| !digest.is_empty() && digest != self.digest())
     }
 
-    /// The id among the resources of high availability: `vm:100`.
+    /// The HA service id: `vm:100`.
     pub(crate) fn ha_service_id(&self) -> String {
         format!("{}:{}", self.kind.ha_prefix(), self.vmid)
     }
 
-    /// What lists show where no name is set.
+    /// The name that lists show; a default if none is set.
     pub(crate) fn display_name(&self) -> String {
         let fallback = || match self.kind {
             LabGuestKind::Qemu => format!("VM {}", self.vmid),
@@ -209,7 +209,7 @@ impl LabGuest {
         self.get(self.kind.name_key()).map_or_else(fallback, str::to_owned)
     }
 
-    /// Put a volume that no key names any more under the first free `unusedN`.
+    /// Adds a volume that no key uses any more under the first free `unusedN`.
     pub(crate) fn add_unused(&mut self, volume: &str) {
         let free = (0..).map(|number| format!("unused{number}")).find(|key| !self.config.contains_key(key));
         if let Some(key) = free {
@@ -217,19 +217,19 @@ impl LabGuest {
         }
     }
 
-    /// Take a key's pending change back, whatever it was.
+    /// Drops the pending change of a key.
     pub(crate) fn drop_pending(&mut self, key: &str) -> Option<String> {
         self.deletions.remove(key);
         self.pending.remove(key)
     }
 
-    /// Every section that can name a volume.
+    /// All sections that can refer to a volume.
     pub(crate) fn sections(&self) -> impl Iterator<Item = &ConfigSection> {
         [&self.config, &self.pending].into_iter().chain(self.snapshots.values())
     }
 }
 
-/// A key that holds a disk: a drive of QEMU, or a mount point of a container.
+/// Whether a key holds a disk: a drive of a virtual machine or a mount point of a container.
 pub(crate) fn is_disk_key(kind: LabGuestKind, key: &str) -> bool {
     let stem = split_number(key).map_or("", |(stem, _)| stem);
     match kind {
@@ -238,7 +238,7 @@ pub(crate) fn is_disk_key(kind: LabGuestKind, key: &str) -> bool {
     }
 }
 
-/// A key that holds a network card.
+/// Whether a key holds a network card.
 pub(crate) fn is_card_key(key: &str) -> bool {
     split_number(key).is_some_and(|(stem, _)| stem == "net")
 }

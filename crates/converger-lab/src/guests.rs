@@ -1,7 +1,8 @@
-//! All guests of a world, what was made of their configs, and which of them changed since their nodes told the others.
+//! All guests of a world, cached texts of their configs, and which guests changed since the last
+//! broadcast of their node.
 //!
-//! Everybody may look; whoever changes a guest goes through here, so that nothing that was made of it before is shown afterwards. What never
-//! enters here: what a guest is.
+//! Reading is free; every change goes through this type, so that no stale text is served. What a
+//! guest is, is in `guest`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
@@ -13,21 +14,21 @@ use crate::guest::{ConfigSection, GuestProcess, LabGuest};
 #[derive(Clone, Default)]
 pub(crate) struct LabGuests {
     all: BTreeMap<u32, LabGuest>,
-    /// What was made of each guest's config since it last changed.
+    /// Texts that were rendered from each guest's config since it last changed.
     rendered: BTreeMap<u32, RenderedConfig>,
-    /// Guests that changed since their node told the others.
+    /// Guests that changed since the last broadcast of their node.
     changed: BTreeSet<u32>,
 }
 
-/// What is made of a guest's config, once somebody asks for it.
+/// Texts of a guest, rendered on first use.
 #[derive(Clone, Debug, Default)]
 struct RenderedConfig {
     digest: OnceLock<String>,
-    /// What `pending` shows.
+    /// The response of `pending`.
     pending: OnceLock<Vec<u8>>,
-    /// What `status/current` shows, before and after the time since the start.
+    /// The response of `status/current`, before and after the uptime.
     current: OnceLock<(Vec<u8>, Vec<u8>)>,
-    /// The keys in effect and those that wait, for whoever compares.
+    /// The settings in effect and the pending ones, for comparisons.
     sections: OnceLock<(Arc<ConfigSection>, Arc<ConfigSection>)>,
 }
 
@@ -40,13 +41,13 @@ impl Deref for LabGuests {
 }
 
 impl LabGuests {
-    /// A guest to change. Whoever asks this way has the guest told anew to the other nodes.
+    /// A guest to change. It is broadcast again, and its cached texts are dropped.
     pub(crate) fn change_guest(&mut self, vmid: u32) -> Option<&mut LabGuest> {
         self.invalidate_guest(vmid);
         self.all.get_mut(&vmid)
     }
 
-    /// The process of a guest to change; its config stays as it is, and what was made of that.
+    /// The process of a guest to change. The config and the texts rendered from it stay valid.
     pub(crate) fn change_process(&mut self, vmid: u32) -> Option<&mut Option<GuestProcess>> {
         self.mark_changed(vmid);
         if let Some(written) = self.rendered.get_mut(&vmid) {
@@ -55,41 +56,41 @@ impl LabGuests {
         self.all.get_mut(&vmid).map(|guest| &mut guest.process)
     }
 
-    /// Put a guest into the world, or in the place of another one.
+    /// Adds a guest or replaces the one with the same VMID.
     pub(crate) fn put_guest(&mut self, guest: LabGuest) {
         self.invalidate_guest(guest.vmid);
         self.all.insert(guest.vmid, guest);
     }
 
-    /// Take a guest out of the world.
+    /// Removes a guest.
     pub(crate) fn remove_guest(&mut self, vmid: u32) -> Option<LabGuest> {
         self.rendered.remove(&vmid);
         self.all.remove(&vmid)
     }
 
-    /// The guest is told anew to the other nodes.
+    /// Includes the guest in the next broadcast.
     pub(crate) fn mark_changed(&mut self, vmid: u32) {
         self.changed.insert(vmid);
     }
 
-    /// And nothing that was made of it counts any more.
+    /// Includes the guest in the next broadcast and drops its cached texts.
     fn invalidate_guest(&mut self, vmid: u32) {
         self.mark_changed(vmid);
         self.rendered.insert(vmid, RenderedConfig::default());
     }
 
-    /// What `pending` shows of a guest. It is asked for much more often than it changes.
+    /// The response of `pending`. Cached, because it is requested much more often than it changes.
     pub(crate) fn pending_text(&self, vmid: u32, flavour: Flavour) -> &[u8] {
         let (Some(guest), Some(written)) = (self.all.get(&vmid), self.rendered.get(&vmid)) else { return &[] };
         written.pending.get_or_init(|| guest.render_pending(written.digest.get_or_init(|| guest.digest()), flavour))
     }
 
-    /// What `status/current` shows of a guest: made once, before and after the time since its start.
+    /// The response of `status/current`, before and after the uptime. Rendered once.
     pub(crate) fn current_text(&self, vmid: u32, make: impl FnOnce() -> (Vec<u8>, Vec<u8>)) -> Option<&(Vec<u8>, Vec<u8>)> {
         self.rendered.get(&vmid).map(|written| written.current.get_or_init(make))
     }
 
-    /// The keys in effect, and those that wait.
+    /// The settings in effect, and the pending ones.
     pub(crate) fn sections_of(&self, guest: &LabGuest) -> (Arc<ConfigSection>, Arc<ConfigSection>) {
         let copies = || (Arc::new(guest.config.clone()), Arc::new(guest.pending.clone()));
         self.rendered.get(&guest.vmid).map_or_else(copies, |written| written.sections.get_or_init(copies).clone())
@@ -100,20 +101,20 @@ impl LabGuests {
         self.rendered.get(&guest.vmid).map_or_else(|| guest.digest(), |written| written.digest.get_or_init(|| guest.digest()).clone())
     }
 
-    /// What a node has to tell the others of its own guests, and of those that are gone.
+    /// The guests that a node must broadcast: its own that changed, and removed ones.
     pub(crate) fn changed_on(&self, node: &str) -> Vec<u32> {
         let is_here = |vmid: &&u32| self.all.get(vmid).is_none_or(|guest| guest.node == node);
         self.changed.iter().filter(is_here).copied().collect()
     }
 
-    /// The others know now.
+    /// Records that the guests were broadcast.
     pub(crate) fn mark_broadcast(&mut self, vmids: &[u32]) {
         for vmid in vmids {
             self.changed.remove(vmid);
         }
     }
 
-    /// A node has to tell of all its guests again.
+    /// Makes a node broadcast all its guests again.
     pub(crate) fn mark_node_changed(&mut self, node: &str) {
         self.changed.extend(self.all.values().filter(|guest| guest.node == node).map(|guest| guest.vmid));
     }
@@ -134,7 +135,7 @@ mod tests {
         String::from_utf8_lossy(guests.pending_text(100, Flavour::V9)).into_owned()
     }
 
-    /// Every way to change a guest: what is shown afterwards is what would be made of it anew.
+    /// After every kind of change, the cached text equals a freshly rendered one.
     #[test]
     fn every_change_invalidates_rendered_texts() {
         let set = |guest: &mut LabGuest, value: &str| drop(guest.config.insert("cores".to_owned(), value.to_owned()));

@@ -1,8 +1,9 @@
-//! High availability: what is wanted of a guest, what the manager believes, and what it does about
-//! it every ten seconds.
+//! High availability: the requested state of guests, the state that the HA manager reports, and
+//! what the manager does every ten seconds.
 //!
-//! What never enters here: watchdogs. A node that lost its power is fenced once its lock has run out, one that is only cut off runs
-//! on; and where a guest may be (groups, rules) is kept and not heeded.
+//! There is no watchdog: a node without power is fenced once its lock has expired, and a node that
+//! is only cut off keeps running. Placement restrictions (groups, rules) are stored but not
+//! applied.
 
 use std::collections::BTreeMap;
 
@@ -16,31 +17,31 @@ use crate::sections::{SectionFile, SectionSettings};
 use crate::task_work::{GuestMigration, PreMoveShutdown, ShutdownWork, TaskWork};
 use crate::world::World;
 
-/// The manager and the nodes' agents look around so often.
+/// The interval of the HA manager and of the nodes' agents.
 const MANAGER_INTERVAL_MS: u64 = 10_000;
 
-/// A node's lock runs out after so long; before, nobody may take its guests over.
+/// How long the lock of a lost node is valid; its guests are not recovered earlier.
 const FENCE_DELAY_MS: u64 = 120_000;
 
-/// So long a guest has for going down before it is moved, and is then ended by force.
+/// How long a guest has to shut down before it is moved; then it is stopped by force.
 const SHUTDOWN_TIMEOUT_MS: u64 = 60_000;
 
-/// A guest under management.
+/// A guest that is managed by HA.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct HaResource {
-    /// What is wanted: `started`, `stopped`, `disabled`, `ignored`.
+    /// The requested state: `started`, `stopped`, `disabled`, `ignored`.
     pub(crate) state: String,
-    /// What the manager believes; nothing until it looked.
+    /// The state that the manager reports; `None` before its first cycle.
     pub(crate) believed: Option<String>,
-    /// Set by hand: the manager leaves it alone.
+    /// The reported state was set by the world spec, and the manager never changes it.
     pub(crate) is_fixed: bool,
-    /// Comment, group, how often to try, and what else is only kept.
+    /// Comment, group, retry limits and other settings that are only stored.
     pub(crate) settings: SectionSettings,
-    /// A request that the manager has not seen yet.
+    /// A request that the manager has not processed yet.
     pub(crate) request: Option<String>,
-    /// Since when its node is known to be gone.
+    /// Since when its node has been lost.
     pub(crate) lost_ms: Option<u64>,
-    /// A task of the manager moves it.
+    /// A task of the manager is moving the guest.
     pub(crate) is_moving: bool,
 }
 
@@ -49,7 +50,7 @@ impl HaResource {
         matches!(self.state.as_str(), "started" | "enabled")
     }
 
-    /// What the manager believes after it has looked.
+    /// The state that the manager reports after its next cycle.
     fn next_belief(&self, running: bool) -> &'static str {
         match (self.state.as_str(), self.is_wanted_up(), running) {
             ("ignored", ..) => "ignored",
@@ -59,31 +60,31 @@ impl HaResource {
         }
     }
 
-    /// Whether it has to be started, or stopped; nothing where it is as wanted, or left alone.
+    /// Whether the guest must be started (`true`) or stopped (`false`); `None` if it is in the requested state or ignored.
     fn missing_change(&self, running: bool) -> Option<bool> {
         let wanted = self.is_wanted_up();
         (wanted != running && self.state != "ignored").then_some(wanted)
     }
 
-    /// A look would change nothing, on a node that is there.
+    /// Whether a cycle would change nothing, given that the node is online.
     fn is_settled(&self, running: bool) -> bool {
         let is_known = self.believed.as_deref() == Some(self.next_belief(running));
         is_known && self.missing_change(running).is_none() && self.request.is_none() && self.lost_ms.is_none() && !self.is_moving
     }
 }
 
-/// The number of the guest in an id (`vm:100`).
+/// The VMID in a service id (`vm:100`).
 fn vmid_of_service(sid: &str) -> u32 {
     sid.split(':').nth(1).and_then(|id| id.parse().ok()).unwrap_or(0)
 }
 
-/// Every guest under management, by its id (`vm:100`), and where they may be.
+/// All managed guests by service id (`vm:100`), and the placement restrictions.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct HaResources {
     all: BTreeMap<String, HaResource>,
-    /// Until 8.
+    /// Until release 8.
     pub(crate) groups: SectionFile,
-    /// Since 9.
+    /// Since release 9.
     pub(crate) rules: SectionFile,
 }
 
@@ -92,7 +93,7 @@ impl HaResources {
         self.all.get(sid)
     }
 
-    /// What is managed of a guest. Most worlds manage none, and every answer about a guest asks.
+    /// The HA resource of a guest. Every response about a guest calls this, so the common case without HA is checked first.
     pub(crate) fn find_for_guest(&self, guest: &LabGuest) -> Option<&HaResource> {
         if self.all.is_empty() { None } else { self.all.get(&guest.ha_service_id()) }
     }
@@ -109,18 +110,18 @@ impl HaResources {
         self.all.remove(sid).is_some()
     }
 
-    /// Managed, and not to be ignored.
+    /// Whether the guest is managed and not ignored.
     pub(crate) fn is_managed(&self, sid: &str) -> bool {
         self.all.get(sid).is_some_and(|resource| resource.state != "ignored")
     }
 
-    /// What lists show: the manager's belief, or what is wanted while there is none.
+    /// The state that lists show: that of the manager, or the requested one before its first cycle.
     pub(crate) fn displayed_state(&self, guest: &LabGuest) -> Option<&str> {
         let resource = self.find_for_guest(guest)?;
         Some(resource.believed.as_deref().unwrap_or(&resource.state))
     }
 
-    /// What `status/current` shows.
+    /// The `ha` member of `status/current`.
     pub(crate) fn status_json(&self, guest: &LabGuest) -> Value {
         match self.find_for_guest(guest).filter(|resource| resource.state != "ignored") {
             Some(resource) => json!({ "managed": 1, "state": resource.believed }),
@@ -128,7 +129,7 @@ impl HaResources {
         }
     }
 
-    /// State what is wanted. A start counts at once, anything else once the manager looks.
+    /// Sets the requested state. A start applies at once, anything else in the manager's next cycle.
     pub(crate) fn request_state(&mut self, sid: &str, state: &str) {
         let Some(resource) = self.all.get_mut(sid) else { return };
         match state {
@@ -137,7 +138,7 @@ impl HaResources {
         }
     }
 
-    /// The digest of the shared file.
+    /// The digest of the stored resources.
     pub(crate) fn digest(&self) -> String {
         let line = |(sid, resource): (&String, &HaResource)| format!("{sid} {} {:?}\n", resource.state, resource.settings);
         let text: String = self.all.iter().map(line).collect();
@@ -146,7 +147,7 @@ impl HaResources {
 }
 
 impl World {
-    /// Put a guest under management.
+    /// Makes a guest managed by HA.
     pub(crate) fn add_ha(&mut self, sid: &str, resource: HaResource) {
         if self.ha.all.is_empty() {
             self.schedule(self.now_ms.saturating_add(MANAGER_INTERVAL_MS), ScheduledEvent::RunHaManager);
@@ -154,7 +155,7 @@ impl World {
         self.ha.all.insert(sid.to_owned(), resource);
     }
 
-    /// One look around: take requests over, and start or stop what is not as wanted.
+    /// One cycle of the HA manager: processes requests, and starts or stops guests that are not in their requested state.
     pub(crate) fn run_ha_manager(&mut self) {
         let ids: Vec<String> = self.ha.all.keys().cloned().collect();
         self.schedule_ha_manager();
@@ -163,14 +164,14 @@ impl World {
         }
     }
 
-    /// The next look, as long as there is something to look at.
+    /// Schedules the next cycle, if any guest is managed.
     pub(crate) fn schedule_ha_manager(&mut self) {
         if !self.ha.all.is_empty() {
             self.schedule(self.now_ms.saturating_add(MANAGER_INTERVAL_MS), ScheduledEvent::RunHaManager);
         }
     }
 
-    /// Whether a look around would leave everything as it is.
+    /// Whether a cycle would change nothing.
     pub(crate) fn is_ha_settled(&self) -> bool {
         self.ha.all.iter().all(|(sid, resource)| {
             let Some(guest) = self.guests.get(&vmid_of_service(sid)) else { return true };
@@ -208,8 +209,8 @@ impl World {
         }
     }
 
-    /// The node of a guest lost its power: the guest is fenced until the node's lock has run out, and one look later it is on another
-    /// node, where the next look starts it.
+    /// Recovers a guest whose node lost power: it is fenced until the node's lock has expired, moves to another node one cycle later, and
+    /// starts there in the cycle after that.
     fn recover_guest(&mut self, sid: &str, vmid: u32) {
         let (now_ms, refuge) = (self.now_ms, self.pick_recovery_node());
         let Some(refuge) = refuge else { return };
@@ -230,7 +231,7 @@ impl World {
         }
     }
 
-    /// The node that takes a guest over: one that is there and has quorum, with the fewest guests under management.
+    /// The node that recovers a guest: online and quorate, with the fewest managed guests.
     fn pick_recovery_node(&self) -> Option<String> {
         let managed =
             |node: &str| self.guests.values().filter(|guest| guest.node == node && self.ha.find_for_guest(guest).is_some()).count();
@@ -238,8 +239,8 @@ impl World {
         there.min_by_key(|node| managed(&node.name)).map(|node| node.name.clone())
     }
 
-    /// `migrate` takes a running machine along; `relocate` stops it first, as it always is with a container, and the next look around
-    /// starts it again. A node that is not there takes nothing over.
+    /// `migrate` moves a running virtual machine live. `relocate`, and every move of a container, stops the guest first, and the next cycle
+    /// starts it. A node that is not reachable gets no guests.
     fn move_ha_guest(&mut self, sid: &str, vmid: u32, verb: &str, target: &str) {
         let Some(guest) = self.guests.get(&vmid) else { return };
         let (node, kind, running) = (guest.node.clone(), guest.kind, guest.is_running());
@@ -258,7 +259,7 @@ impl World {
         self.start_agent_task(&node, name, vmid, work);
     }
 
-    /// The agent on the node starts tasks of its own, as root.
+    /// The agent on the node starts tasks as root.
     fn start_or_stop_guest(&mut self, node: &str, kind: LabGuestKind, vmid: u32, start: bool) {
         let stop = ShutdownWork { kind, vmid, timeout_ms: SHUTDOWN_TIMEOUT_MS, force: true, reboot: false };
         let (verb, work) = if start { ("start", TaskWork::Start { kind, vmid }) } else { ("shutdown", TaskWork::Shutdown(stop)) };

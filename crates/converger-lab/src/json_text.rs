@@ -1,13 +1,13 @@
-//! JSON objects, written straight into memory: for answers that are asked for again and again, where a tree would be built only to
-//! be written.
+//! Writes JSON objects directly into a buffer, for frequent responses where building a tree first
+//! would be wasteful.
 //!
-//! What never enters here: what an answer says.
+//! Must not decide what a response contains.
 
 use std::fmt::{self, Write as _};
 
 use serde_json::Value;
 
-/// What a member can be.
+/// A type that can be a JSON member.
 pub(crate) trait JsonMember {
     /// Appends itself as JSON.
     fn write_json(&self, out: &mut Vec<u8>);
@@ -15,14 +15,14 @@ pub(crate) trait JsonMember {
 
 impl JsonMember for str {
     fn write_json(&self, out: &mut Vec<u8>) {
-        // Most texts have nothing that needs an escape.
+        // Most texts need no escaping.
         if self.bytes().all(|byte| byte >= b' ' && byte != b'"' && byte != b'\\') {
             out.reserve(self.len() + 2);
             out.push(b'"');
             out.extend_from_slice(self.as_bytes());
             out.push(b'"');
         } else {
-            // Writing to memory cannot fail, and no text is no JSON.
+            // Writing to memory cannot fail, and every string is valid JSON.
             let _ = serde_json::to_writer(out, self);
         }
     }
@@ -34,7 +34,7 @@ impl JsonMember for String {
     }
 }
 
-/// A text that is put together from what needs no escape: names and numbers.
+/// For texts that are formatted from names and numbers, which need no escaping.
 impl JsonMember for fmt::Arguments<'_> {
     fn write_json(&self, out: &mut Vec<u8>) {
         out.push(b'"');
@@ -81,7 +81,7 @@ impl JsonMember for usize {
     }
 }
 
-/// For numbers that stand in the code.
+/// For integer literals in code.
 impl JsonMember for i32 {
     fn write_json(&self, out: &mut Vec<u8>) {
         i64::from(*self).write_json(out);
@@ -117,7 +117,7 @@ impl<M: JsonMember + ?Sized> JsonMember for &M {
     }
 }
 
-/// An object under way. Names are those of the API and need no escaping.
+/// A JSON object that is being written. Member names are those of the API and need no escaping.
 pub(crate) struct JsonObject<'o> {
     out: &'o mut Vec<u8>,
     is_empty: bool,
@@ -129,12 +129,12 @@ impl<'o> JsonObject<'o> {
         Self { out, is_empty: true }
     }
 
-    /// Members that follow others, which stand before them already.
+    /// Continues after members that are already written.
     pub(crate) fn continuing(out: &'o mut Vec<u8>) -> Self {
         Self { out, is_empty: false }
     }
 
-    /// One member more.
+    /// Writes one member.
     pub(crate) fn put(&mut self, name: &str, value: impl JsonMember) -> &mut Self {
         self.out.reserve(name.len() + 4);
         if !self.is_empty {
@@ -148,7 +148,7 @@ impl<'o> JsonObject<'o> {
         self
     }
 
-    /// One member more, where there is a value.
+    /// Writes one member, if there is a value.
     pub(crate) fn put_some(&mut self, name: &str, value: Option<impl JsonMember>) -> &mut Self {
         match value {
             Some(value) => self.put(name, value),
@@ -156,7 +156,7 @@ impl<'o> JsonObject<'o> {
         }
     }
 
-    /// Members that were written before, each with a comma before it.
+    /// Appends members that are already encoded, each with a leading comma.
     pub(crate) fn put_raw_members(&mut self, members: &[u8]) -> &mut Self {
         self.out.extend_from_slice(members);
         self
@@ -167,7 +167,7 @@ impl<'o> JsonObject<'o> {
     }
 }
 
-/// A list, each item written by its own function.
+/// Writes a list; `write` writes each item.
 pub(crate) fn write_list<T>(items: impl IntoIterator<Item = T>, mut write: impl FnMut(&mut JsonObject<'_>, T)) -> Vec<u8> {
     let mut out = Vec::with_capacity(FEW_ITEMS_BYTES);
     out.push(b'[');
@@ -183,7 +183,7 @@ pub(crate) fn write_list<T>(items: impl IntoIterator<Item = T>, mut write: impl 
     out
 }
 
-/// What the lists of a guest and of a small cluster take.
+/// Typical size of the lists of a guest or of a small cluster.
 const FEW_ITEMS_BYTES: usize = 1_000;
 
 #[cfg(test)]

@@ -1,9 +1,11 @@
-//! A Proxmox VE look-alike: `World::answer(now, request)` is a pure function of what came before.
+//! A simulator of the Proxmox VE API. `World::answer(now, request)` is a pure function of the world
+//! spec and of the earlier requests.
 //!
-//! It answers as Proxmox VE 7, 8 and 9 do, in texts, codes, types, reason phrases, delays and traps,
-//! so that a program can be tried and tested without a cluster. It uses nothing else of this
-//! workspace, so that agreement with it proves something. What never enters here: a clock, entropy,
-//! files, sockets; whoever runs it brings them.
+//! It reproduces the texts, status codes, types, reason phrases, delays and quirks of Proxmox VE 7,
+//! 8 and 9, so that a program can be tried and tested without a cluster. It shares no code with the
+//! rest of this workspace; otherwise agreement with it would prove nothing. It must not read a
+//! clock, entropy, files or sockets; the caller passes in what it needs (`server` is the only
+//! module with sockets).
 //!
 //! ```
 //! use converger_lab::{LabRequest, World, WorldSpec};

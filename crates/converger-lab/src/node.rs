@@ -1,26 +1,26 @@
-//! A node: what it has, which of its services answer, and where it stands in the cluster.
+//! A node: its hardware, the state of its services, and its position in the cluster.
 //!
-//! What never enters here: guests.
+//! Must not contain guests.
 
 use std::collections::BTreeSet;
 
 use crate::wire::{LabRequest, TlsIdentity};
 
-/// How one of a node's services is.
+/// The state of one of a node's services.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum ServiceState {
     #[default]
     Up,
-    /// Its port refuses.
+    /// It refuses connections.
     Down,
-    /// It takes requests and does not answer; what it took is carried out when it wakes up.
+    /// It accepts requests and does not answer. It executes them when it is up again.
     Hung,
 }
 
 #[derive(Clone, Debug)]
 pub(crate) struct LabNode {
     pub(crate) name: String,
-    /// Its number in the cluster; zero where there is none.
+    /// Its node id in the cluster; 0 without a cluster.
     pub(crate) number: u32,
     pub(crate) ip: String,
     pub(crate) cpus: u64,
@@ -29,36 +29,36 @@ pub(crate) struct LabNode {
     pub(crate) bridges: BTreeSet<String>,
     pub(crate) fingerprint: String,
     pub(crate) boot_ms: u64,
-    /// How far its own clock is off.
+    /// Offset of its own clock from the cluster's.
     pub(crate) clock_off_ms: i64,
     next_pid: u32,
     pub(crate) online: bool,
-    /// Nodes of one island reach each other.
+    /// Nodes in the same partition reach each other.
     pub(crate) network_partition: u32,
     pub(crate) proxy: ServiceState,
     pub(crate) daemon: ServiceState,
-    /// The cluster file system: without it nothing can be said.
+    /// The cluster file system. While it is down, no request can be answered.
     pub(crate) cluster_files: ServiceState,
-    /// pvestatd. While it is not up, the other nodes keep its last report for five minutes and have none afterwards.
+    /// pvestatd. While it is not up, the other nodes keep its last report for five minutes and then show none.
     pub(crate) statd: ServiceState,
-    /// Calls that met the silent file system; the first waits longer.
+    /// Requests that met the hung cluster file system; the first one waits longer.
     pub(crate) cluster_files_requests: u32,
-    /// Its list of guests is silently empty.
+    /// Its list of guests is empty, without an error.
     pub(crate) lists_no_guests: bool,
-    /// Every answer of this node takes so much longer.
+    /// Additional delay of every response of this node.
     pub(crate) slow_ms: u64,
-    /// When in each ten seconds it tells the others about its guests.
+    /// When it broadcasts its guests, as an offset into each interval of ten seconds.
     pub(crate) cycle_offset_ms: u64,
     pub(crate) broadcast_ms: Option<u64>,
-    /// So many rounds more are told in the form of before release 9.
+    /// Remaining broadcasts in the format of release 8.
     pub(crate) old_format_rounds: u32,
-    /// Requests that a hung daemon has taken.
+    /// Requests that the hung daemon accepted.
     pub(crate) backlog: Vec<LabRequest>,
-    /// What it shows to those who begin TLS.
+    /// The TLS identity that it presents.
     pub(crate) tls_identity: TlsIdentity,
 }
 
-/// Every node tells the others about its guests so often.
+/// The interval at which each node broadcasts its guests.
 pub(crate) const BROADCAST_INTERVAL_MS: u64 = 10_000;
 
 impl LabNode {
@@ -92,23 +92,23 @@ impl LabNode {
         }
     }
 
-    /// The id of the next process on this node.
+    /// Allocates the id of the next process on this node.
     pub(crate) fn next_process_id(&mut self) -> u32 {
         self.next_pid += 3;
         self.next_pid
     }
 
-    /// The id that the daemon's own worker has.
+    /// The process id of the daemon's own worker.
     pub(crate) fn daemon_process_id(&self) -> u32 {
         self.next_pid - 2
     }
 
-    /// Process start times are counted in hundredths of a second since boot.
+    /// Hundredths of a second since boot, the unit of process start times.
     pub(crate) fn boot_ticks(&self, now_ms: u64) -> u64 {
         now_ms.saturating_sub(self.boot_ms) / 10
     }
 
-    /// The last time at or before `now_ms` at which it tells the others.
+    /// The last broadcast time at or before `now_ms`.
     pub(crate) fn last_broadcast_ms(&self, now_ms: u64) -> Option<u64> {
         let since = now_ms.checked_sub(self.cycle_offset_ms)?;
         Some(self.cycle_offset_ms + since / BROADCAST_INTERVAL_MS * BROADCAST_INTERVAL_MS)

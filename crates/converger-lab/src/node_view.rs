@@ -1,7 +1,8 @@
-//! What each node knows of the others' guests: old by up to ten seconds, gone after five minutes.
+//! Each node's view of the guests on other nodes: up to ten seconds old, expired after five
+//! minutes.
 //!
-//! A node tells the others about its guests in a cycle; `cluster/resources` is answered from what
-//! arrived. What never enters here: configuration, which all nodes share at once.
+//! Nodes broadcast their guests at an interval, and `cluster/resources` is answered from what was
+//! received. Must not contain configuration, which all nodes share immediately.
 
 use std::cell::LazyCell;
 use std::collections::BTreeMap;
@@ -13,23 +14,23 @@ use crate::json_text::JsonObject;
 use crate::node::{BROADCAST_INTERVAL_MS, LabNode, ServiceState};
 use crate::world::World;
 
-/// What was told is forgotten after so long.
+/// A broadcast expires after this time.
 const STATUS_EXPIRY_MS: u64 = 300_000;
 
-/// What a node told about a guest.
+/// What a node broadcast about one guest.
 #[derive(Clone, Debug)]
 pub(crate) struct GuestBroadcast {
-    /// All who hear of it share what was told.
+    /// Shared between the views of all receiving nodes.
     pub(crate) node: Arc<str>,
     pub(crate) status: Arc<str>,
-    /// Everything else as JSON fields, each with a comma before it.
+    /// All other JSON fields, each with a leading comma.
     pub(crate) text: Arc<[u8]>,
     pub(crate) since_ms: Option<u64>,
-    /// When it was told for the last time, once its node no longer tells.
+    /// The time of the last broadcast, once the guest's node no longer broadcasts the guest.
     frozen_ms: Option<u64>,
 }
 
-/// What one node has heard.
+/// What one node received.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NodeView {
     rows: BTreeMap<u32, GuestBroadcast>,
@@ -37,8 +38,8 @@ pub(crate) struct NodeView {
 }
 
 impl NodeView {
-    /// A node tells. Whether nothing was missed before: who did (new, restarted, or long cut off) hears about every guest, others about what
-    /// changed.
+    /// Records a broadcast. Returns whether the receiver missed none before. A receiver that did (new, restarted, or partitioned for long)
+    /// gets every guest; the others get what changed.
     fn note_broadcast(&mut self, speaker: &LabNode, at_ms: u64) -> bool {
         let before = self.heard_ms.get_mut(&speaker.name).map(|heard| std::mem::replace(heard, at_ms));
         if before.is_none() {
@@ -47,7 +48,7 @@ impl NodeView {
         before.is_some() && before == speaker.broadcast_ms
     }
 
-    /// What was told about a guest, and when.
+    /// The last broadcast about a guest and its time, unless it has expired.
     pub(crate) fn guest_row(&self, vmid: u32, now_ms: u64) -> Option<(&GuestBroadcast, u64)> {
         let row = self.rows.get(&vmid)?;
         let told_ms = row.frozen_ms.or_else(|| self.heard_ms.get(&*row.node).copied())?;
@@ -55,28 +56,28 @@ impl NodeView {
     }
 }
 
-/// What every node has heard.
+/// The views of all nodes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NodeViews(BTreeMap<String, NodeView>);
 
 impl NodeViews {
-    /// What a node has heard.
+    /// The view of one node.
     pub(crate) fn view_of(&self, entry: &str) -> Option<&NodeView> {
         self.0.get(entry)
     }
 
-    /// When `entry` last heard from a node, if that is not too long ago.
+    /// When `entry` last received a broadcast from a node, unless that has expired.
     pub(crate) fn last_heard_ms(&self, entry: &str, node: &str, now_ms: u64) -> Option<u64> {
         let told_ms = *self.0.get(entry)?.heard_ms.get(node)?;
         (now_ms.saturating_sub(told_ms) < STATUS_EXPIRY_MS).then_some(told_ms)
     }
 
-    /// The node's memory is lost, as after a restart of its cluster file system.
+    /// Clears a node's view, as a restart of its cluster file system does.
     pub(crate) fn forget_node(&mut self, entry: &str) {
         self.0.remove(entry);
     }
 
-    /// A guest is no longer where it was: what was told about it stays until it is too old, or told anew.
+    /// A guest left its node: the last broadcast stays visible until it expires or another node broadcasts the guest.
     pub(crate) fn freeze_guest(&mut self, vmid: u32) {
         for view in self.0.values_mut() {
             let Some(row) = view.rows.get_mut(&vmid) else { continue };
@@ -86,9 +87,9 @@ impl NodeViews {
 }
 
 impl World {
-    /// Every node whose cycle has come tells all that it reaches.
+    /// Every node whose broadcast is due sends it to all nodes that it reaches.
     pub(crate) fn broadcast_guests(&mut self) {
-        // Most of the time nobody's is.
+        // Most of the time no broadcast is due.
         if self.now_ms < self.no_broadcast_until_ms {
             return;
         }
@@ -112,7 +113,7 @@ impl World {
     fn broadcast_from(&mut self, name: &str, at_ms: u64) {
         let changed = self.guests.changed_on(name);
         let Some(speaker) = self.nodes.get(name) else { return };
-        // Rounds after which nobody asked were rounds all the same.
+        // Broadcasts that were skipped because no request arrived count as well.
         let unasked = speaker.broadcast_ms.map_or(0, |told_ms| (at_ms.saturating_sub(told_ms) / BROADCAST_INTERVAL_MS).saturating_sub(1));
         let old_rounds = speaker.old_format_rounds.saturating_sub(u32::try_from(unasked).unwrap_or(u32::MAX));
         let flavour = if old_rounds > 0 { self.flavour.min(Flavour::V8) } else { self.flavour };
@@ -134,13 +135,13 @@ impl World {
         node.broadcast_ms = Some(at_ms);
         node.old_format_rounds = old_rounds.saturating_sub(1);
         if old_rounds > 0 {
-            // The next round says it all again, in the form of then.
+            // The next broadcast sends everything again, in the format of that time.
             self.guests.mark_node_changed(name);
         }
     }
 }
 
-/// As [`World::is_reachable`] says, of nodes that are at hand.
+/// Like [`World::is_reachable`], for nodes that are already looked up.
 fn can_hear(listener: &LabNode, speaker: &LabNode) -> bool {
     let is_near = listener.name == speaker.name || (speaker.online && speaker.network_partition == listener.network_partition);
     listener.online && is_near && listener.cluster_files == ServiceState::Up
@@ -171,28 +172,28 @@ fn broadcast_fields(guest: &LabGuest, host_cpus: u64, flavour: Flavour) -> Vec<u
     out
 }
 
-/// What a guest uses.
+/// The resources that a guest uses.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct GuestLoad {
     cpu_thousandths: u16,
     /// In bytes.
     pub(crate) memory: u64,
-    /// What its process has of the host's memory.
+    /// Host memory that its process uses.
     pub(crate) memory_of_host: u64,
 }
 
 impl GuestLoad {
-    /// The part of its processors that it uses, as the API writes it.
+    /// The fraction of its processors that it uses, as the API returns it.
     pub(crate) fn cpu_fraction(self) -> f64 {
         f64::from(self.cpu_thousandths) / 1_000.0
     }
 }
 
-/// About what a row takes.
+/// Typical size of a row.
 const ROW_BYTES: usize = 200;
 
 impl LabGuest {
-    /// The processors that it can use: never more than the host has.
+    /// The number of processors that it can use; never more than the host has.
     pub(crate) fn cpu_count(&self, host_cpus: u64) -> u64 {
         let number = |key: &str| self.number(key);
         match self.kind {
@@ -204,19 +205,20 @@ impl LabGuest {
         }
     }
 
-    /// What it uses: nothing while it is down, and made of its number while it runs, so that one world always tells the same.
+    /// The current load: zero while the guest is stopped, otherwise derived from its VMID, so that the same world always returns the same
+    /// values.
     pub(crate) fn current_load(&self) -> GuestLoad {
         if self.process.is_none() {
             return GuestLoad::default();
         }
         let own = u64::from(self.vmid).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         let memory = self.memory_bytes() / 100 * (25 + own % 50);
-        // A process has more than what its guest uses; a container has none of its own.
+        // The process uses more than its guest; a container has no process of its own.
         let memory_of_host = if self.kind == LabGuestKind::Qemu { memory + memory / 16 } else { 0 };
         GuestLoad { cpu_thousandths: u16::try_from(5 + own % 300).unwrap_or(5), memory, memory_of_host }
     }
 
-    /// The memory that it may have at most.
+    /// The maximum memory.
     pub(crate) fn memory_bytes(&self) -> u64 {
         let text = self.get("memory").unwrap_or("512");
         let mebibytes = text.strip_prefix("current=").unwrap_or(text);

@@ -1,6 +1,6 @@
-//! What is set for the whole datacenter, as far as it decides about tags.
+//! Datacenter options, as far as they concern tags.
 //!
-//! What never enters here: who is asking, and how an answer looks.
+//! Must not depend on callers or response encoding.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,17 +8,17 @@ use serde_json::{Map, Value, json};
 
 use crate::schema::split_list;
 
-/// The keys that this lab keeps, each with the parts that its property may have.
+/// The supported options and the properties of each.
 const PARTS: [(&str, &[&str]); 3] = [
     ("registered-tags", &[]),
     ("tag-style", &["case-sensitive", "color-map", "ordering", "shape"]),
     ("user-tag-access", &["user-allow", "user-allow-list"]),
 ];
 
-/// The words for who may set which tags.
+/// The values of `user-allow`.
 const USER_ALLOW: [&str; 4] = ["existing", "free", "list", "none"];
 
-/// The options of a datacenter, as they were written.
+/// The options of a datacenter as they were written.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DatacenterOptions(BTreeMap<String, String>);
 
@@ -26,7 +26,7 @@ impl DatacenterOptions {
     /// Sets one option.
     ///
     /// # Errors
-    /// What is wrong with it, in the words of Proxmox.
+    /// The error in the words of Proxmox.
     pub(crate) fn set(&mut self, key: &str, value: &str) -> Result<(), String> {
         let (_, parts) = PARTS.iter().find(|(own, _)| *own == key).ok_or("property is not defined in schema")?;
         if !parts.is_empty() {
@@ -51,19 +51,19 @@ impl DatacenterOptions {
         self.0.remove(key);
     }
 
-    /// Whether tags keep the case of their letters.
+    /// Whether tags keep their case.
     pub(crate) fn keeps_case(&self) -> bool {
         self.part("tag-style", "case-sensitive").is_some_and(|text| text == "1")
     }
 
-    /// Tags as Proxmox stores them: each once, sorted, joined by semicolons.
+    /// Tags as Proxmox stores them: sorted, without duplicates, joined by semicolons.
     pub(crate) fn stored_tags(&self, value: &str) -> String {
         let stored = |tag: &str| if self.keeps_case() { tag.to_owned() } else { tag.to_ascii_lowercase() };
         let tags: BTreeSet<String> = split_list(value).map(stored).collect();
         tags.into_iter().collect::<Vec<_>>().join(";")
     }
 
-    /// Whether somebody without `Sys.Modify` on `/` may add or remove a tag. `seen` are the tags of the guests that they may audit.
+    /// Whether a caller without `Sys.Modify` on `/` may add or remove a tag. `seen` contains the tags of the guests that they may audit.
     pub(crate) fn allows(&self, tag: &str, seen: &BTreeSet<&str>) -> bool {
         let mode = self.part("user-tag-access", "user-allow").unwrap_or("free");
         let is_listed = mode != "none" && self.list("user-tag-access", "user-allow-list").any(|own| own == tag);
@@ -71,7 +71,8 @@ impl DatacenterOptions {
         !self.registered().any(|own| own == tag) && (mode == "free" || is_listed || is_seen)
     }
 
-    /// The tags that Proxmox offers to a caller: those of the list, those in use where these count, and for the privileged all registered ones.
+    /// The tags that Proxmox offers to a caller: the configured list, those in use if the mode allows them, and for privileged callers all
+    /// registered ones.
     pub(crate) fn offered<'t>(&'t self, seen: &BTreeSet<&'t str>, is_privileged: bool) -> BTreeSet<&'t str> {
         let mode = self.part("user-tag-access", "user-allow").unwrap_or("free");
         let mut tags = BTreeSet::new();
@@ -89,7 +90,7 @@ impl DatacenterOptions {
         tags
     }
 
-    /// As `GET /cluster/options` shows them: properties as objects and lists of tags as lists.
+    /// The options as in `GET /cluster/options`: properties as objects, tag lists as arrays.
     pub(crate) fn shown(&self) -> Map<String, Value> {
         let mut shown = Map::new();
         for (key, value) in &self.0 {

@@ -1,8 +1,9 @@
-//! Seeded randomness: the only source of chance in the lab, so that one seed is one story.
+//! Seeded randomness, the only source of random values in the lab: the same seed gives the same
+//! run.
 //!
-//! What never enters here: the system's entropy.
+//! Must not use the entropy of the system.
 
-/// A small generator (SplitMix64): good enough to scatter, never to keep a secret.
+/// A small generator (SplitMix64) for test data, not for secrets.
 #[derive(Clone, Debug)]
 pub(crate) struct SeededRandom(u64);
 
@@ -19,7 +20,7 @@ impl SeededRandom {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `limit`; zero where there is no room.
+    /// A number below `limit`; 0 if `limit` is 0.
     pub(crate) fn number_below(&mut self, limit: u64) -> u64 {
         if limit == 0 { 0 } else { self.next_number() % limit }
     }
@@ -43,7 +44,7 @@ impl SeededRandom {
         format!("{first:08x}-{second:04x}-{third:04x}-{:04x}-{:012x}", clock >> 48, clock & 0xffff_ffff_ffff)
     }
 
-    /// A unicast MAC address below a prefix of three bytes.
+    /// A unicast MAC address with a prefix of three bytes.
     pub(crate) fn new_mac(&mut self, prefix: &str) -> String {
         let bytes = self.next_number();
         format!("{prefix}:{:02X}:{:02X}:{:02X}", bytes & 0xff, (bytes >> 8) & 0xff, (bytes >> 16) & 0xff)

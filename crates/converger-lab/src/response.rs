@@ -1,6 +1,6 @@
-//! The shapes of answers: json, extjs, and the raw ones that carry no JSON at all.
+//! Encodes responses: json, extjs, and raw ones without JSON.
 //!
-//! What never enters here: why an answer is what it is.
+//! Must not decide what a response contains.
 
 use std::collections::BTreeMap;
 
@@ -10,20 +10,20 @@ use crate::decode::ResponseFormat;
 use crate::flavour::Flavour;
 use crate::wire::{LabResponse, ResponseHeader, WireDelivery};
 
-/// What a method returns.
+/// The result of a method.
 #[derive(Clone, Debug)]
 pub(crate) struct ApiData {
     body: ApiBody,
-    /// How many there are in all, where a list is cut. Proxmox leaves it out when it is zero.
+    /// The total number of items, if the list is only a part. Proxmox omits it if it is zero.
     total: u64,
-    /// How long the method itself took.
+    /// How long the method took.
     pub(crate) delay_ms: u64,
 }
 
 #[derive(Clone, Debug)]
 enum ApiBody {
     Value(Value),
-    /// Already JSON, for lists that are too long to be built as a tree.
+    /// Encoded JSON, for lists that are too long to build as a tree.
     JsonText(Vec<u8>),
 }
 
@@ -59,20 +59,20 @@ impl From<String> for ApiData {
     }
 }
 
-/// Why a method returned nothing.
+/// The error of a method.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ApiError {
-    /// 400: parameters, each with its text, and how long it took.
+    /// 400: invalid parameters with their texts, and how long the call took.
     Params(BTreeMap<String, String>, u64),
-    /// 403, with what stands in the brackets; empty for the bare text.
+    /// 403 with the text in parentheses; empty for the bare text.
     Denied(String),
     /// 401 from a login.
     LoginFailed(String),
-    /// 500: the text of whatever went wrong, without its line end, and how long it took.
+    /// 500: the error text without its line end, and how long the call took.
     Died(String, u64),
     /// 501: no such method.
     NotImplemented(String),
-    /// No JSON: a status, a reason, a body, and how long it took.
+    /// No JSON: status, reason, body, and how long the call took.
     Raw { status: u16, reason: String, body: String, delay_ms: u64 },
 }
 
@@ -89,12 +89,12 @@ impl ApiError {
         Self::Denied(format!("{path}, {privilege}"))
     }
 
-    /// An answer of the proxy or the daemon itself, without a body.
+    /// A response of the proxy or the daemon itself, without a body.
     pub(crate) fn without_body(status: u16, reason: &str, delay_ms: u64) -> Self {
         Self::Raw { status, reason: reason.to_owned(), body: String::new(), delay_ms }
     }
 
-    /// An answer of the server itself, with its text as the body.
+    /// A response of the server itself, with the reason as its body.
     pub(crate) fn with_text_body(status: u16, reason: impl Into<String>) -> Self {
         let reason = reason.into();
         Self::Raw { status, body: reason.clone(), reason, delay_ms: 0 }
@@ -111,7 +111,7 @@ impl ApiError {
         }
     }
 
-    /// The full text, with its line end where Proxmox has one.
+    /// The full text, with a line end if Proxmox sends one.
     fn message(&self) -> String {
         match self {
             Self::Params(..) => "Parameter verification failed.\n".to_owned(),
@@ -123,7 +123,7 @@ impl ApiError {
         }
     }
 
-    /// The whole text on one line, as the exit status of a task has it.
+    /// The full text on one line, as in the exit status of a task.
     pub(crate) fn to_one_line(&self) -> String {
         let details = match self {
             Self::Params(errors, _) => errors.iter().map(|(name, text)| format!("{name}: {text}\n")).collect(),
@@ -148,14 +148,14 @@ impl From<BTreeMap<String, String>> for ApiError {
     }
 }
 
-/// Which hands an answer went through; each leaves its own `ConnectionConfig` header.
+/// The services that a response passed through; each adds its own `Connection` header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RequestHops {
-    /// Handed to the privileged daemon.
+    /// Passed to the privileged daemon.
     pub(crate) daemon: bool,
-    /// Handed to another node.
+    /// Passed to another node.
     pub(crate) remote: bool,
-    /// A GET: its connection to the other node is kept.
+    /// A GET: its connection to the other node is kept open.
     pub(crate) read: bool,
 }
 
@@ -171,7 +171,7 @@ impl RequestHops {
     }
 }
 
-/// The answer to a call that reached the API.
+/// The response to a call that reached the API.
 pub(crate) fn build_response(
     format: ResponseFormat,
     flavour: Flavour,
@@ -191,7 +191,7 @@ pub(crate) fn build_response(
     }
 }
 
-/// What stands around the data, and a short value.
+/// Size of the envelope and a short value.
 const ENVELOPE_BYTES: usize = 120;
 
 fn success_body(format: ResponseFormat, data: ApiData) -> Vec<u8> {
@@ -200,7 +200,7 @@ fn success_body(format: ResponseFormat, data: ApiData) -> Vec<u8> {
     body.extend_from_slice(b"{\"data\":");
     match data.body {
         ApiBody::JsonText(text) => body.extend_from_slice(&text),
-        // Straight into the body: through `Display` it would be copied piece by piece. Writing to memory cannot fail.
+        // Written directly into the body; `Display` would copy it piece by piece. Writing to memory cannot fail.
         ApiBody::Value(value) => serde_json::to_writer(&mut body, &value).unwrap_or_default(),
     }
     if format == ResponseFormat::Extjs {
@@ -213,7 +213,7 @@ fn success_body(format: ResponseFormat, data: ApiData) -> Vec<u8> {
     body
 }
 
-/// Before 8 the text is in the reason phrase alone.
+/// Before release 8, only the reason phrase contains the text.
 fn json_error_response(flavour: Flavour, fail: &ApiError) -> LabResponse {
     let mut body = Map::from_iter([("data".to_owned(), Value::Null)]);
     if let ApiError::Params(errors, _) = fail {
@@ -227,7 +227,7 @@ fn json_error_response(flavour: Flavour, fail: &ApiError) -> LabResponse {
     LabResponse { delay_ms: fail.delay_ms(), ..answer }
 }
 
-/// Exceptions carry their code as text, a plain death as a number.
+/// The code of an exception is a string, that of a plain `die` a number.
 fn extjs_error_response(way: RequestHops, fail: &ApiError) -> LabResponse {
     let status = match fail {
         ApiError::Params(..) | ApiError::Denied(_) => json!(fail.status().to_string()),
@@ -258,10 +258,10 @@ fn connection_headers(connection: &[&'static str]) -> Vec<ResponseHeader> {
     headers
 }
 
-/// Two about the connection, and two about the content.
+/// Two connection headers and two content headers.
 const HEADERS_MAX: usize = 4;
 
-/// An answer that is no JSON. Without a body there is no length either: the end is where the connection closes.
+/// A response without JSON. An empty body has no content length; it ends when the connection closes.
 pub(crate) fn raw_response(status: u16, reason: &str, body: &str, delay_ms: u64) -> LabResponse {
     let mut headers = connection_headers(&["close"]);
     if !body.is_empty() {

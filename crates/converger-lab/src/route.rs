@@ -1,7 +1,7 @@
-//! The way of a request: server, caller, method, permission, node, parameters, and only then the
-//! method itself. The order is Proxmox's and decides which error wins.
+//! The path of a request: server, caller, method, permission, node, parameters, and then the
+//! handler. The order is that of Proxmox and decides which error is reported.
 //!
-//! What never enters here: what a method does (see `api`).
+//! What a method does is in `api`.
 
 mod caller;
 mod permission;
@@ -24,23 +24,23 @@ use crate::wire::{LabRequest, LabResponse, WireDelivery};
 use crate::world::World;
 use request_line::ParsedRequestLine;
 
-/// The proxy waits so long for a node or a daemon.
+/// How long the proxy waits for a node or a daemon.
 const PROXY_TIMEOUT_MS: u64 = 30_000;
 
-/// Nobody waits longer than that for a proxy that hangs.
+/// How long clients wait for a hung proxy.
 const HUNG_PROXY_TIMEOUT_MS: u64 = 60_000;
 
-/// What people see who open the address in a browser.
+/// The page that a browser gets.
 const WEB_PAGE: &str = "<!DOCTYPE html><html><head><title>Proxmox Virtual Environment</title></head><body></body></html>";
 
-/// Whether a request comes for the first time, or is carried out late because a node was slow.
+/// Whether a request is new, or is executed late because a node was slow.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum RequestAttempt {
     First,
     Late,
 }
 
-/// Answer a request that arrived at `entry`, faults included.
+/// Answers a request that arrived at `entry`, including faults.
 pub(crate) fn answer_request(world: &mut World, entry: &str, request: &LabRequest) -> (Option<Arc<ApiCaller>>, LabResponse) {
     let twist = world.faults.next_request_fault(world.now_ms, request);
     match twist {
@@ -54,13 +54,13 @@ pub(crate) fn answer_request(world: &mut World, entry: &str, request: &LabReques
     }
 }
 
-/// Whether the body of a request is received before it is answered: its head alone can be reason enough to refuse it.
+/// Whether the body of a request is read before the response; some requests are rejected because of their head alone.
 #[cfg(feature = "server")]
 pub(crate) fn takes_body(request: &LabRequest) -> bool {
     caller::check_method(request).is_ok() && caller::length_refusal(request).is_none()
 }
 
-/// Carry out a request whose caller no longer waits.
+/// Executes a request whose client has already timed out.
 pub(crate) fn run_late_request(world: &mut World, entry: &str, request: &LabRequest) {
     let _ = serve_request(world, entry, request, RequestAttempt::Late);
 }
@@ -95,7 +95,7 @@ fn apply_response_fault(mut answer: LabResponse, twist: Option<ResponseFault>) -
 
 fn serve_request(world: &mut World, entry: &str, request: &LabRequest, trip: RequestAttempt) -> (Option<Arc<ApiCaller>>, LabResponse) {
     if !world.is_listening(entry) {
-        // A proxy that hangs takes the connection, and the caller waits as long as it has patience.
+        // A hung proxy accepts the connection, and the client waits until its own timeout.
         let hangs = world.nodes.get(entry).is_some_and(|node| node.online && node.proxy == ServiceState::Hung);
         return (
             None,
@@ -116,7 +116,7 @@ fn serve_request(world: &mut World, entry: &str, request: &LabRequest, trip: Req
     (trace.who, response::build_response(format, world.flavour, trace.hops, outcome))
 }
 
-/// What is known so far about a request on its way.
+/// What is known so far about a request that is being processed.
 struct RequestProgress {
     who: Option<Arc<ApiCaller>>,
     hops: RequestHops,
@@ -161,13 +161,13 @@ fn run_api_call(
     handler(world, &call).map(|data| data.with_delay(if trip == RequestAttempt::First { slow_ms } else { 0 }))
 }
 
-/// Until 7 a JSON body was lost on the way to another node.
+/// In release 7, a JSON body was lost on the way to another node.
 fn loses_body(world: &World, request: &LabRequest, way: RequestHops) -> bool {
     let is_json = || request.find_header("Content-Type").is_some_and(|content| content.starts_with("application/json"));
     way.remote && world.flavour == Flavour::V7 && is_json()
 }
 
-/// What the path says arrives.
+/// The parameters in the path, which are not lost.
 fn path_params(method: &ApiMethod, params: &GivenParams) -> GivenParams {
     params.iter().filter(|(name, _)| method.template.contains(&format!("{{{name}}}"))).cloned().collect()
 }
@@ -176,7 +176,7 @@ fn guest_kind(method: &ApiMethod) -> LabGuestKind {
     if method.is_lxc { LabGuestKind::Lxc } else { LabGuestKind::Qemu }
 }
 
-/// Without the cluster file system nobody can be told apart; the first caller waits longest.
+/// Without the cluster file system nobody can be authenticated; the first request waits longest.
 fn check_cluster_files(world: &mut World, entry: &str) -> Result<(), ApiError> {
     let Some(node) = world.nodes.get_mut(entry).filter(|node| node.cluster_files != ServiceState::Up) else { return Ok(()) };
     node.cluster_files_requests += 1;
@@ -185,7 +185,7 @@ fn check_cluster_files(world: &mut World, entry: &str) -> Result<(), ApiError> {
     Err(ApiError::without_body(500, reason, delay_ms))
 }
 
-/// Hand the call to the node and the daemon that it belongs to, and return the node's name and the hands that it goes through.
+/// Passes the call to the node and the daemon that it belongs to. Returns the node's name and the hops.
 fn proxy_to_node(
     world: &mut World,
     entry: &str,
@@ -218,7 +218,7 @@ fn unknown_node_error(name: &str) -> ApiError {
     ApiError::internal_error(format!("hostname lookup '{name}' failed - failed to get address info for: {name}: Name or service not known"))
 }
 
-/// A hung daemon or a very slow node takes the request, the proxy gives up, and the request is carried out all the same.
+/// A hung daemon or a very slow node accepts the request; the proxy times out, and the request is executed nevertheless.
 fn check_node_answers(world: &mut World, entry: &str, name: &str, request: &LabRequest, protected: bool) -> Result<(), ApiError> {
     let timeout = || Err(ApiError::without_body(596, "Connection timed out", PROXY_TIMEOUT_MS));
     let at_ms = world.now_ms;

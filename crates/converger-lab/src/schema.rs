@@ -1,7 +1,7 @@
-//! The table of what the API takes: paths, methods, parameters with types and bounds, who may call.
+//! The API schema: paths, methods, parameters with types and bounds, permissions.
 //!
 //! The table (`data/api.json`) was derived once from the official API documentation data of 9.2 and
-//! holds facts only. What never enters here: what a method does.
+//! contains facts only. What a method does is in `api`.
 
 mod check;
 mod format;
@@ -19,7 +19,7 @@ use crate::word_map::WordMap;
 pub(crate) use check::{GivenParams, GivenValue, check_params};
 pub(crate) use format::split_list;
 
-/// The kind of a value.
+/// The type of a value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 pub(crate) enum ValueType {
     #[default]
@@ -35,7 +35,7 @@ pub(crate) enum ValueType {
     List,
 }
 
-/// What one parameter, or one key of a property string, may be.
+/// The allowed values of a parameter, or of a key in a property string.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct ValueSchema {
@@ -58,7 +58,7 @@ pub(crate) struct ValueSchema {
     pub(crate) properties: BTreeMap<String, ValueSchema>,
     #[serde(rename = "req")]
     requires: Option<String>,
-    /// How many of a numbered option there are.
+    /// How many instances a numbered option has.
     #[serde(rename = "n")]
     count: Option<u32>,
     #[serde(rename = "opt")]
@@ -81,38 +81,38 @@ pub(crate) struct MethodParameter {
 /// One method of the API.
 #[derive(Debug)]
 pub(crate) struct ApiMethod {
-    /// Its place in the table.
+    /// Its index in the table.
     pub(crate) number: usize,
     pub(crate) verb: String,
     /// The path with its `{captures}`.
     pub(crate) template: String,
     segments: Vec<String>,
-    /// Networks and volumes have slashes of their own, and stand last.
+    /// The last capture may contain slashes (networks and volumes).
     takes_rest: bool,
-    /// Runs in the privileged daemon: the proxy hands it over.
+    /// Runs in the privileged daemon; the proxy passes it on.
     pub(crate) protected: bool,
     /// Runs on the node that the path names.
     pub(crate) on_node: bool,
     pub(crate) token_allowed: bool,
-    /// Is about containers, and not about virtual machines.
+    /// Whether it is about containers.
     pub(crate) is_lxc: bool,
-    /// The permission check, as the documentation data has it.
+    /// The permission check as in the documentation data.
     pub(crate) permission: Value,
-    /// Whether it asks for nothing but privileges, all of which a release knows: by release.
+    /// For each release, whether it requires only privileges that the release has, and nothing else.
     pub(crate) needs_only_known_privileges: [bool; 3],
     parameters: WordMap<String, MethodParameter>,
-    /// Those of a numbered option, such as `net` for `net#`.
+    /// Numbered options, such as `net` for `net#`.
     numbered: WordMap<String, MethodParameter>,
-    /// Parameters that must be given, and whether one of them wants another one beside it: asked with each request.
+    /// Required parameters, and whether any parameter requires another one. Precomputed, because every request needs them.
     required: Vec<String>,
     has_companions: bool,
-    /// Where in a path its captures are, and what they are called.
+    /// Position and name of each capture in the path.
     captures: Vec<(usize, String)>,
     since: u8,
 }
 
 impl ApiMethod {
-    /// The parameter called `name`; `net3` is found under `net#`.
+    /// The parameter with this name; `net3` is found under `net#`.
     pub(crate) fn parameter(&self, name: &str, flavour: Flavour) -> Option<&MethodParameter> {
         let found = self.parameters.get(name).or_else(|| self.numbered_parameter(name))?;
         (found.since <= flavour.major()).then_some(found)
@@ -128,7 +128,7 @@ impl ApiMethod {
         &self.required
     }
 
-    /// The captures of the segments of a path that is this method's.
+    /// The captures of a path that matches this method.
     fn capture_segments(&self, segments: &[&str]) -> Vec<(String, String)> {
         let last = self.segments.len().saturating_sub(1);
         let rest = |index: usize| segments.get(index..).map_or_else(String::new, |rest| rest.join("/"));
@@ -137,12 +137,12 @@ impl ApiMethod {
     }
 }
 
-/// What a segment of a template captures.
+/// The name that a template segment captures.
 fn captured_name(segment: &str) -> Option<&str> {
     segment.strip_prefix('{').and_then(|rest| rest.strip_suffix('}'))
 }
 
-/// `net3` is `net` and 3; a leading zero makes another word.
+/// Splits `net3` into `net` and 3; a number with a leading zero is not split.
 pub(crate) fn split_number(name: &str) -> Option<(&str, u32)> {
     let count = name.bytes().rev().take_while(u8::is_ascii_digit).count();
     let (stem, digits) = name.split_at(name.len() - count);
@@ -150,20 +150,20 @@ pub(crate) fn split_number(name: &str) -> Option<(&str, u32)> {
     if stem.is_empty() || !plain { None } else { digits.parse().ok().map(|number| (stem, number)) }
 }
 
-/// The method that a path of the API leads to, and what it captured.
+/// The method of an API path, and its captures.
 pub(crate) fn find_method(verb: &str, segments: &[&str], flavour: Flavour) -> Option<(&'static ApiMethod, Vec<(String, String)>)> {
     let known = |method: &&&'static ApiMethod| method.verb == verb && method.since <= flavour.major();
     let method = METHOD_TREE.find(segments, &known)?;
     Some((method, method.capture_segments(segments)))
 }
 
-/// The shape of a guest's config key, by the parameters of its config update.
+/// The schema of a guest's config key, from the parameters of the config update.
 pub(crate) fn config_key_schema(template: &str, key: &str, flavour: Flavour) -> Option<&'static ValueSchema> {
     let method = CONFIG_METHODS.iter().find(|method| method.template == template)?;
     method.parameter(key, flavour).map(|parameter| parameter.shape)
 }
 
-/// Every method of the table.
+/// All methods of the table.
 pub(crate) fn methods() -> impl Iterator<Item = &'static ApiMethod> {
     METHODS.iter()
 }
@@ -175,26 +175,26 @@ static API_TABLE: LazyLock<ApiTable> = LazyLock::new(|| {
 
 static METHODS: LazyLock<Vec<ApiMethod>> = LazyLock::new(|| API_TABLE.methods.iter().enumerate().map(build_method).collect());
 
-/// The updates of guests' configs, which know every key.
+/// The config updates of guests, which know every key.
 static CONFIG_METHODS: LazyLock<Vec<&'static ApiMethod>> = LazyLock::new(|| {
     let is_config = |method: &&ApiMethod| method.verb == "PUT" && method.template.ends_with("/{vmid}/config");
     METHODS.iter().filter(is_config).collect()
 });
 
-/// The methods by the words of their paths.
+/// The methods by path segments.
 #[derive(Default)]
 struct MethodTree {
     words: WordMap<&'static str, MethodTree>,
-    /// What follows a capture, whatever it is called.
+    /// The subtree after a capture, whatever its name.
     capture: Option<Box<MethodTree>>,
-    /// Those whose path ends here.
+    /// Methods whose path ends here.
     methods_here: Vec<&'static ApiMethod>,
-    /// Those whose last capture takes everything from here on.
+    /// Methods whose last capture takes the rest of the path.
     rest_methods: Vec<&'static ApiMethod>,
 }
 
 impl MethodTree {
-    /// The method at the end of these segments. A fixed word wins over a capture, and both over one that takes the rest.
+    /// The method for these segments. A fixed word wins over a capture, and both win over a capture of the rest.
     fn find(&self, segments: &[&str], known: &impl Fn(&&&'static ApiMethod) -> bool) -> Option<&'static ApiMethod> {
         let Some((first, rest)) = segments.split_first() else { return self.methods_here.iter().find(known).copied() };
         let by_word = self.words.get(first).and_then(|tree| tree.find(rest, known));
@@ -236,7 +236,7 @@ struct ApiMethodRow {
     flags: String,
     #[serde(rename = "c")]
     check: Value,
-    /// Name (`!` required, `@8` since that release) and the index of its type.
+    /// Name (`!` required, `@8` since that release) and index of the type.
     #[serde(rename = "a")]
     parameters: BTreeMap<String, usize>,
     #[serde(default)]
@@ -269,7 +269,7 @@ fn build_method((number, row): (usize, &'static ApiMethodRow)) -> ApiMethod {
     }
 }
 
-/// Whether a check is for privileges on a path and for nothing else, and a release knows them all.
+/// Whether a check requires only privileges on a path, all of which the release has.
 fn needs_only_known_privileges(check: &Value, flavour: Flavour) -> bool {
     let items = check.as_array().map_or(&[][..], Vec::as_slice);
     let privileges = items.get(2).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);

@@ -1,15 +1,15 @@
-//! A shared file of named sections in the order in which they were made: groups and rules of high availability.
+//! A config file of named sections in the order of their creation: HA groups and rules.
 //!
-//! What never enters here: which settings there are.
+//! Must not know which settings exist.
 
 use std::collections::BTreeMap;
 
 use sha1::{Digest, Sha1};
 
-/// Somebody else was faster.
+/// The error if the digest of a request does not match.
 pub(crate) const MODIFIED_TEXT: &str = "detected modified configuration - file changed by other user? Try again.";
 
-/// Settings of one section.
+/// The settings of one section.
 pub(crate) type SectionSettings = BTreeMap<String, String>;
 
 /// The sections of a file.
@@ -23,12 +23,12 @@ impl SectionFile {
         self.all.iter().find(|(known, _)| known == name).map(|(_, settings)| settings)
     }
 
-    /// Sections in order, with their place in it.
+    /// The sections in order, each with its position.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, &str, &SectionSettings)> {
         self.all.iter().enumerate().map(|(place, (name, settings))| (place + 1, name.as_str(), settings))
     }
 
-    /// Put a section at the end, or in the place of the one with that name.
+    /// Appends a section, or replaces the one with that name.
     pub(crate) fn put(&mut self, name: &str, settings: SectionSettings) {
         match self.all.iter_mut().find(|(known, _)| known == name) {
             Some((_, known)) => *known = settings,
@@ -40,7 +40,7 @@ impl SectionFile {
         self.all.retain(|(known, _)| known != name);
     }
 
-    /// The digest of the file: a pure hash of its content.
+    /// The digest of the file, which depends on its content only.
     pub(crate) fn digest(&self) -> String {
         Sha1::digest(format!("{:?}", self.all)).iter().map(|byte| format!("{byte:02x}")).collect()
     }
@@ -60,7 +60,7 @@ mod tests {
         sections.put("b", settings("three"));
         assert_ne!(sections.digest(), before);
         sections.put("b", settings("one"));
-        assert_eq!(sections.digest(), before, "what is as it was has the digest that it had");
+        assert_eq!(sections.digest(), before, "the same content has the same digest");
         let names: Vec<(usize, &str)> = sections.iter().map(|(place, name, _)| (place, name)).collect();
         assert_eq!(names, [(1, "b"), (2, "a")]);
         sections.remove("b");

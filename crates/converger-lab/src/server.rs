@@ -1,7 +1,8 @@
-//! The world as a server: HTTPS on one port per node, in real time or on a clock that only requests move.
+//! Serves a world over HTTPS: one port per node, in real time or on a clock that only requests
+//! advance.
 //!
-//! The world stays pure; this room brings it sockets and time. It never has more callers inside than there is room for,
-//! and none of them for longer than it has something to say. What never enters here: what an answer is.
+//! The world itself stays pure; this module adds sockets and time. The number of connections is
+//! bounded, and so is the time that each may be idle. Must not decide what a response contains.
 
 mod acceptor;
 mod certificates;
@@ -37,39 +38,39 @@ use acceptor::ConnectionAcceptor;
 use connection::{ConnectionContext, REQUESTS_MAX};
 use node_port::NodePort;
 
-/// So many connections in all, where nothing else is said: less than half of the descriptors that a process commonly has.
+/// Default limit of connections: less than half of the usual limit of file descriptors of a process.
 const CONNECTIONS_MAX: usize = 480;
 
-/// The world is looked after at least so often, also where nobody asks.
+/// The world is advanced at least this often, even without requests.
 const ADVANCE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Where and how a world is served.
+/// Where and how to serve a world.
 pub struct ServerOptions {
-    /// The address of the first node; each further node has the next port, or any free one where this is port 0.
+    /// The address of the first node. Further nodes use the following ports, or free ones if this port is 0.
     pub listen: SocketAddr,
-    /// What time is.
+    /// How time passes.
     pub clock: ClockMode,
-    /// Who the nodes say that they are.
+    /// The certificates of the nodes.
     pub identity: LabCertificates,
-    /// Called with every request once there is an answer to it.
+    /// Called after each request with its response.
     pub watcher: Option<RequestWatcher>,
 }
 
-/// Looks at every request and its answer.
+/// Observes every request and its response.
 pub type RequestWatcher = Arc<dyn Fn(&ServedExchange<'_>) + Send + Sync>;
 
-/// One request and its answer, as the world took and gave them.
+/// One request and its response, as the world received and produced them.
 #[derive(Clone, Copy, Debug)]
 pub struct ServedExchange<'p> {
-    /// What the world keeps of it.
+    /// The world's record of it.
     pub record: &'p RequestRecord,
     /// The request.
     pub request: &'p LabRequest,
-    /// The answer, whatever becomes of it on its way.
+    /// The response, even if it is lost or delayed on its way.
     pub answer: &'p LabResponse,
 }
 
-/// A node and where it listens.
+/// A node and its address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServedNode {
     /// The name of the node.
@@ -78,7 +79,7 @@ pub struct ServedNode {
     pub address: SocketAddr,
 }
 
-/// A world that listens, and does not answer yet.
+/// A world that listens and does not answer yet.
 ///
 /// ```
 /// use converger_lab::WorldSpec;
@@ -107,23 +108,23 @@ pub struct LabServer {
 /// Why a world cannot be served.
 #[derive(Debug)]
 pub enum ServeError {
-    /// The setting makes no world.
+    /// The world spec is inconsistent.
     Spec(String),
-    /// A port cannot be had.
+    /// A port is not available.
     Port(SocketAddr, io::Error),
     /// The last node would need a port beyond 65535.
     Ports(SocketAddr, usize),
-    /// The certificate is none, or does not fit its key.
+    /// The certificate is invalid or does not match its key.
     Certificate(String),
 }
 
 impl std::fmt::Display for ServeError {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Spec(fault) => write!(out, "the setting makes no world: {fault}"),
+            Self::Spec(fault) => write!(out, "invalid world: {fault}"),
             Self::Port(address, error) => write!(out, "cannot listen on {address}: {error}"),
-            Self::Ports(first, nodes) => write!(out, "{nodes} nodes need as many ports, and after {} there are not enough", first.port()),
-            Self::Certificate(fault) => write!(out, "the certificate cannot be used: {fault}"),
+            Self::Ports(first, nodes) => write!(out, "not enough ports: {nodes} nodes need one each, counted from {}", first.port()),
+            Self::Certificate(fault) => write!(out, "unusable certificate: {fault}"),
         }
     }
 }
@@ -131,36 +132,37 @@ impl std::fmt::Display for ServeError {
 impl std::error::Error for ServeError {}
 
 impl LabServer {
-    /// A server of the world of a setting. It listens from here on, and answers once it [runs](Self::run).
+    /// Binds the ports of the world that a spec describes. Clients can connect from here on and get responses once the server
+    /// [runs](Self::run).
     ///
     /// # Errors
-    /// The setting makes no world, a port cannot be had, or the certificate cannot be used.
+    /// The spec is inconsistent, a port is not available, or the certificate is unusable.
     pub async fn bind(setting: &WorldSpec, options: ServerOptions) -> Result<Self, ServeError> {
         Self::bind_world(Self::build_world(setting, options.clock)?, options).await
     }
 
-    /// The world of a setting, as a server with this clock begins with it.
+    /// Builds the world of a spec with the start time that the clock requires.
     ///
     /// # Errors
-    /// The setting makes no world.
+    /// The spec is inconsistent.
     pub fn build_world(setting: &WorldSpec, clock: ClockMode) -> Result<World, ServeError> {
         let setting = WorldSpec { start_ms: clock.start_ms(setting.start_ms), ..setting.clone() };
         World::new(&setting).map_err(ServeError::Spec)
     }
 
-    /// The same as [bind](Self::bind), for a world that was made before anything listens.
+    /// Like [`Self::bind`], for a world that already exists.
     ///
     /// # Errors
-    /// A port cannot be had, or the certificate cannot be used.
+    /// A port is not available, or the certificate is unusable.
     pub async fn bind_world(world: World, options: ServerOptions) -> Result<Self, ServeError> {
         let listen = options.listen;
         Self::from_world(world, options)?.open_listeners(listen).await
     }
 
-    /// A server of a world that is under way, without ports: connections are [brought to it](Self::over).
+    /// A server without ports for a running world; connections come through [`Self::serve_stream`].
     ///
     /// # Errors
-    /// The certificate cannot be used.
+    /// The certificate is unusable.
     pub fn from_world(mut world: World, options: ServerOptions) -> Result<Self, ServeError> {
         let time = clock::WorldClock::start(options.clock, world.now_ms);
         world.advance_to(time.now_ms());
@@ -181,13 +183,13 @@ impl LabServer {
         Ok(self)
     }
 
-    /// The same with room for so many connections at once, all nodes together. Who comes then waits until somebody leaves.
+    /// Limits the number of connections at once, over all nodes. Further clients wait until a connection closes.
     #[must_use]
     pub fn with_connections_max(self, connections_max: usize) -> Self {
         Self { connections_max, ..self }
     }
 
-    /// The nodes, in order.
+    /// The nodes and their addresses, in order.
     pub fn served_nodes(&self) -> impl Iterator<Item = &ServedNode> {
         self.listeners.iter().map(|(place, _)| place)
     }
@@ -198,7 +200,7 @@ impl LabServer {
         self.host.desk.world.clone()
     }
 
-    /// Serves a connection to a node that did not come over its port, TLS and all: for tests without sockets.
+    /// Serves a connection to a node, including TLS, on a stream that did not come through its port. For tests without sockets.
     pub fn serve_stream<S>(&self, node: &str, stream: S) -> impl Future<Output = ()> + Send + use<S>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send,
@@ -207,7 +209,7 @@ impl LabServer {
         async move { host.serve_connection(&node, stream, REQUESTS_MAX).await }
     }
 
-    /// Answers until `end` is there. What is under way then is cut off.
+    /// Serves requests until `end` completes, then closes all connections.
     pub async fn run(self, end: impl Future<Output = ()>) {
         let mut tasks = JoinSet::new();
         let each = (self.connections_max / self.listeners.len().max(1)).max(1);
@@ -229,7 +231,7 @@ impl LabServer {
     }
 }
 
-/// Moves the world on where time runs by itself, so that what happens at a moment happens then and not with the next request.
+/// Advances the world in real time, so that a scheduled event happens at its time and not with the next request.
 async fn advance_periodically(desk: ConnectionContext) {
     loop {
         let next_ms = {

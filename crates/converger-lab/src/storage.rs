@@ -1,12 +1,12 @@
-//! Storages and the volumes on them, as far as guests need them: names, sizes, who uses what.
+//! Storages and their volumes, as far as guests need them: names, sizes, owners.
 //!
-//! What never enters here: bytes of disks.
+//! Disks have no bytes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::guest::{ConfigSection, LabGuestKind};
 
-/// Such an image is always that large.
+/// The size of every cloud-init image.
 const CLOUD_INIT_BYTES: u64 = 4 << 20;
 
 #[derive(Clone, Debug)]
@@ -16,13 +16,13 @@ pub(crate) struct LabStorage {
     pub(crate) path: Option<String>,
     pub(crate) content: BTreeSet<String>,
     pub(crate) shared: bool,
-    /// Where it exists; `None`: on every node.
+    /// The nodes that have it; `None` means all.
     pub(crate) nodes: Option<BTreeSet<String>>,
     pub(crate) enabled: bool,
     pub(crate) total: u64,
-    /// Images of CDs and templates of containers on it: `vztmpl/debian.tar.zst`.
+    /// ISO images and container templates on it: `vztmpl/debian.tar.zst`.
     pub(crate) files: BTreeSet<String>,
-    /// Settings that are only shown.
+    /// Further settings, which the API only returns.
     pub(crate) extra: BTreeMap<String, String>,
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct StorageVolume {
     pub(crate) base: Option<String>,
 }
 
-/// A guest as it was, to be had again.
+/// A saved guest that can be restored.
 #[derive(Clone, Debug)]
 pub(crate) struct GuestBackup {
     pub(crate) vmid: u32,
@@ -54,11 +54,11 @@ pub(crate) struct GuestBackup {
     pub(crate) made_s: u64,
     pub(crate) notes: Option<String>,
     pub(crate) protected: bool,
-    /// The config of that moment.
+    /// The config at the time of the backup.
     pub(crate) section: ConfigSection,
 }
 
-/// All storages, all volumes and all backups by their id (`storage:name`).
+/// All storages, volumes and backups by id (`storage:name`).
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LabStorages {
     pub(crate) all: BTreeMap<String, LabStorage>,
@@ -71,7 +71,7 @@ impl LabStorages {
         self.all.get(name).ok_or_else(|| format!("storage '{name}' does not exist"))
     }
 
-    /// Make a volume for a guest and return its id.
+    /// Creates a volume for a guest and returns its id.
     pub(crate) fn allocate_volume(&mut self, storage: &str, vmid: u32, bytes: u64, format: &str) -> Result<String, String> {
         self.find_storage(storage)?;
         let free = (0..).map(|number| format!("vm-{vmid}-disk-{number}")).find(|stem| !self.is_taken(storage, vmid, stem));
@@ -81,7 +81,7 @@ impl LabStorages {
         Ok(id)
     }
 
-    /// Make a volume of that name, which nobody may have.
+    /// Creates a volume with this name, which must be free.
     pub(crate) fn allocate_named_volume(
         &mut self,
         storage: &str,
@@ -99,7 +99,7 @@ impl LabStorages {
         Ok(id)
     }
 
-    /// Make the image with a guest's first settings. There is one of it, so that a second is refused.
+    /// Creates a guest's cloud-init image. A guest can have only one; a second one fails.
     pub(crate) fn allocate_cloud_init(&mut self, storage: &str, vmid: u32, format: Option<String>) -> Result<String, String> {
         let default = if self.find_storage(storage)?.has_files() { "qcow2" } else { "raw" };
         let format = format.unwrap_or_else(|| default.to_owned());
@@ -116,7 +116,7 @@ impl LabStorages {
         self.volumes.iter().any(|(id, volume)| volume.vmid == vmid && same(id))
     }
 
-    /// Where a volume lies on the node, for logs.
+    /// The path of a volume on the node, for logs.
     pub(crate) fn volume_path(&self, id: &str) -> String {
         let (storage, rest) = id.split_once(':').unwrap_or(("", id));
         let root = self.all.get(storage).and_then(|storage| storage.path.as_deref()).unwrap_or("/dev");
@@ -129,13 +129,13 @@ impl LabStorages {
         format!("{root}/{folder}/{rest}")
     }
 
-    /// Whether a storage has a file of that name: an image of a CD, or a template of a container.
+    /// Whether a storage contains this ISO image or container template.
     pub(crate) fn has_file(&self, id: &str) -> bool {
         let (storage, file) = id.split_once(':').unwrap_or(("", id));
         self.all.get(storage).is_some_and(|storage| storage.files.contains(file))
     }
 
-    /// Take a volume, a backup or a file away.
+    /// Removes a volume, a backup or a file.
     pub(crate) fn remove_content(&mut self, id: &str) {
         self.volumes.remove(id);
         self.backups.remove(id);
@@ -145,7 +145,7 @@ impl LabStorages {
         }
     }
 
-    /// Whether a linked clone still stands on this volume.
+    /// Whether a linked clone still depends on this volume.
     pub(crate) fn is_base_in_use(&self, id: &str) -> bool {
         self.volumes.values().any(|volume| volume.base.as_deref() == Some(id))
     }
@@ -157,7 +157,7 @@ impl LabStorages {
         qcow2 || matches!(kind, "lvmthin" | "zfspool" | "rbd" | "btrfs")
     }
 
-    /// Turn a volume into a base volume: `vm-110-disk-0` becomes `base-110-disk-0`.
+    /// Converts a volume to a base volume: `vm-110-disk-0` becomes `base-110-disk-0`.
     pub(crate) fn convert_to_base(&mut self, id: &str) -> String {
         let (head, tail) = id.rsplit_once("vm-").unwrap_or(("", id));
         let renamed = if head.is_empty() { id.to_owned() } else { format!("{head}base-{tail}") };

@@ -1,27 +1,26 @@
-//! Tasks: their names (UPID), states, logs, and the lists that nodes keep of them.
+//! Tasks: their ids (UPID), states, logs, and the task lists of nodes.
 //!
-//! What never enters here: what a task does to a guest (see `work`), and when it goes on (see
-//! `engine`).
+//! What a task does is in `task_work`; when it starts and ends is in `events`.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::access::ApiCaller;
 use crate::task_work::TaskWork;
 
-/// So many tasks that are over are remembered; a busy node forgets the older ones.
+/// How many finished tasks are kept; older ones are dropped.
 const ENDED_TASKS_MAX: usize = 4_096;
 
-/// A task's number within the world, in the order of birth.
+/// A task's number within the world, in the order of creation.
 pub(crate) type TaskId = u64;
 
-/// Where a task stands.
+/// The state of a task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum LabTaskState {
-    /// Another worker holds the guest.
+    /// Waiting for a guest that another task holds.
     Waiting,
-    /// Ends then; `None`: never by itself.
+    /// Ends at that time; `None` if it never ends by itself.
     Running { ends_ms: Option<u64> },
-    /// Over, with its exit status. A list may learn of it later.
+    /// Ended with this exit status. The node's list may show it as running until `listed_ms`.
     Ended { at_s: u64, status: String, listed_ms: u64 },
 }
 
@@ -33,20 +32,20 @@ pub(crate) struct LabTask {
     pub(crate) pstart: u64,
     pub(crate) start_s: u64,
     pub(crate) kind: String,
-    /// What it is about, mostly a guest's number.
+    /// What it is about, usually a VMID.
     pub(crate) about: String,
-    /// The full name of the caller, token included.
+    /// The id of the user or token that started it.
     pub(crate) user: String,
     pub(crate) state: LabTaskState,
     pub(crate) log: Vec<String>,
     pub(crate) work: TaskWork,
     /// The guest that it holds while it runs.
     pub(crate) holds: Option<u32>,
-    /// How the work went, known before the task ends.
+    /// The result of the work, known before the task ends.
     pub(crate) outcome: Result<(), String>,
-    /// Warnings that it will end with.
+    /// The number of warnings that it will end with.
     pub(crate) warnings: u32,
-    /// Forked by another task: the node's list learns late of its end.
+    /// Started by another task: the node's list shows its end late.
     pub(crate) nested: bool,
 }
 
@@ -70,31 +69,31 @@ impl LabTask {
         }
     }
 
-    /// Who started it.
+    /// The caller that started it.
     pub(crate) fn caller(&self) -> ApiCaller {
         let (user, token) = self.owner();
         ApiCaller { user: user.to_owned(), token: token.map(str::to_owned) }
     }
 
-    /// User and token apart: `root@pam`, `probe`.
+    /// User and token separately: `root@pam`, `probe`.
     pub(crate) fn owner(&self) -> (&str, Option<&str>) {
         self.user.split_once('!').map_or((self.user.as_str(), None), |(user, token)| (user, Some(token)))
     }
 }
 
-/// A status that is no error.
+/// Whether an exit status is a success.
 pub(crate) fn is_success(status: &str) -> bool {
     status == "OK" || status.starts_with("WARNINGS: ")
 }
 
-/// What a UPID says.
+/// The parts of a UPID.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ParsedUpid<'a> {
     pub(crate) node: &'a str,
     pub(crate) user: &'a str,
 }
 
-/// Parse `UPID:node:pid:pstart:starttime:type:id:user:`.
+/// Parses `UPID:node:pid:pstart:starttime:type:id:user:`.
 pub(crate) fn parse_upid(text: &str) -> Option<ParsedUpid<'_>> {
     let parts: Vec<&str> = text.split(':').collect();
     let [head, node, pid, pstart, start, kind, _, user, end] = parts.as_slice() else { return None };
@@ -104,17 +103,17 @@ pub(crate) fn parse_upid(text: &str) -> Option<ParsedUpid<'_>> {
     (shaped && numbers).then_some(ParsedUpid { node, user })
 }
 
-/// All tasks of the world, and who holds which guest.
+/// All tasks of the world, and the tasks that hold guests.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LabTasks {
     pub(crate) all: BTreeMap<TaskId, LabTask>,
     by_upid: BTreeMap<String, TaskId>,
     next: TaskId,
-    /// The task that holds a guest.
+    /// The task that holds each guest.
     pub(crate) holders: BTreeMap<u32, TaskId>,
-    /// Guests whose lock files a process outside of Proxmox holds.
+    /// Guests whose lock file is held by a process outside of Proxmox.
     pub(crate) lock_files: BTreeSet<u32>,
-    /// Tasks that wait for a guest, first come first served.
+    /// Tasks that wait for a guest, in order of arrival.
     waiting: BTreeMap<u32, VecDeque<TaskId>>,
     over: VecDeque<TaskId>,
 }
@@ -142,24 +141,24 @@ impl LabTasks {
         }
     }
 
-    /// Tasks of a node, newest first.
+    /// The tasks of a node, newest first.
     pub(crate) fn tasks_of_node<'a>(&'a self, node: &'a str) -> impl Iterator<Item = &'a LabTask> {
         self.all.values().rev().filter(move |task| task.node == node)
     }
 
-    /// Queue up for a guest.
+    /// Appends a task to the queue of a guest.
     pub(crate) fn wait_for_guest(&mut self, vmid: u32, id: TaskId) {
         self.waiting.entry(vmid).or_default().push_back(id);
     }
 
-    /// The next that waits for a guest; one that gave up is passed over.
+    /// Takes the next task from the queue of a guest; tasks that gave up are skipped.
     pub(crate) fn next_waiting(&mut self, vmid: u32) -> Option<TaskId> {
         let queue = self.waiting.get_mut(&vmid)?;
         let still = |id: &TaskId| self.all.get(id).is_some_and(|task| task.state == LabTaskState::Waiting);
         std::iter::from_fn(|| queue.pop_front()).find(still)
     }
 
-    /// Remember a task that is over, and forget the oldest one if there are too many.
+    /// Archives a finished task and drops the oldest one if there are too many.
     pub(crate) fn archive_task(&mut self, id: TaskId) {
         self.over.push_back(id);
         if self.over.len() > ENDED_TASKS_MAX

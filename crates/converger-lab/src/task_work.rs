@@ -1,7 +1,6 @@
-//! What tasks do: checks when a task begins, effects when it ends.
+//! The work of tasks: checks at the start, effects at the end.
 //!
-//! What never enters here: queues and time (see `engine`), and what a call checks before it forks a
-//! task (see `api`).
+//! Queues and time are in `events`; what a call checks before it starts a task is in `api`.
 
 mod backup;
 pub(crate) mod clone;
@@ -79,20 +78,20 @@ pub(crate) enum TaskWork {
         state: String,
     },
     Backup(Box<BackupWork>),
-    /// A volume, a backup or a file goes.
+    /// Deletes a volume, a backup or a file.
     RemoveContent {
         volume: String,
     },
-    /// A file comes from elsewhere.
+    /// Downloads a file.
     Fetch {
         volume: String,
     },
 }
 
-/// How long the work will take; `None`: it never ends by itself. An error fails the task.
+/// How long the work takes; `None` if it never ends by itself. An error fails the task.
 pub(crate) type WorkStart = Result<Option<u64>, String>;
 
-/// Check and start the work of a task.
+/// Checks and starts the work of a task.
 pub(crate) fn begin_work(world: &mut World, id: TaskId) -> WorkStart {
     let Some(task) = world.tasks.get(id) else { return Ok(Some(0)) };
     let (work, node) = (task.work.clone(), task.node.clone());
@@ -119,7 +118,7 @@ pub(crate) fn begin_work(world: &mut World, id: TaskId) -> WorkStart {
     took_ms.map(Some)
 }
 
-/// Apply the work of a task.
+/// Applies the effects of a task.
 pub(crate) fn finish_work(world: &mut World, id: TaskId) -> Result<(), String> {
     let Some(task) = world.tasks.get(id) else { return Ok(()) };
     match task.work.clone() {
@@ -146,7 +145,7 @@ pub(crate) fn finish_work(world: &mut World, id: TaskId) -> Result<(), String> {
     }
 }
 
-/// A task was told to stop while it was at work: locks that it had set stay behind only where Proxmox leaves them.
+/// Cleans up after a task that was stopped while it ran: its locks stay only where Proxmox leaves them behind.
 pub(crate) fn interrupt_work(world: &mut World, id: TaskId) {
     match world.tasks.get(id).map(|task| task.work.clone()) {
         Some(TaskWork::Clone(cloning)) => clone::abandon_clone(world, &cloning),

@@ -1,6 +1,6 @@
-//! What is really so, for tests that hold a claim against it. No API gives this away.
+//! The actual state of the world, for tests that compare claims with it. No API call returns this.
 //!
-//! What never enters here: anything that a caller could see and this world does not know.
+//! Must not contain anything that depends on what a client can see.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,61 +8,61 @@ use std::sync::Arc;
 use crate::guest::{LabGuest, LabGuestKind};
 use crate::world::World;
 
-/// A guest as it really is.
+/// The actual state of a guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GuestTruth {
-    /// Its number.
+    /// The VMID.
     pub vmid: u32,
     /// Virtual machine or container.
     pub kind: LabGuestKind,
     /// The node that it is on.
     pub node: String,
-    /// Its name, where it has one.
+    /// Its name, if it has one.
     pub name: Option<String>,
-    /// The word of its process; `None`: it is stopped.
+    /// The state of its process; `None` if it is stopped.
     pub process: Option<String>,
-    /// The id of its process.
+    /// The process id.
     pub pid: Option<u32>,
     /// Keys in effect.
     pub config: Arc<BTreeMap<String, String>>,
-    /// Keys that wait for the next start.
+    /// Pending keys, applied at the next start.
     pub pending: Arc<BTreeMap<String, String>>,
-    /// Keys that go at the next start.
+    /// Keys to be deleted at the next start.
     pub pending_delete: Vec<String>,
     /// Names of its snapshots.
     pub snapshots: Vec<String>,
     /// The digest of its config.
     pub digest: String,
-    /// What high availability has of it.
+    /// Its HA state.
     pub ha: Option<HaTruth>,
-    /// A fault has hidden it from everybody.
+    /// A fault hides it from all clients.
     pub hidden: bool,
 }
 
-/// A guest under high availability.
+/// The HA state of a guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HaTruth {
-    /// What is wanted of it.
+    /// The requested state.
     pub wanted: String,
-    /// What the manager believes; nothing until it has looked.
+    /// The state that the manager reports; `None` before its first cycle.
     pub believed: Option<String>,
 }
 
-/// What a node tells the others about a guest: cheaper than the whole truth, for tests that remember much.
+/// What a node broadcasts about a guest. Cheaper than [`GuestTruth`], for tests that keep many of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GuestSummary {
-    /// Its number.
+    /// The VMID.
     pub vmid: u32,
-    /// Its name, or the one made of its number.
+    /// Its name, or the default derived from its VMID.
     pub name: String,
-    /// The word of its process, or `stopped`.
+    /// The state of its process, or `stopped`.
     pub process_state: String,
     /// Whether it is a template.
     pub template: bool,
 }
 
 impl World {
-    /// Every guest as its node would tell of it now, hidden ones too.
+    /// All guests as their nodes would broadcast them now, including hidden ones.
     pub fn guest_summaries(&self) -> impl Iterator<Item = GuestSummary> {
         self.guests.values().map(|guest| GuestSummary {
             vmid: guest.vmid,
@@ -72,36 +72,36 @@ impl World {
         })
     }
 
-    /// Every guest as it really is, hidden ones too.
+    /// The actual state of all guests, including hidden ones.
     pub fn guest_truths(&self) -> impl Iterator<Item = GuestTruth> {
         self.guests.values().map(|guest| self.build_guest_truth(guest))
     }
 
-    /// One guest as it really is.
+    /// The actual state of one guest.
     #[must_use]
     pub fn guest_truth(&self, vmid: u32) -> Option<GuestTruth> {
         self.guests.get(&vmid).map(|guest| self.build_guest_truth(guest))
     }
 
-    /// The digest of a guest's config: all that is needed to see whether it changed.
+    /// The digest of a guest's config, which is enough to detect a change.
     #[must_use]
     pub fn config_digest(&self, vmid: u32) -> Option<String> {
         self.guests.get(&vmid).map(|guest| self.guests.digest_of(guest))
     }
 
-    /// Whether the nodes that this one reaches are more than half of the cluster.
+    /// Whether a node reaches more than half of the cluster's nodes.
     #[must_use]
     pub fn has_quorum(&self, node: &str) -> bool {
         self.is_quorate(node)
     }
 
-    /// Whether one node sees another.
+    /// Whether one node reaches another.
     #[must_use]
     pub fn can_reach(&self, from: &str, to: &str) -> bool {
         self.is_reachable(from, to)
     }
 
-    /// The tasks about a guest, oldest first: each with its id, and whether it is over.
+    /// The tasks about a guest, oldest first: UPID, and whether it has ended.
     pub fn tasks_for_guest(&self, vmid: u32) -> impl Iterator<Item = (&str, bool)> {
         let about = vmid.to_string();
         self.tasks.all.values().filter(move |task| task.about == about).map(|task| (task.upid.as_str(), task.is_over()))

@@ -1,7 +1,7 @@
-//! The table of the API for those who talk to it: whether a request is one that Proxmox would take, and whether an answer has the
-//! form that Proxmox gives it.
+//! Checks traffic against the API schema: whether Proxmox would accept a request, and whether a
+//! response has the documented form.
 //!
-//! What never enters here: a world. This is about the form of what passes over the wire, not about its meaning.
+//! Must not depend on a world: this checks the form of messages and not their meaning.
 
 mod response;
 
@@ -10,13 +10,13 @@ use crate::flavour::Flavour;
 use crate::schema::{self, GivenParams, GivenValue};
 use crate::wire::{LabRequest, LabResponse, ResponseHeader};
 
-/// Check method, path and parameters of a request against the table of a release. The template of the method.
+/// Checks method, path and parameters of a request against the schema of a release. Returns the path template of the method.
 ///
 /// # Errors
-/// What Proxmox would say: no such method, or what is wrong with each parameter.
+/// The error of Proxmox: no such method, or the problem with each parameter.
 pub fn verify_request(flavour: Flavour, request: &LabRequest) -> Result<&'static str, String> {
     let (path, query) = decode::split_query(&request.path);
-    let RequestTarget::Api { rest, .. } = decode::parse_target(path) else { return Err(format!("`{path}` is no path of the API")) };
+    let RequestTarget::Api { rest, .. } = decode::parse_target(path) else { return Err(format!("`{path}` is not an API path")) };
     let words = decode::split_segments(&rest);
     let found = schema::find_method(&request.method, &words, flavour);
     let (method, captured) = found.ok_or_else(|| format!("Method '{} /{}' not implemented", request.method, words.join("/")))?;
@@ -30,11 +30,11 @@ pub fn verify_request(flavour: Flavour, request: &LabRequest) -> Result<&'static
     }
 }
 
-/// Check the answer to a request against what its method returns in a release. The template of the method, such as
-/// `/nodes/{node}/qemu/{vmid}/config`; none where no method gave the answer: it came from the server itself, a proxy or a fault.
+/// Checks a response against what its method returns in a release. Returns the path template of the method, such as
+/// `/nodes/{node}/qemu/{vmid}/config`; `None` if no method produced the response, but the server itself, a proxy or a fault.
 ///
 /// # Errors
-/// What Proxmox would not say: a key that is missing, a value of another type, an error without its parts.
+/// A deviation from Proxmox: a missing key, a value of another type, or an incomplete error.
 pub fn verify_response(flavour: Flavour, request: &LabRequest, answer: &LabResponse) -> Result<Option<&'static str>, String> {
     let json = |(name, value): &ResponseHeader| name == "Content-Type" && value.starts_with("application/json");
     let RequestTarget::Api { rest, format } = decode::parse_target(decode::split_query(&request.path).0) else { return Ok(None) };
@@ -47,7 +47,7 @@ pub fn verify_response(flavour: Flavour, request: &LabRequest, answer: &LabRespo
     Ok(Some(&method.template))
 }
 
-/// Every method of which it is known what it returns: the verb and the template of its path.
+/// All methods with a documented result: verb and path template.
 pub fn documented_methods() -> impl Iterator<Item = (&'static str, &'static str)> {
     response::documented_methods()
 }
@@ -73,16 +73,16 @@ mod tests {
     }
 
     #[test]
-    fn responses_have_the_form_that_their_method_returns() {
+    fn responses_of_another_form_are_rejected() {
         let current = "/api2/extjs/nodes/a/lxc/100/status/current";
         let fine = r#"{"success":1,"data":{"status":"running","vmid":"100","ha":{},"other":[]}}"#;
         assert_eq!(verify_body(Flavour::V9, current, 200, fine), Ok(Some("/nodes/{node}/lxc/{vmid}/status/current")));
         for (wrong, part) in [
             (fine.replace("status", "state"), "`status` is missing"),
             (fine.replace("\"100\"", "\"x\""), "expected `i`"),
-            (fine.replace("\"success\":1,", ""), "no success"),
+            (fine.replace("\"success\":1,", ""), "no `success`"),
             ("{".to_owned(), "not JSON"),
-            ("{}".to_owned(), "no data"),
+            ("{}".to_owned(), "no `data`"),
         ] {
             let error = verify_body(Flavour::V9, current, 200, &wrong).expect_err("refused");
             assert!(error.contains(part), "{error}");
@@ -90,21 +90,24 @@ mod tests {
     }
 
     #[test]
-    fn errors_have_all_their_parts() {
+    fn incomplete_errors_are_rejected() {
         let version = "/api2/extjs/version";
         let refused = |body: &str| verify_body(Flavour::V9, version, 200, body).is_err();
         assert!(!refused(r#"{"success":0,"status":500,"message":"x\n","data":null}"#));
         assert!(!refused(r#"{"success":0,"status":"400","message":"x\n","errors":{"a":"b"},"data":null}"#));
-        assert!(refused(r#"{"success":0,"status":"400","message":"x\n","data":null}"#), "400 names parameters");
-        assert!(refused(r#"{"success":0,"status":404,"message":"x\n","data":null}"#), "there is no 404");
+        assert!(refused(r#"{"success":0,"status":"400","message":"x\n","data":null}"#), "a 400 must name parameters");
+        assert!(refused(r#"{"success":0,"status":404,"message":"x\n","data":null}"#), "Proxmox never returns 404");
         assert!(refused(r#"{"success":0,"status":500,"data":null}"#), "extjs has a message in every release");
-        assert!(refused(r#"{"success":0,"status":500,"message":"x\n","data":5}"#), "an error has no data");
-        assert!(verify_body(Flavour::V7, "/api2/json/version", 500, r#"{"data":null,"message":"x\n"}"#).is_err(), "not yet in 7");
+        assert!(refused(r#"{"success":0,"status":500,"message":"x\n","data":5}"#), "an error must not have data");
+        assert!(
+            verify_body(Flavour::V7, "/api2/json/version", 500, r#"{"data":null,"message":"x\n"}"#).is_err(),
+            "release 7 has no message in JSON errors"
+        );
         assert!(verify_body(Flavour::V8, "/api2/json/version", 500, r#"{"data":null}"#).is_err());
     }
 
     #[test]
-    fn responses_without_a_method_have_no_form() {
+    fn responses_without_a_method_are_not_checked() {
         let raw = LabResponse { status: 595, ..LabResponse::default() };
         assert_eq!(verify_response(Flavour::V9, &LabRequest::new("GET", "/api2/json/version"), &raw), Ok(None));
         assert_eq!(verify_body(Flavour::V9, "/api2/json/nosuch", 501, "{}"), Ok(None));
@@ -118,6 +121,6 @@ mod tests {
         let text = "type check ('integer') failed - got 'x'";
         check_request("PUT", config, "cores=x", Some(&format!("PUT /nodes/{{node}}/qemu/{{vmid}}/config: `cores`: {text}")));
         check_request("POST", "/api2/json/version", "", Some("Method 'POST /version' not implemented"));
-        check_request("GET", "/index.html", "", Some("`/index.html` is no path of the API"));
+        check_request("GET", "/index.html", "", Some("`/index.html` is not an API path"));
     }
 }

@@ -1,14 +1,15 @@
-//! Words and what belongs to them, found by a quick hash: tables that every request is held against.
+//! Maps with string keys and a fast hash, for tables that every request is checked against.
 //!
-//! What never enters here: words of others in numbers without bound. Whoever chose them could make this slow.
+//! The hash does not resist collision attacks: keys must not come from clients in unbounded
+//! numbers.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// What belongs to each word. It has no order, so nothing that is shown is made by walking through it.
+/// A map with string keys. It has no order, so output must not depend on iterating it.
 pub(crate) type WordMap<K, V> = HashMap<K, V, BuildHasherDefault<WordHasher>>;
 
-/// Eight bytes at a time.
+/// Hashes eight bytes at a time.
 #[derive(Default)]
 pub(crate) struct WordHasher(u64);
 
@@ -25,7 +26,7 @@ impl Hasher for WordHasher {
         self.mix_word(rest.iter().fold(bytes.len() as u64, |word, byte| word << 8 | u64::from(*byte)));
     }
 
-    /// The end of a text, whose length is in it already.
+    /// The terminator of a string; ignored, because `write` already includes the length.
     fn write_u8(&mut self, _: u8) {}
 
     fn finish(&self) -> u64 {

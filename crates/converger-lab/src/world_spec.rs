@@ -1,6 +1,6 @@
-//! The setting of a world: nodes, guests, storages, people, faults, as a YAML file or as data.
+//! The world spec: nodes, guests, storages, users and faults, from a YAML file or built in code.
 //!
-//! Strict: an unknown key is refused. What never enters here: answers.
+//! Parsing is strict: an unknown key is an error. Must not produce responses.
 
 mod build;
 mod seeded_world;
@@ -16,51 +16,51 @@ use crate::fault::FaultPlan;
 use crate::flavour::Flavour;
 use crate::guest::LabGuestKind;
 
-/// When a world begins where nothing else is said: 15 November 2026.
+/// The default start of a world: 15 November 2026.
 pub(crate) const DEFAULT_START_MS: u64 = 1_794_700_800_000;
 
-/// A world before its first moment.
+/// The initial state of a world.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct WorldSpec {
-    /// The release that is played: 7, 8 or 9.
+    /// The release to simulate: 7, 8 or 9.
     pub flavour: Flavour,
-    /// Where chance comes from: addresses, identities, ids.
+    /// The seed of all random values: addresses, identities, process ids.
     pub seed: u64,
-    /// The first moment, in milliseconds since 1970.
+    /// The start time, in milliseconds since 1970.
     pub start_ms: u64,
-    /// The cluster's name; left out, there is one node that never joined one.
+    /// The cluster's name; if omitted, the world has a single node that never joined a cluster.
     pub cluster: Option<String>,
-    /// SHA-256 of the certificate of its root CA; left out, one comes from the seed and the names of the cluster and its nodes, so that a lab
-    /// keeps it over restarts.
+    /// SHA-256 fingerprint of the root CA's certificate. If omitted, it is derived from the seed and the names of the cluster and its
+    /// nodes, so that it survives a restart of the lab.
     pub root_ca: Option<String>,
     /// Nodes by name.
     pub nodes: BTreeMap<String, NodeSpec>,
-    /// Storages by name; left out, every node has `local`.
+    /// Storages by name; if omitted, every node has `local`.
     pub storages: BTreeMap<String, StorageSpec>,
     /// Guests.
     pub guests: Vec<GuestSpec>,
-    /// Users by name (`ops@pve`); `root@pam` is always there.
+    /// Users by name (`ops@pve`); `root@pam` always exists.
     pub users: BTreeMap<String, UserSpec>,
-    /// Members by group.
+    /// Group members by group name.
     pub groups: BTreeMap<String, Vec<String>>,
     /// Privileges by role, besides the built-in ones.
     pub roles: BTreeMap<String, Vec<String>>,
     /// API tokens by full name (`root@pam!probe`).
     pub tokens: BTreeMap<String, TokenSpec>,
-    /// Who has which role where.
+    /// Access control entries: who has which role on which path.
     pub acl: Vec<AclSpec>,
-    /// Options of the datacenter: `tag-style`, `user-tag-access`, `registered-tags`, as `datacenter.cfg` has them.
+    /// Datacenter options as in `datacenter.cfg`: `tag-style`, `user-tag-access`, `registered-tags`.
     pub options: BTreeMap<String, String>,
     /// Pools by name.
     pub pools: BTreeMap<String, PoolSpec>,
     /// Guests under high availability (`vm:100`).
     pub ha: BTreeMap<String, HaSpec>,
-    /// How guests behave that are made in this world.
+    /// Behaviour of guests that are created through the API.
     pub new_guests: NewGuestSpec,
     /// How long tasks take.
     pub pace: TaskDurations,
-    /// What goes wrong.
+    /// The faults.
     pub faults: FaultPlan,
 }
 
@@ -91,20 +91,20 @@ impl Default for WorldSpec {
 }
 
 impl WorldSpec {
-    /// Read a setting from YAML.
+    /// Parses a world spec from YAML.
     ///
     /// # Errors
-    /// Where it is wrong, and what: one line.
+    /// One line: the position and what is wrong there.
     pub fn from_yaml(text: &str) -> Result<Self, String> {
         serde_saphyr::from_str(text).map_err(|error| yaml_error_text(&error))
     }
 }
 
-/// `line 2, column 1: unknown field …`. Characters that act on a terminal are spelled out.
+/// Formats a parse error as `line 2, column 1: unknown field …`. Control characters are escaped, because they would act on the terminal.
 fn yaml_error_text(error: &serde_saphyr::Error) -> String {
     let message = error.without_snippet().to_string();
     let place = error.location().map(|place| (place.line(), place.column()));
-    // The reader says the place behind its message, and to programmers how to be less strict.
+    // The parser appends the position to its message, and advice for programmers on how to relax it. Both are cut off.
     let end = place.map(|(line, column)| format!(" at line {line}, column {column}")).unwrap_or_default();
     let message = message.strip_suffix(&end).unwrap_or(&message).split(", set ").next().unwrap_or_default();
     let message: String =
@@ -124,18 +124,17 @@ pub struct NodeSpec {
     pub disk: Option<u64>,
     /// Address.
     pub ip: Option<String>,
-    /// Bridges; left out, there is `vmbr0`.
+    /// Bridges; if omitted, `vmbr0`.
     pub bridges: Option<Vec<String>>,
-    /// SHA-256 of its certificate; left out, one comes from the seed.
+    /// SHA-256 fingerprint of its certificate; if omitted, it is derived from the seed.
     pub fingerprint: Option<String>,
-    /// When in each ten seconds it tells the others about its guests.
+    /// When it broadcasts its guests, as an offset into each interval of ten seconds.
     pub cycle_offset_ms: u64,
-    /// How long it has been up at the start.
+    /// Its uptime at the start.
     pub uptime_s: u64,
-    /// How many seconds its clock is ahead of the others'; behind where it is negative.
+    /// Seconds that its clock is ahead of the cluster's; negative if it is behind.
     pub clock_off_s: i64,
-    /// So many of its first rounds are told in the form of before release 9, without `memhost`: as of a node that was
-    /// upgraded just now.
+    /// The number of initial broadcasts in the format of release 8, without `memhost`, as from a node that was just upgraded.
     pub old_rounds: u32,
 }
 
@@ -143,34 +142,34 @@ pub struct NodeSpec {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct StorageSpec {
-    /// `dir` where nothing is said.
+    /// The type; default `dir`.
     #[serde(rename = "type")]
     pub kind: Option<String>,
-    /// Where it lies, for storages with files.
+    /// The directory, for file-based storages.
     pub path: Option<String>,
-    /// What it holds; left out, images and containers.
+    /// The content types; default: disk images and container root file systems.
     pub content: Vec<String>,
-    /// Whether every node sees the same.
+    /// Whether all nodes share its content.
     pub shared: bool,
-    /// Where it exists; left out, everywhere.
+    /// The nodes that have it; if omitted, all.
     pub nodes: Option<Vec<String>>,
     /// Size in bytes.
     pub total: Option<u64>,
-    /// Images of CDs and templates of containers on it: `vztmpl/debian.tar.zst`.
+    /// ISO images and container templates on it: `vztmpl/debian.tar.zst`.
     pub files: Vec<String>,
-    /// Settings that are only shown.
+    /// Further settings, which the API only returns.
     pub extra: BTreeMap<String, String>,
 }
 
-/// A value of a config key: written as text, number or truth.
+/// A value of a config key: text, number or boolean.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(untagged)]
 pub enum ScalarSpec {
-    /// `true` is 1, `false` is 0.
+    /// A boolean; `true` is written as 1, `false` as 0.
     Flag(bool),
-    /// A whole number.
+    /// An integer.
     Number(i64),
-    /// A fraction, as `cpulimit` takes it.
+    /// A fraction, as in `cpulimit`.
     Fraction(f64),
     /// Anything else.
     Text(String),
@@ -191,7 +190,7 @@ impl ScalarSpec {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GuestSpec {
-    /// Its number.
+    /// The VMID.
     pub vmid: u32,
     /// `qemu` or `lxc`.
     pub kind: LabGuestKind,
@@ -200,45 +199,45 @@ pub struct GuestSpec {
     /// Its name.
     #[serde(default)]
     pub name: Option<String>,
-    /// `stopped`, `running`, or any word of QEMU for its state.
+    /// `stopped`, `running`, or any other QEMU state.
     #[serde(default)]
     pub state: Option<String>,
-    /// How long it has been running.
+    /// How long it has been running, in seconds.
     #[serde(default)]
     pub uptime_s: u64,
     /// Keys in effect.
     #[serde(default)]
     pub config: BTreeMap<String, ScalarSpec>,
-    /// Keys that wait for the next start.
+    /// Pending keys, applied at the next start.
     #[serde(default)]
     pub pending: BTreeMap<String, ScalarSpec>,
-    /// Keys that go at the next start.
+    /// Keys to be deleted at the next start.
     #[serde(default)]
     pub pending_delete: Vec<String>,
-    /// Snapshots by name, with their keys.
+    /// Snapshots by name, each with its config keys.
     #[serde(default)]
     pub snapshots: BTreeMap<String, BTreeMap<String, ScalarSpec>>,
     /// Raw `lxc.*` lines.
     #[serde(default)]
     pub raw: Vec<(String, String)>,
-    /// Nothing is added: no marks of birth, no disk.
+    /// Use the config as given: add no birth marks and no disk.
     #[serde(default)]
     pub bare: bool,
-    /// How long it takes to go down when asked.
+    /// How long a shutdown takes.
     #[serde(default)]
     pub shutdown_ms: Option<u64>,
-    /// It does not listen when asked to go down.
+    /// It ignores shutdown requests.
     #[serde(default)]
     #[serde(rename = "deaf")]
     pub ignores_shutdown: bool,
-    /// It does not let go of network cards.
+    /// It does not release network cards when they are unplugged.
     #[serde(default)]
     #[serde(rename = "holds_cards")]
     pub refuses_unplug: bool,
 }
 
 impl GuestSpec {
-    /// A stopped guest with nothing said about it.
+    /// A stopped guest with an empty config.
     #[must_use]
     pub fn new(vmid: u32, kind: LabGuestKind, node: &str) -> Self {
         Self {
@@ -261,16 +260,16 @@ impl GuestSpec {
     }
 }
 
-/// How guests behave that are made through the API.
+/// Behaviour of guests that are created through the API.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct NewGuestSpec {
-    /// How long they take to go down when asked.
+    /// How long a shutdown takes.
     pub shutdown_ms: Option<u64>,
-    /// They do not listen when asked to go down.
+    /// They ignore shutdown requests.
     #[serde(rename = "deaf")]
     pub ignores_shutdown: bool,
-    /// They do not let go of network cards.
+    /// They do not release network cards when they are unplugged.
     #[serde(rename = "holds_cards")]
     pub refuses_unplug: bool,
 }
@@ -279,11 +278,11 @@ pub struct NewGuestSpec {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct UserSpec {
-    /// For logging in; left out, there is no way in by password.
+    /// The login password; if omitted, the user cannot log in with one.
     pub password: Option<String>,
-    /// Seconds since 1970; 0 is never.
+    /// Expiry in seconds since 1970; 0 means never.
     pub expire_s: u64,
-    /// Switched off.
+    /// Whether the account is disabled.
     pub disabled: bool,
 }
 
@@ -293,13 +292,13 @@ pub struct UserSpec {
 pub struct TokenSpec {
     /// The secret.
     pub secret: String,
-    /// It has its owner's privileges; left out, only its own.
+    /// Whether it has all privileges of its owner; by default it has only its own (`privsep`).
     pub full: bool,
-    /// Seconds since 1970; 0 is never.
+    /// Expiry in seconds since 1970; 0 means never.
     pub expire_s: u64,
 }
 
-/// Who has which role where: one of user, group and token.
+/// An access control entry: a role on a path for exactly one user, group or token.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AclSpec {
@@ -316,7 +315,7 @@ pub struct AclSpec {
     /// A token.
     #[serde(default)]
     pub token: Option<String>,
-    /// It holds for this path only.
+    /// The entry does not propagate to paths below.
     #[serde(default)]
     pub here_only: bool,
 }
@@ -331,13 +330,13 @@ pub struct PoolSpec {
     pub storages: Vec<String>,
 }
 
-/// A guest under high availability.
+/// A guest that is managed by HA.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct HaSpec {
-    /// What is wanted: `started` where nothing is said.
+    /// The requested state; default `started`.
     pub state: Option<String>,
-    /// What the manager believes; given, it stays so.
+    /// The state that the HA manager reports. If given, it never changes.
     pub believed: Option<String>,
 }
 

@@ -1,35 +1,35 @@
-//! Checkpoints (C2SP tlog-checkpoint): how many entries a log has, and the root over them, signed.
+//! Checkpoints (C2SP tlog-checkpoint): the size and root of a log, signed.
 
 use crate::hash::LogHash;
 use crate::note::{NoteError, NoteSigner, NoteVerifier, SignedNote};
 
-/// What a log says about itself.
+/// The size and root of a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checkpoint {
     /// The name of the log.
     pub origin: String,
-    /// How many entries it has.
+    /// The number of entries.
     pub size: u64,
-    /// The root over them.
+    /// The root over all entries.
     pub root: LogHash,
 }
 
-/// A checkpoint that is none, or not to be believed.
+/// Why something is not a checkpoint, or cannot be trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CheckpointError {
-    /// The note around it.
+    /// The signed note is invalid.
     #[error(transparent)]
     Note(#[from] NoteError),
-    /// Not origin, size and root.
-    #[error("this is no checkpoint: its lines are the log's name, how many entries it has, and their root")]
+    /// The text is not origin, size and root.
+    #[error("this is not a checkpoint: its lines must be the name, the size and the root of the log")]
     Malformed,
-    /// That of another log.
+    /// The checkpoint belongs to another log.
     #[error("this is a checkpoint of another log")]
     OtherLog,
 }
 
 impl Checkpoint {
-    /// Signed, as it is given to everybody.
+    /// The signed checkpoint, for publication.
     #[must_use]
     pub fn sign(&self, signer: &NoteSigner) -> String {
         signer.sign(&self.to_text())
@@ -39,19 +39,19 @@ impl Checkpoint {
         format!("{}\n{}\n{}\n", self.origin, self.size, self.root)
     }
 
-    /// What a signed checkpoint says, if it is signed with this key and is that of the key's log.
+    /// Parses a checkpoint that is signed with this key and belongs to the log of the key.
     ///
     /// # Errors
-    /// It cannot be believed, or is none.
+    /// It cannot be trusted, or is not a checkpoint.
     pub fn verify(bytes: &[u8], verifier: &NoteVerifier) -> Result<Self, CheckpointError> {
         let checkpoint = Self::parse(SignedNote::parse(bytes)?.verify(verifier)?)?;
         if checkpoint.origin == verifier.name() { Ok(checkpoint) } else { Err(CheckpointError::OtherLog) }
     }
 
-    /// What a checkpoint says, whoever signed it: to compare it with another, never to believe it.
+    /// Parses a checkpoint without verifying its signature: only for comparing it with another, never for trusting it.
     ///
     /// # Errors
-    /// It is none.
+    /// It is not a checkpoint.
     pub fn parse_unverified(bytes: &[u8]) -> Result<Self, CheckpointError> {
         Self::parse(SignedNote::parse(bytes)?.unverified_text())
     }
@@ -66,7 +66,7 @@ impl Checkpoint {
     }
 }
 
-/// A number as it is written in one way only.
+/// Parses a number in its only accepted notation: digits without leading zeros.
 pub(crate) fn parse_decimal(text: &str) -> Option<u64> {
     let is_plain = text.bytes().all(|byte| byte.is_ascii_digit()) && (text == "0" || !text.starts_with('0'));
     text.parse().ok().filter(|_| is_plain)

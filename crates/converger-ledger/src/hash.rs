@@ -1,4 +1,4 @@
-//! The hashes of RFC 6962: a leaf and a node can never be taken for each other.
+//! The hashes of RFC 6962, which distinguish leaves from nodes.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use sha2::{Digest as _, Sha256};
 pub struct LogHash(pub [u8; 32]);
 
 impl LogHash {
-    /// How many bytes it has.
+    /// The number of bytes.
     pub const BYTES: usize = 32;
 
     /// The root of a log without entries.
@@ -26,7 +26,7 @@ impl LogHash {
         Self(Sha256::new().chain_update([0]).chain_update(entry).finalize().into())
     }
 
-    /// The hash over two others.
+    /// The hash over two child hashes.
     #[must_use]
     pub fn of_node(left: Self, right: Self) -> Self {
         let mut bytes = [1; 1 + 2 * Self::BYTES];
@@ -35,7 +35,7 @@ impl LogHash {
         Self(Sha256::digest(bytes).into())
     }
 
-    /// The hash that is written in base64, with its padding and in one way only.
+    /// Parses base64 with padding, in its canonical form only.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         STANDARD.decode(text).ok()?.try_into().ok().map(Self)

@@ -1,11 +1,11 @@
-//! The mathematics of a tamper-evident log: leaves and their hashes, tiles, signed checkpoints, proofs.
+//! The data structures of a tamper-evident log: leaves and their hashes, tiles, signed checkpoints, proofs.
 //!
-//! A log is a list of entries that only grows. Whoever has a signed checkpoint of it (so many entries, this root) can check with
-//! any of the published formats' implementations that an entry is in it, and that a later checkpoint extends an earlier one. The formats are
-//! those of C2SP: tlog-tiles, tlog-checkpoint, signed-note and tlog-proof; the hashes are those of RFC 6962. Three
-//! implementations that nobody here wrote are the judges of it in the tests.
+//! A log is a list of entries that only grows. With a signed checkpoint (size and root), anyone can verify that an entry is in the log
+//! and that a later checkpoint extends an earlier one, using any implementation of the published formats. The formats are those of C2SP:
+//! tlog-tiles, tlog-checkpoint, signed-note and tlog-proof; the hashes are those of RFC 6962. The tests compare this crate with three
+//! independent implementations.
 //!
-//! What never enters: guests, files, clocks, randomness (a key is made of bytes that are given), and what entries say.
+//! Must not depend on guests, files, clocks, randomness (the bytes of a key are passed in), or the content of entries.
 
 mod checkpoint;
 mod hash;

@@ -1,5 +1,5 @@
-//! A log as whoever keeps it sees it: the tree, and the hashes that do not fill a tile yet. What becomes full is handed out once, and
-//! never changes.
+//! A log for the process that appends to it: the tree, and the hashes that do not fill a tile yet. A full tile is emitted once and never
+//! changes.
 
 use crate::hash::LogHash;
 use crate::tile::{TILE_LEVELS, TILE_WIDTH, Tile, root_over_hashes};
@@ -9,13 +9,13 @@ use crate::tree::MerkleTree;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogBuilder {
     tree: MerkleTree,
-    /// By the level of tiles: hashes that no full tile has.
+    /// By tile level: the hashes that are in no full tile yet.
     partial_tiles: Vec<Vec<LogHash>>,
 }
 
 impl LogBuilder {
-    /// A log of this size, out of what is kept of it: `hash` gives one hash of a level of tiles, which is that of an entry on level 0, and the root over a
-    /// full tile of the level below on each other. It is asked for those that fill no tile, at most 255 on each level.
+    /// Resumes a log of this size from stored hashes. `hash` returns one hash of a tile level: of an entry on level 0, and the root over
+    /// a full tile of the level below on the others. It is called for hashes that fill no tile, at most 255 per level.
     ///
     /// # Errors
     /// A hash cannot be read.
@@ -29,8 +29,8 @@ impl LogBuilder {
             hashes /= TILE_WIDTH;
         }
         let peaks = open.iter().rev().flat_map(|hashes| subtree_peaks(hashes)).collect();
-        // INVARIANT: as many peaks as the size has bits: those of each level are the bits of its eighth of it. An empty tree in its place would be
-        // signed as a log of nothing.
+        // INVARIANT: there are as many peaks as the size has set bits, because the peaks of each level are the bits of one byte of the
+        // size. Falling back to an empty tree would let an empty log be signed.
         Ok(Self { tree: MerkleTree::from_peaks(size, peaks).expect("as many peaks as the size has bits"), partial_tiles: open })
     }
 
@@ -40,7 +40,7 @@ impl LogBuilder {
         &self.tree
     }
 
-    /// One entry more, by its hash. What is told about each tile that it fills: its place, its hashes, and the root over them.
+    /// Appends an entry by its hash. `filled` is called for each tile that becomes full, with its position, its hashes and their root.
     pub fn append(&mut self, leaf: LogHash, mut filled: impl FnMut(Tile, &[LogHash], LogHash)) {
         let Self { tree, partial_tiles: open } = self;
         tree.append(leaf, |level, index, hash| {
@@ -49,7 +49,7 @@ impl LogBuilder {
             }
             let level = level / TILE_LEVELS;
             open.resize_with(open.len().max(usize::from(level) + 1), Vec::new);
-            // A tile of the level below is full when the root over it joins this one.
+            // A tile of the level below is full when its root is appended to this level.
             if let Some(below) = level.checked_sub(1) {
                 let full = std::mem::take(&mut open[usize::from(below)]);
                 filled(Tile { level: below, index, width: full.len() as u16 }, &full, hash);
@@ -68,7 +68,7 @@ impl LogBuilder {
     }
 }
 
-/// The roots of the complete subtrees over hashes that do not fill a tile, the largest first.
+/// The roots of the complete subtrees over hashes that do not fill a tile, largest first.
 fn subtree_peaks(hashes: &[LogHash]) -> Vec<LogHash> {
     let (mut peaks, mut rest) = (Vec::new(), hashes);
     while let Some(levels) = rest.len().checked_ilog2() {

@@ -1,4 +1,4 @@
-//! Signed notes (C2SP signed-note) with Ed25519 keys: a text, and lines below it that say who signed it.
+//! Signed notes (C2SP signed-note) with Ed25519 keys: a text, followed by signature lines.
 
 use std::fmt;
 
@@ -7,48 +7,48 @@ use base64::engine::general_purpose::STANDARD;
 use ed25519_dalek::{Signature, Signer as _, SigningKey, VerifyingKey};
 use sha2::{Digest as _, Sha256};
 
-/// The kind of a key that makes Ed25519 signatures.
+/// The key type of Ed25519 signatures.
 const ED25519: u8 = 1;
-/// A note is short; more than this is none.
+/// The maximum size of a note. Notes are short.
 const NOTE_BYTES_MAX: usize = 1 << 20;
-/// So many signatures are looked at.
+/// The maximum number of signatures of a note.
 const SIGNATURES_MAX: usize = 100;
-/// What a key that signs begins with where it is kept.
+/// The prefix of a stored signing key.
 const PRIVATE_KEY_PREFIX: &str = "PRIVATE+KEY+";
-/// What a signature line begins with.
+/// The prefix of a signature line.
 pub(crate) const SIGNATURE_PREFIX: &str = "\u{2014} ";
 
-/// A key that is none.
+/// Why something is not a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
-    /// Empty, or with a blank or a `+` in it.
-    #[error("the name of a key is one word without `+`")]
+    /// Empty, or contains a blank or a `+`.
+    #[error("the name of a key must be one word without `+`")]
     InvalidName,
-    /// Not `name+hash+key`.
-    #[error("a key is written `name+hash+key`, and one that signs with `PRIVATE+KEY+` before it")]
+    /// Not of the form `name+hash+key`.
+    #[error("a key has the form `name+hash+key`, with the prefix `PRIVATE+KEY+` if it signs")]
     Malformed,
-    /// The hash is not the one of this name and key: one of them was changed.
-    #[error("the hash in the key is not that of its name and bytes")]
+    /// The hash does not match name and key: one of them was changed.
+    #[error("the hash in the key does not match its name and bytes")]
     HashMismatch,
     /// Not an Ed25519 key.
-    #[error("the key is no Ed25519 key")]
+    #[error("the key is not an Ed25519 key")]
     NotEd25519,
 }
 
-/// A note that is none, or that is not signed by whom it should be.
+/// Why a note is invalid, or not signed with the expected key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoteError {
     /// Not a text with signatures below it.
-    #[error("this is no signed note")]
+    #[error("this is not a signed note")]
     Malformed,
     /// Lines end with CR LF.
-    #[error("its line endings were changed, and what is signed are bytes: its lines end with LF, and these have CR")]
+    #[error("its line endings were changed to CR LF, which breaks the signature: its lines must end with LF")]
     LineEndings,
-    /// Nobody who is known signed it.
+    /// None of the signatures is of this key.
     #[error("the note is not signed with this key")]
     NotSigned,
-    /// The signature of somebody who is known is false.
-    #[error("the signature is false: the note or its signature was changed")]
+    /// The signature of this key is invalid.
+    #[error("the signature is invalid: the note or its signature was changed")]
     BadSignature,
 }
 
@@ -56,20 +56,20 @@ fn is_key_name(name: &str) -> bool {
     !name.is_empty() && !name.chars().any(|letter| letter.is_whitespace() || letter.is_control() || letter == '+')
 }
 
-/// What tells keys of one name apart.
+/// Distinguishes keys with the same name.
 fn key_hash(name: &str, key: &[u8; 32]) -> [u8; 4] {
     let digest = Sha256::new().chain_update(name).chain_update([b'\n', ED25519]).chain_update(key).finalize();
     [digest[0], digest[1], digest[2], digest[3]]
 }
 
-/// The bytes of a key that is written with its kind.
+/// Decodes the bytes of a key, which are preceded by the key type.
 fn decode_key(text: &str) -> Result<[u8; 32], KeyError> {
     let bytes = STANDARD.decode(text).map_err(|_| KeyError::Malformed)?;
     let [ED25519, key @ ..] = &bytes[..] else { return Err(KeyError::NotEd25519) };
     key.try_into().map_err(|_| KeyError::NotEd25519)
 }
 
-/// Who signs notes.
+/// Signs notes.
 pub struct NoteSigner {
     name: String,
     key: SigningKey,
@@ -77,10 +77,10 @@ pub struct NoteSigner {
 }
 
 impl NoteSigner {
-    /// The key of a name and 32 secret bytes, which whoever calls has from a good source.
+    /// The key with this name and 32 secret bytes, which the caller must take from a good random source.
     ///
     /// # Errors
-    /// The name is none.
+    /// The name is invalid.
     pub fn new(name: &str, secret: &[u8; 32]) -> Result<Self, KeyError> {
         if !is_key_name(name) {
             return Err(KeyError::InvalidName);
@@ -89,10 +89,10 @@ impl NoteSigner {
         Ok(Self { hash: key_hash(name, key.verifying_key().as_bytes()), name: name.to_owned(), key })
     }
 
-    /// The key as it is kept: `PRIVATE+KEY+name+hash+key`. Whoever has it can sign.
+    /// Parses a stored signing key: `PRIVATE+KEY+name+hash+key`. Anyone who has it can sign.
     ///
     /// # Errors
-    /// It is none.
+    /// It is not a signing key.
     pub fn parse(text: &str) -> Result<Self, KeyError> {
         let mut parts = text.trim_end().strip_prefix(PRIVATE_KEY_PREFIX).ok_or(KeyError::Malformed)?.splitn(3, '+');
         let (Some(name), Some(hash), Some(key)) = (parts.next(), parts.next(), parts.next()) else { return Err(KeyError::Malformed) };
@@ -100,20 +100,20 @@ impl NoteSigner {
         if format_key_hash(signer.hash) == hash { Ok(signer) } else { Err(KeyError::HashMismatch) }
     }
 
-    /// The key in that form. It is a secret: for a file that nobody else can read, and for nothing else.
+    /// The key in that form. It is a secret: store it only in a file that nobody else can read.
     #[must_use]
     pub fn to_secret_text(&self) -> String {
         let key = [&[ED25519][..], self.key.as_bytes()].concat();
         format!("{PRIVATE_KEY_PREFIX}{}+{}+{}", self.name, format_key_hash(self.hash), STANDARD.encode(key))
     }
 
-    /// Who can check what this signs.
+    /// The verifier for its signatures.
     #[must_use]
     pub fn verifier(&self) -> NoteVerifier {
         NoteVerifier { name: self.name.clone(), key: self.key.verifying_key(), hash: self.hash }
     }
 
-    /// The note of a text, which is to end with a line end.
+    /// Signs a text, which must end with a newline.
     #[must_use]
     pub fn sign(&self, text: &str) -> String {
         let signature = [&self.hash[..], &self.key.sign(text.as_bytes()).to_bytes()].concat();
@@ -127,7 +127,7 @@ impl fmt::Debug for NoteSigner {
     }
 }
 
-/// Who checks notes: what may be told to everybody.
+/// Verifies notes. It contains no secret and can be published.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NoteVerifier {
     name: String,
@@ -136,10 +136,10 @@ pub struct NoteVerifier {
 }
 
 impl NoteVerifier {
-    /// The key as people pass it on.
+    /// Parses a verifier key in its published form.
     ///
     /// # Errors
-    /// It is none.
+    /// It is not a verifier key.
     pub fn parse(text: &str) -> Result<Self, KeyError> {
         let mut parts = text.trim_end().splitn(3, '+');
         let (Some(name), Some(hash), Some(key)) = (parts.next(), parts.next(), parts.next()) else { return Err(KeyError::Malformed) };
@@ -173,7 +173,7 @@ fn format_key_hash(hash: [u8; 4]) -> String {
     format!("{:08x}", u32::from_be_bytes(hash))
 }
 
-/// A note as it was found. Nothing is believed of it before it is verified.
+/// A parsed note. Nothing in it can be trusted before it is verified.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SignedNote<'n> {
     text: &'n str,
@@ -181,10 +181,10 @@ pub struct SignedNote<'n> {
 }
 
 impl<'n> SignedNote<'n> {
-    /// The parts of a note.
+    /// Parses a note.
     ///
     /// # Errors
-    /// It is none.
+    /// It is not a signed note.
     pub fn parse(bytes: &'n [u8]) -> Result<Self, NoteError> {
         let note = std::str::from_utf8(bytes).map_err(|_| NoteError::Malformed)?;
         if note.contains('\r') {
@@ -202,7 +202,7 @@ impl<'n> SignedNote<'n> {
     /// The text, if it is signed with this key.
     ///
     /// # Errors
-    /// It is not.
+    /// It is not signed with this key, or the signature is invalid.
     pub fn verify(&self, verifier: &NoteVerifier) -> Result<&'n str, NoteError> {
         let own = |(name, bytes): &&(&str, Vec<u8>)| *name == verifier.name && bytes.starts_with(&verifier.hash);
         let (_, bytes) = self.signatures.iter().find(own).ok_or(NoteError::NotSigned)?;
@@ -210,7 +210,7 @@ impl<'n> SignedNote<'n> {
         verifier.key.verify_strict(self.text.as_bytes(), &signature).map(|()| self.text).map_err(|_| NoteError::BadSignature)
     }
 
-    /// The text, whoever signed it: for showing what a note says that cannot be trusted.
+    /// The text without verification, for showing the content of a note that cannot be trusted.
     #[must_use]
     pub fn unverified_text(&self) -> &'n str {
         self.text

@@ -1,37 +1,37 @@
-//! Proofs: that an entry is in a log, and that a log extends an earlier one. Made from the roots of complete subtrees,
-//! checked with nothing but hashes (RFC 9162, 2.1.3 and 2.1.4).
+//! Proofs that an entry is in a log, and that a log extends an earlier one. They are made from the roots of complete subtrees and
+//! verified with hashes alone (RFC 9162, 2.1.3 and 2.1.4).
 
 use std::ops::Range;
 
 use crate::hash::LogHash;
 
-/// Where the roots of complete subtrees are found.
+/// A source of roots of complete subtrees.
 pub trait SubtreeHashes {
-    /// Why one is not found.
+    /// Why a root cannot be read.
     type Error;
 
-    /// The root of the subtree of `2^level` entries that begins with entry `index * 2^level`. Only asked for what is complete.
+    /// The root of the subtree of `2^level` entries that starts at entry `index * 2^level`. Called only for complete subtrees.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// The root cannot be read.
     fn subtree_root(&mut self, level: u8, index: u64) -> Result<LogHash, Self::Error>;
 }
 
-/// What a proof does not prove.
+/// Why a proof is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProofError {
-    /// It is about an entry that the log does not have, or about a longer log than the one it is to be in.
-    #[error("the proof is about a place that is not in a log of this size")]
+    /// It is about an entry beyond the end of the log, or about a log that is longer than the given one.
+    #[error("the proof is about an index that is not in a log of this size")]
     OutOfRange,
-    /// Too few or too many hashes for what it is about.
-    #[error("the proof has a number of hashes that no proof about this place has")]
+    /// It has too few or too many hashes.
+    #[error("the proof has the wrong number of hashes for its index and size")]
     WrongLength,
-    /// Its hashes lead to another root.
-    #[error("the hashes of the proof do not lead to the root of the log")]
+    /// Its hashes give another root.
+    #[error("the hashes of the proof do not give the root of the log")]
     RootMismatch,
 }
 
-/// The proof that entry `index` is in the log of the first `size`. None where it is not.
+/// The proof that entry `index` is in the log of the first `size` entries; `None` if it is not.
 ///
 /// # Errors
 /// A hash cannot be read.
@@ -58,7 +58,7 @@ pub fn root_of_size<H: SubtreeHashes>(hashes: &mut H, size: u64) -> Result<LogHa
     range_root(hashes, 0..size)
 }
 
-/// The proof that the log of the first `new` entries extends that of the first `old`. None where it does not.
+/// The proof that the log of the first `new` entries extends that of the first `old`; `None` if it does not.
 ///
 /// # Errors
 /// A hash cannot be read.
@@ -76,7 +76,7 @@ pub fn prove_consistency<H: SubtreeHashes>(hashes: &mut H, old: u64, new: u64) -
         proof.push(range_root(hashes, beside)?);
         within = on;
     }
-    // Whoever has the old root has this one already, where it is the whole of it.
+    // If this is the whole old tree, the verifier already has its root.
     if within.start > 0 {
         proof.push(range_root(hashes, within)?);
     }
@@ -84,13 +84,13 @@ pub fn prove_consistency<H: SubtreeHashes>(hashes: &mut H, old: u64, new: u64) -
     Ok(Some(proof))
 }
 
-/// Where a range of entries parts: the left side has the largest power of two of them that leaves something to the right.
+/// Where a range of entries is split: the left part is the largest power of two that leaves something on the right.
 fn split_point(within: &Range<u64>) -> u64 {
     let len = within.end - within.start;
     within.start + (1 << (len - 1).ilog2())
 }
 
-/// The root over a range of entries that a split has made.
+/// The root over a range of entries that a split has produced.
 fn range_root<H: SubtreeHashes>(hashes: &mut H, range: Range<u64>) -> Result<LogHash, H::Error> {
     let (mut start, mut parts) = (range.start, Vec::new());
     while start < range.end {
@@ -102,7 +102,7 @@ fn range_root<H: SubtreeHashes>(hashes: &mut H, range: Range<u64>) -> Result<Log
     Ok(over.unwrap_or_else(LogHash::empty_root))
 }
 
-/// Whether an entry is at `index` in the log of this size and root.
+/// Verifies that an entry is at `index` in the log of this size and root.
 ///
 /// # Errors
 /// It is not, or the proof does not show it.
@@ -127,7 +127,7 @@ pub fn verify_inclusion(index: u64, leaf: LogHash, size: u64, root: LogHash, pro
     check_reached(last == 0, hash == root)
 }
 
-/// Whether the log of the new size and root extends that of the old ones.
+/// Verifies that the log of the new size and root extends that of the old ones.
 ///
 /// # Errors
 /// It does not, or the proof does not show it.
@@ -144,7 +144,7 @@ pub fn verify_consistency(old: (u64, LogHash), new: (u64, LogHash), proof: &[Log
     }
     let levels = (old_size - 1).trailing_ones();
     let (mut place, mut last) = ((old_size - 1) >> levels, (new_size - 1) >> levels);
-    // A whole subtree is its own beginning; else the proof says where to begin.
+    // If the old tree is a complete subtree, the proof starts from its root; otherwise it contains the starting hash.
     let (first, rest) = if place == 0 {
         (old_root, proof)
     } else {

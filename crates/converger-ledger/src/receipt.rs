@@ -1,10 +1,10 @@
-//! Receipts: entries, the proofs that they are in a log, and the signed checkpoint of that log, in one text that can be checked with nothing but
-//! the log's verifier key.
+//! Receipts: entries, proofs that they are in a log, and the signed checkpoint of that log, in one text. The verifier key of the log is
+//! enough to verify it.
 //!
-//! A [`Receipt`] has one entry, in the form that others read (C2SP tlog-proof). A [`ReceiptBundle`] has several under one checkpoint, and what they name by
-//! digest. Each of its paragraphs is a receipt of the other form without its first line and its checkpoint.
+//! A [`Receipt`] has one entry, in a standard format (C2SP tlog-proof). A [`ReceiptBundle`] has several entries under one checkpoint, and
+//! data that they refer to by digest. Each of its paragraphs is a receipt in the standard format without header line and checkpoint.
 //!
-//! What never enters: what entries say, and whether those of a sheaf belong together.
+//! Must not interpret entries, or check whether the entries of a bundle belong together.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -18,7 +18,7 @@ use crate::note::{NoteVerifier, SIGNATURE_PREFIX as SIGNATURE};
 use crate::proof::{ProofError, verify_inclusion};
 
 const RECEIPT_HEADER: &str = "c2sp.org/tlog-proof@v1";
-/// The first line of a sheaf.
+/// The first line of a bundle.
 const BUNDLE_HEADER: &str = "converger.receipt/1";
 
 /// An entry with its proof.
@@ -26,84 +26,84 @@ const BUNDLE_HEADER: &str = "converger.receipt/1";
 pub struct Receipt {
     /// The entry itself.
     pub entry: Vec<u8>,
-    /// Its place in the log.
+    /// Its index in the log.
     pub index: u64,
-    /// The hashes from it up to the root.
+    /// The hashes from the entry to the root.
     pub proof: Vec<LogHash>,
-    /// The signed checkpoint that has the root.
+    /// The signed checkpoint with the root.
     pub checkpoint: String,
 }
 
 /// Entries of one log, each with its proof, under one checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReceiptBundle {
-    /// What entries name by digest and is given along. Nothing here vouches for it: whoever reads the entries holds it against them.
+    /// Data that entries refer to by digest. It is not proven here: callers must compare it with the entries.
     pub attachments: Vec<Vec<u8>>,
-    /// The entries, in their order.
+    /// The entries, in order.
     pub entries: Vec<ProvenEntry>,
-    /// The signed checkpoint that has the root.
+    /// The signed checkpoint with the root.
     pub checkpoint: String,
 }
 
-/// One entry of several.
+/// One entry of a bundle.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProvenEntry {
     /// The entry itself.
     pub entry: Vec<u8>,
-    /// Its place in the log.
+    /// Its index in the log.
     pub index: u64,
-    /// The hashes from it up to the root.
+    /// The hashes from the entry to the root.
     pub proof: Vec<LogHash>,
 }
 
-/// A receipt that is none, or proves nothing.
+/// Why a receipt is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReceiptError {
-    /// Not the parts of a receipt.
+    /// It does not have the parts of a receipt.
     #[error(
-        "this is no receipt: it begins with `{RECEIPT_HEADER}` or `{BUNDLE_HEADER}`, then each entry with its index and its hashes, and the checkpoint ends it"
+        "this is not a receipt: it must begin with `{RECEIPT_HEADER}` or `{BUNDLE_HEADER}`, list each entry with its index and hashes, and end with a checkpoint"
     )]
     Malformed,
-    /// Its checkpoint.
+    /// Its checkpoint is invalid.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
-    /// Its hashes.
+    /// Its proof is invalid.
     #[error(transparent)]
     Proof(#[from] ProofError),
-    /// The hashes of one entry of several.
+    /// The proof of one entry of a bundle is invalid.
     #[error("entry {index}: {cause}")]
     Entry {
-        /// The place that is said to be its own.
+        /// The claimed index of the entry.
         index: u64,
-        /// What is wrong with them.
+        /// What is wrong with the proof.
         cause: ProofError,
     },
-    /// A line that a receipt has once, twice. What proves nothing more is not what was written.
-    #[error("line {line} is there twice")]
+    /// A line that must be unique occurs twice. Such a receipt was changed after it was written.
+    #[error("line {line} is a duplicate")]
     Repeated {
-        /// The second of the two, counted from 1.
+        /// The second of the two lines, counted from 1.
         line: usize,
     },
-    /// Entries that are not in the order of their log, or one of them twice.
-    #[error("entry {index} stands behind one that the log has no earlier than it")]
+    /// Entries are not in the order of their log, or one occurs twice.
+    #[error("entry {index} is not in the order of the log")]
     OutOfOrder {
-        /// The first that does.
+        /// The first entry that is out of order.
         index: u64,
     },
 }
 
 impl Receipt {
-    /// As it is written.
+    /// The text form.
     #[must_use]
     pub fn to_text(&self) -> String {
         let Self { entry, index, proof, checkpoint } = self;
         format!("{RECEIPT_HEADER}\n{}\n{checkpoint}", format_paragraph(entry, *index, proof))
     }
 
-    /// The parts of a receipt. Nothing is believed of it before it is verified.
+    /// Parses a receipt. Nothing in it can be trusted before it is verified.
     ///
     /// # Errors
-    /// It is none.
+    /// It is not a receipt.
     pub fn parse(text: &str) -> Result<Self, ReceiptError> {
         repeated(text)?;
         Self::parse_parts(text).ok_or(ReceiptError::Malformed)
@@ -115,10 +115,10 @@ impl Receipt {
         Some(Self { entry, index, proof, checkpoint: checkpoint.to_owned() })
     }
 
-    /// The checkpoint of the log that the entry is in.
+    /// Verifies the receipt and returns the checkpoint of its log.
     ///
     /// # Errors
-    /// The checkpoint cannot be believed, or the entry is not in its log.
+    /// The checkpoint cannot be trusted, or the entry is not in its log.
     pub fn verify(&self, verifier: &NoteVerifier) -> Result<Checkpoint, ReceiptError> {
         let checkpoint = Checkpoint::verify(self.checkpoint.as_bytes(), verifier)?;
         verify_inclusion(self.index, LogHash::of_leaf(&self.entry), checkpoint.size, checkpoint.root, &self.proof)?;
@@ -126,20 +126,20 @@ impl Receipt {
     }
 }
 
-/// Whether this is the first line of a receipt, of one entry or of several.
+/// Whether this is the first line of a receipt, with one entry or several.
 #[must_use]
 pub fn is_receipt_head(line: &str) -> bool {
     [RECEIPT_HEADER, BUNDLE_HEADER].contains(&line)
 }
 
 impl ReceiptBundle {
-    /// Whether a text says that it is one.
+    /// Whether a text has the header of a bundle.
     #[must_use]
     pub fn has_header(text: &str) -> bool {
         text.strip_prefix(BUNDLE_HEADER).is_some_and(|rest| rest.starts_with('\n'))
     }
 
-    /// As it is written.
+    /// The text form.
     #[must_use]
     pub fn to_text(&self) -> String {
         let mut text = format!("{BUNDLE_HEADER}\n");
@@ -153,10 +153,10 @@ impl ReceiptBundle {
         text + "\n" + &self.checkpoint
     }
 
-    /// The parts of a sheaf. Nothing is believed of it before it is verified.
+    /// Parses a bundle. Nothing in it can be trusted before it is verified.
     ///
     /// # Errors
-    /// It is none.
+    /// It is not a bundle.
     pub fn parse(text: &str) -> Result<Self, ReceiptError> {
         repeated(text)?;
         Self::parse_bundle_parts(text).ok_or(ReceiptError::Malformed)
@@ -170,7 +170,7 @@ impl ReceiptBundle {
         }
         let kept: Option<_> = lines.map(|line| STANDARD.decode(line.strip_prefix("kept ")?).ok()).collect();
         let mut proven = Vec::new();
-        // No log has a name with a blank in it, so that no checkpoint begins like an entry.
+        // The name of a log contains no blank, so no checkpoint begins like an entry.
         while rest.starts_with("extra ") {
             let (own, behind) = rest.split_once("\n\n")?;
             proven.push(ProvenEntry::parse_paragraph(own)?);
@@ -179,10 +179,10 @@ impl ReceiptBundle {
         Some(Self { attachments: kept?, entries: proven, checkpoint: rest.to_owned() }).filter(|sheaf| !sheaf.entries.is_empty())
     }
 
-    /// The checkpoint of the log that all its entries are in, in this order.
+    /// Verifies that all entries are in one log, in this order, and returns its checkpoint.
     ///
     /// # Errors
-    /// The checkpoint cannot be believed, or one of the entries is not in its log, or not behind the one before it.
+    /// The checkpoint cannot be trusted, an entry is not in its log, or the entries are out of order.
     pub fn verify(&self, verifier: &NoteVerifier) -> Result<Checkpoint, ReceiptError> {
         let checkpoint = Checkpoint::verify(self.checkpoint.as_bytes(), verifier)?;
         for ProvenEntry { entry, index, proof } in &self.entries {
@@ -197,7 +197,8 @@ impl ReceiptBundle {
     }
 }
 
-/// Lines that a receipt has once: what is given along, and signatures. Hashes may repeat where two proofs have one in common; entries have their order.
+/// Rejects duplicates of lines that a receipt has once: attachments and signatures. Hashes may repeat, because proofs can share them; the
+/// order of entries is checked elsewhere.
 fn repeated(text: &str) -> Result<(), ReceiptError> {
     let mut seen = BTreeSet::new();
     let is_single = |line: &&str| ["kept ", SIGNATURE].iter().any(|head| line.starts_with(head));
@@ -217,7 +218,7 @@ impl ProvenEntry {
     }
 }
 
-/// An entry, its place and its hashes, each in a line.
+/// An entry, its index and its hashes, each on one line.
 fn format_paragraph(entry: &[u8], index: u64, proof: &[LogHash]) -> String {
     let mut text = format!("extra {}\nindex {index}\n", STANDARD.encode(entry));
     for hash in proof {

@@ -1,5 +1,5 @@
-//! Tiles: how a log lies in files (C2SP tlog-tiles). A tile has up to 256 hashes of one level of the tree, a bundle the entries below
-//! one tile of the lowest level. What is full never changes.
+//! Tiles: how a log is stored in files (C2SP tlog-tiles). A tile has up to 256 hashes of one level of the tree; a bundle has the entries
+//! below one tile of the lowest level. Full ones never change.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,31 +7,31 @@ use std::fmt;
 use crate::hash::LogHash;
 use crate::proof::SubtreeHashes;
 
-/// Hashes of a full tile.
+/// The number of hashes in a full tile.
 pub const TILE_WIDTH: u64 = 256;
-/// Levels of the tree that one tile spans.
+/// The number of tree levels that one tile spans.
 pub(crate) const TILE_LEVELS: u8 = 8;
-/// The length of an entry stands in two bytes.
+/// The maximum length of an entry, which is stored in two bytes.
 pub const ENTRY_BYTES_MAX: usize = u16::MAX as usize;
 
-/// A tile by its place.
+/// The position of a tile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Tile {
     /// Tiles of level 0 have the hashes of entries, those of level 1 the roots over full tiles of level 0.
     pub level: u8,
-    /// Which of its level.
+    /// Its index within the level.
     pub index: u64,
-    /// How many hashes it has, 1 to 256.
+    /// The number of hashes in it, 1 to 256.
     pub width: u16,
 }
 
 impl Tile {
-    /// The tiles of a log of this size, the lowest level first.
+    /// The tiles of a log of this size, lowest level first.
     pub fn tiles_of_log(size: u64) -> impl Iterator<Item = Self> {
         Self::tiles_added(0, size)
     }
 
-    /// The tiles that a log of the new size has and one of the old size had not, or not so wide.
+    /// The tiles that a log of the new size has in addition to one of the old size, or that are wider.
     pub fn tiles_added(old: u64, new: u64) -> impl Iterator<Item = Self> {
         let levels = (0..TILE_LEVELS).take_while(move |level| count_hashes(*level, new) > 0);
         levels.flat_map(move |level| {
@@ -40,37 +40,37 @@ impl Tile {
         })
     }
 
-    /// The tile of this level and place, in a level that has so many hashes.
+    /// The tile at this index of a level that has `hashes` hashes.
     fn in_level(level: u8, index: u64, hashes: u64) -> Self {
         let width = (hashes - index * TILE_WIDTH).min(TILE_WIDTH);
         Self { level, index, width: width as u16 }
     }
 
-    /// The file that it is in.
+    /// The path of its file.
     #[must_use]
     pub fn path(&self) -> String {
         format!("tile/{}/{}", self.level, TilePath(self.index, self.width))
     }
 
-    /// The file that the entries below it are in, for a tile of level 0.
+    /// The path of the bundle with the entries below it, for a tile of level 0.
     #[must_use]
     pub fn entries_path(&self) -> String {
         format!("tile/entries/{}", TilePath(self.index, self.width))
     }
 
-    /// Whether nothing can be added to it any more.
+    /// Whether it is complete.
     #[must_use]
     pub fn is_full(&self) -> bool {
         u64::from(self.width) == TILE_WIDTH
     }
 }
 
-/// How many hashes tiles of a level have in all.
+/// The number of hashes in all tiles of a level.
 fn count_hashes(level: u8, size: u64) -> u64 {
     size.checked_shr(u32::from(level) * u32::from(TILE_LEVELS)).unwrap_or(0)
 }
 
-/// A number as directories of three digits each, and how wide it is where it is not full.
+/// An index as directories of three digits each, with the width if the tile is partial.
 struct TilePath(u64, u16);
 
 impl fmt::Display for TilePath {
@@ -89,7 +89,7 @@ impl fmt::Display for TilePath {
     }
 }
 
-/// Roots of complete subtrees, out of tiles that a function reads.
+/// Roots of complete subtrees, computed from tiles that a function reads.
 pub struct TiledHashes<R> {
     size: u64,
     read: R,
@@ -97,7 +97,7 @@ pub struct TiledHashes<R> {
 }
 
 impl<E, R: FnMut(Tile) -> Result<Vec<LogHash>, E>> TiledHashes<R> {
-    /// The hashes of a log of this size. The function gives exactly as many hashes as a tile is wide, or says why not.
+    /// The hashes of a log of this size. `read` must return exactly as many hashes as the tile is wide, or an error.
     pub fn new(size: u64, read: R) -> Self {
         Self { size, read, loaded: BTreeMap::new() }
     }
@@ -124,7 +124,7 @@ impl<E, R: FnMut(Tile) -> Result<Vec<LogHash>, E>> SubtreeHashes for TiledHashes
     }
 }
 
-/// The root over hashes of one level, as many as a power of two.
+/// The root over hashes of one level, whose number is a power of two.
 pub(crate) fn root_over_hashes(hashes: &[LogHash]) -> LogHash {
     match hashes {
         [] => LogHash::empty_root(),
@@ -136,17 +136,17 @@ pub(crate) fn root_over_hashes(hashes: &[LogHash]) -> LogHash {
     }
 }
 
-/// A bundle that is none.
+/// A bundle that is incomplete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the bundle ends in the middle of its entry {0}")]
 pub struct BundleError(pub usize);
 
-/// Entries as one file has them: each with its length before it.
+/// The content of a bundle file: each entry preceded by its length.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EntryBundle(Vec<u8>);
 
 impl EntryBundle {
-    /// One entry more; false where it is too long.
+    /// Appends an entry; returns `false` if it is too long.
     pub fn push(&mut self, entry: &[u8]) -> bool {
         let Ok(len) = u16::try_from(entry.len()) else { return false };
         self.0.extend_from_slice(&len.to_be_bytes());
@@ -161,7 +161,7 @@ impl EntryBundle {
     }
 }
 
-/// The entries of a bundle, in order, up to the first that is not whole.
+/// The entries of a bundle, in order, up to the first that is incomplete.
 pub fn read_entries(bundle: &[u8]) -> impl Iterator<Item = Result<&[u8], BundleError>> {
     let mut rest = Some(bundle).filter(|bundle| !bundle.is_empty());
     let mut number = 0;

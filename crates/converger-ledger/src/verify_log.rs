@@ -1,7 +1,7 @@
-//! A log in files, checked whole: from its entries up to the root that its checkpoint signs, and each tile on the way.
+//! Verifies a log in files completely: from its entries to the signed root, and every tile in between.
 //!
-//! One pass over the bytes: every entry is hashed once, and each tile is compared with what the entries below it give. The first
-//! thing that is wrong is told with its place.
+//! It makes one pass over the bytes: every entry is hashed once, and each tile is compared with the entries below it. The first fault is
+//! reported with its location.
 
 use crate::checkpoint::{Checkpoint, CheckpointError};
 use crate::hash::LogHash;
@@ -10,47 +10,47 @@ use crate::note::NoteVerifier;
 use crate::tile::{TILE_LEVELS, TILE_WIDTH, Tile, read_entries};
 use crate::tree::MerkleTree;
 
-/// Where the files of a log are read from.
+/// Reads the files of a log.
 pub trait LogFiles {
-    /// Why a file cannot be read, other than that it is not there.
+    /// Why a file that exists cannot be read.
     type Error;
 
-    /// A file by its path, with `/` between its parts; none where it is not there.
+    /// The file at a path with `/` as separator; `None` if it does not exist.
     ///
     /// # Errors
-    /// It is there and cannot be read.
+    /// The file exists but cannot be read.
     fn read(&mut self, path: &str) -> Result<Option<Vec<u8>>, Self::Error>;
 }
 
-/// What of a log is wrong.
+/// A fault of a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LogFault {
-    /// A file is not there.
+    /// A file is missing.
     Missing(LogLocation),
-    /// The checkpoint cannot be believed.
+    /// The checkpoint cannot be trusted.
     Checkpoint(CheckpointError),
-    /// A bundle has more or fewer entries than it should, or ends inside of one.
+    /// A bundle has more or fewer entries than it should, or ends within one.
     BundleLength(LogLocation),
-    /// An entry is not the one that was logged: the hashes above it lead to the signed root, and it does not.
+    /// An entry was changed: the hashes above it give the signed root, and the entry does not match them.
     Entry(LogLocation),
-    /// A tile is not the one of the log: the entries lead to the signed root, and it does not.
+    /// A tile was changed: the entries give the signed root, and the tile does not match them.
     Tile(LogLocation),
-    /// An entry and the tile over it differ, and neither leads to the signed root.
+    /// An entry and the tile over it differ, and neither gives the signed root.
     EntryAndTile(LogLocation),
-    /// An entry and the tile over it differ, and which of them is wrong cannot be told: more is missing or broken behind them, so that nothing leads to
-    /// the signed root.
+    /// An entry and the tile over it differ, and it is unknown which of them is wrong: a later part is missing or broken, so nothing
+    /// gives the signed root.
     Undecided(LogLocation),
-    /// Entries and tiles agree, and lead to another root than the one that is signed.
+    /// Entries and tiles agree, but give another root than the signed one.
     Root {
-        /// What they lead to.
+        /// The root that they give.
         found: LogHash,
-        /// What is signed.
+        /// The signed root.
         signed: LogHash,
     },
 }
 
 impl LogFault {
-    /// The first entry that it concerns, where it concerns one.
+    /// The first affected entry, if there is one.
     #[must_use]
     pub fn index(&self) -> Option<u64> {
         match self {
@@ -65,31 +65,31 @@ impl LogFault {
     }
 }
 
-/// The part of a log that something is about: a file, and the first entry that it concerns.
+/// The location of a fault: a file, and the first affected entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogLocation {
     /// The path of the file.
     pub path: String,
-    /// The first entry that is concerned; none for the checkpoint.
+    /// The first affected entry; `None` for the checkpoint.
     pub index: Option<u64>,
 }
 
-/// A log that is whole.
+/// A log that was verified completely.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VerifiedLog {
-    /// What its checkpoint says.
+    /// Its checkpoint.
     pub checkpoint: Checkpoint,
-    /// How many files were read.
+    /// The number of files that were read.
     pub files_read: u64,
 }
 
-/// What came of a walk: a whole log, or the first thing that is wrong with it; an error where something could not be read.
+/// A verified part or its first fault; an outer error if a file could not be read.
 type VerifyResult<T, E> = Result<Result<T, LogFault>, E>;
 
-/// Checks a log whole. What is told about each entry: its place, and its bytes.
+/// Verifies a log completely. `entry` is called for each entry with its index and bytes.
 ///
 /// # Errors
-/// A file is there and cannot be read.
+/// A file exists but cannot be read.
 pub fn verify_log<F: LogFiles>(
     files: &mut F,
     verifier: &NoteVerifier,
@@ -116,29 +116,29 @@ pub fn verify_log<F: LogFiles>(
 
 /// A tile that differs from the entries below it.
 struct TileMismatch {
-    /// Where, in the tile.
+    /// The location in the tile.
     tile: LogLocation,
-    /// The same among the entries.
+    /// The location among the entries.
     entry: LogLocation,
-    /// The tree as the tiles have it from there on.
+    /// The tree with the hashes of the tile from there on.
     tile_tree: MerkleTree,
 }
 
-/// A walk under way.
+/// A verification in progress.
 struct LogCheck<'f, F> {
     files: &'f mut F,
     files_read: u64,
     builder: LogBuilder,
-    /// The first place at which tile and entries differ.
+    /// The first difference between tiles and entries.
     mismatch: Option<TileMismatch>,
     /// The tree before the last bundle.
     tree_before_bundle: MerkleTree,
-    /// Tiles as they should be, which were not compared with those of the log yet.
+    /// Tiles computed from the entries that were not compared with the files yet.
     unchecked_tiles: Vec<(Tile, Vec<LogHash>)>,
 }
 
 impl<F: LogFiles> LogCheck<'_, F> {
-    /// All entries, and all tiles over them.
+    /// Checks all entries, and all tiles over them.
     fn check_entries_and_tiles(&mut self, size: u64, entry: &mut impl FnMut(u64, &[u8])) -> VerifyResult<(), F::Error> {
         for tile in Tile::tiles_of_log(size).take_while(|tile| tile.level == 0) {
             if let Err(broken) = self.check_bundle(tile, entry)? {
@@ -152,7 +152,7 @@ impl<F: LogFiles> LogCheck<'_, F> {
         self.check_full_tiles()
     }
 
-    /// What ends a walk, or what was found before it and waited for the root to say more.
+    /// The fault to report: `last`, or an earlier mismatch that was waiting for the root to tell which side is wrong.
     fn first_fault(&self, last: LogFault) -> LogFault {
         match &self.mismatch {
             Some(TileMismatch { tile, .. }) if tile.index <= last.index() => LogFault::Undecided(tile.clone()),
@@ -160,7 +160,7 @@ impl<F: LogFiles> LogCheck<'_, F> {
         }
     }
 
-    /// The entries below one tile of the lowest level.
+    /// Checks the entries below one tile of the lowest level.
     fn check_bundle(&mut self, tile: Tile, entry: &mut impl FnMut(u64, &[u8])) -> VerifyResult<(), F::Error> {
         let path = tile.entries_path();
         let Some(bytes) = self.files.read(&path)? else { return Ok(Err(LogFault::Missing(self.next_location(path)))) };
@@ -185,12 +185,12 @@ impl<F: LogFiles> LogCheck<'_, F> {
         self.builder.tree().size()
     }
 
-    /// A file, and the entry that would come next.
+    /// A file and the index of the next entry.
     fn next_location(&self, path: String) -> LogLocation {
         LogLocation { path, index: Some(self.size()) }
     }
 
-    /// Compares the tiles that became full with those of the log.
+    /// Compares the tiles that became full with the files.
     fn check_full_tiles(&mut self) -> VerifyResult<(), F::Error> {
         for (tile, own) in std::mem::take(&mut self.unchecked_tiles) {
             if let Err(broken) = self.check_tile(tile, &own)? {
@@ -222,7 +222,7 @@ impl<F: LogFiles> LogCheck<'_, F> {
         Ok(Ok(()))
     }
 
-    /// The tree as it would be if the hashes of the last bundle were these.
+    /// The tree as it would be with the hashes of this tile in place of the last bundle.
     fn tree_from_tile(&self, given: &[[u8; LogHash::BYTES]]) -> MerkleTree {
         let mut tree = self.tree_before_bundle.clone();
         given.iter().for_each(|hash| tree.append(LogHash(*hash), |_, _, _| {}));

@@ -1,4 +1,4 @@
-//! Three implementations that nobody here wrote judge roots, proofs, tiles and notes.
+//! Three independent implementations verify roots, proofs, tiles and notes.
 
 mod log;
 
@@ -14,14 +14,14 @@ use log::{ORIGIN, build_log, build_tree, sample_entry, signer};
 use signed_note::{StandardVerifier, VerifierList};
 use tlog_tiles::{HashReader, TileHashReader, TileReader};
 
-/// Sizes around everything at which something changes.
+/// Sizes around every boundary.
 const SIZES: &[u64] = &[0, 1, 2, 3, 4, 5, 7, 8, 9, 31, 32, 33, 255, 256, 257, 300, 511, 512, 513, 1000];
 
 fn to_tlog_hash(hash: LogHash) -> tlog_tiles::Hash {
     tlog_tiles::Hash(hash.0)
 }
 
-/// Our files, read by their names for them: theirs have the height of tiles in the path.
+/// Our files under the names of the other implementation, which include the tile height.
 struct FixtureTileReader(log::LogFilesFixture);
 
 impl TileReader for FixtureTileReader {
@@ -63,11 +63,11 @@ fn tree_continues_from_its_peaks() {
     assert_eq!(
         converger_ledger::MerkleTree::from_peaks(300, tree.peaks()[1..].to_vec()),
         None,
-        "so many peaks are not those of 300 entries"
+        "the number of peaks does not match 300 entries"
     );
 }
 
-/// What is kept of a log while it grows: full tiles with the roots over them.
+/// The stored parts of a growing log: full tiles and their roots.
 #[derive(Default)]
 struct StoredTiles(BTreeMap<(u8, u64), (Vec<LogHash>, LogHash)>);
 
@@ -326,7 +326,7 @@ fn receipt_verifies_without_the_log() {
     }
 }
 
-/// Some entries of a log of 300, under its checkpoint.
+/// Some entries of a log of 300 entries, under its checkpoint.
 fn sample_bundle(indices: &[u64]) -> ReceiptBundle {
     let (_, subtrees) = build_tree(300);
     let proof = |index| prove_inclusion(&mut tiled_hashes(300, &subtrees), index, 300).unwrap().unwrap();
@@ -351,7 +351,7 @@ fn bundle_verifies_without_the_log() {
         changed[at] ^= 1;
         let found = ReceiptBundle::parse(std::str::from_utf8(&changed).unwrap_or_default());
         let is_whole = found.as_ref().is_ok_and(|found| found.verify(&verifier).is_ok());
-        // What is given along is held against the entries by whoever reads those; here it is only another.
+        // Changed attachments are not detected here: callers must compare them with the entries.
         assert!(
             !is_whole || (at < first_proof && found.unwrap().attachments != sheaf.attachments),
             "byte {at}: {}",
@@ -359,7 +359,7 @@ fn bundle_verifies_without_the_log() {
         );
         assert!(ReceiptBundle::parse(&text[..text.floor_char_boundary(at)]).and_then(|cut| cut.verify(&verifier)).is_err(), "cut at {at}");
     }
-    // Each part of it is a receipt that others read.
+    // Each part of it is a receipt in the standard format.
     for part in text.split("\n\n").filter(|part| part.starts_with("extra ")) {
         let receipt = format!("c2sp.org/tlog-proof@v1\n{part}\n\n{}", sheaf.checkpoint);
         assert_eq!(Receipt::parse(&receipt).unwrap().verify(&verifier), Ok(checkpoint_of_size(300)));

@@ -1,4 +1,4 @@
-//! A log in files is whole, or the first thing that is wrong with it is told with its place.
+//! A log in files is intact, or its first fault is reported with its location.
 
 mod log;
 
@@ -37,14 +37,14 @@ fn distinguishes_a_changed_entry_from_a_changed_tile() {
         shelf.0.get_mut(path).unwrap()[at] ^= 1;
         verify(shelf)
     };
-    // The first entries have 0, 37 and 74 bytes, and each has two before it.
+    // The first entries have 0, 37 and 74 bytes, each preceded by two bytes of length.
     assert_eq!(change("tile/entries/000", 2 + 2 + 5), Err(LogFault::Entry(location("tile/entries/000", 1))));
     assert_eq!(change("tile/0/001", 7 * LogHash::BYTES), Err(LogFault::Tile(location("tile/0/001", 256 + 7))));
     assert_eq!(change("tile/1/000.p/2", LogHash::BYTES), Err(LogFault::Tile(location("tile/1/000.p/2", 256))));
     assert_eq!(change("tile/0/002.p/88", 0), Err(LogFault::Tile(location("tile/0/002.p/88", 512))));
 }
 
-/// What was found first is told, though its tile waits for the root to say which of the two is wrong: here nothing leads to a root.
+/// The first fault is reported even if the root cannot show which side is wrong, because a later part is broken, too.
 #[test]
 fn reports_the_first_of_several_faults() {
     let mut flipped = build_log(600);
@@ -60,7 +60,7 @@ fn reports_the_first_of_several_faults() {
     assert_eq!(changed(&|shelf| drop(shelf.0.remove("tile/0/001"))), differs);
     assert_eq!(changed(&|shelf| shelf.0.get_mut("tile/entries/001").unwrap().truncate(99)), differs);
     assert_eq!(changed(&|shelf| shelf.0.get_mut("tile/0/001").unwrap().push(0)), differs);
-    // What is over all of it is before it.
+    // A fault in the tile above counts as earlier.
     assert_eq!(changed(&|shelf| drop(shelf.0.remove("tile/1/000.p/2"))), Err(LogFault::Missing(location("tile/1/000.p/2", 0))));
 }
 
@@ -72,7 +72,7 @@ fn entry_and_tile_changed_together_break_the_root() {
     let forged_entry = bundle[4..4 + 37].to_vec();
     let mut both = forged.clone();
     both.0.get_mut("tile/0/000").unwrap()[LogHash::BYTES..2 * LogHash::BYTES].copy_from_slice(&LogHash::of_leaf(&forged_entry).0);
-    // The tile of level 1 is still the one of the whole log.
+    // The tile of level 1 still belongs to the original log.
     assert_eq!(verify(both.clone()), Err(LogFault::Tile(location("tile/1/000.p/1", 0))));
     let (tree, signed) = (build_tree(300).0, unverified_checkpoint(&both));
     assert_eq!(signed.root, tree.root());
@@ -101,7 +101,7 @@ fn missing_truncated_and_extended_files_are_detected() {
     let whole = build_log(600);
     for path in whole.0.keys() {
         let without = LogFilesFixture(whole.0.clone().into_iter().filter(|(other, _)| other != path).collect());
-        let Err(LogFault::Missing(missing)) = verify(without) else { panic!("{path} is gone and nobody notices") };
+        let Err(LogFault::Missing(missing)) = verify(without) else { panic!("the missing {path} was not detected") };
         assert_eq!(&missing.path, path);
         for cut in [0, 1, whole.0[path].len() / 2, whole.0[path].len() - 1] {
             let mut shorter = whole.clone();
@@ -118,7 +118,7 @@ fn missing_truncated_and_extended_files_are_detected() {
 fn reordered_entries_are_detected() {
     let mut shelf = build_log(300);
     let bundle = shelf.0.get_mut("tile/entries/000").unwrap();
-    // Entries 1 and 2 change places.
+    // Swap entries 1 and 2.
     let (first, second) = (bundle[2..2 + 39].to_vec(), bundle[41..41 + 76].to_vec());
     bundle[2..2 + 39 + 76].copy_from_slice(&[second, first].concat());
     assert_eq!(verify(shelf), Err(LogFault::Entry(location("tile/entries/000", 1))));
@@ -134,7 +134,7 @@ fn refuses_a_checkpoint_signed_with_another_key() {
     assert_eq!(verify(shelf), Err(LogFault::Checkpoint(CheckpointError::Note(NoteError::NotSigned))));
 }
 
-/// Any bit of any file: there is nothing in a log that can be changed without notice.
+/// No bit of any file can be changed without detection.
 #[test]
 fn every_flipped_bit_of_a_log_file_is_detected() {
     let whole = build_log(300);

@@ -1,8 +1,9 @@
-//! How fast batches become durable: by the store, and by bare inserts of the same bytes in groups of the same size.
+//! Measures how fast batches become durable: in the store, and with plain inserts of the same bytes in groups of the same size.
 //!
-//! `cargo run --release -p converger-store --features conformance --example commits [operations] [at once]`. Each operation
-//! is three batches (intent, task, end) and a mark that waits for no disk and is not counted. Prints one line of JSON. The disk decides the absolute numbers; the ratio is what
-//! the journal costs beyond a bare log. Beside it: the twin in memory, and how long the next start takes to open the file.
+//! `cargo run --release -p converger-store --features conformance --example commits [operations] [at once]`. Each operation is three
+//! batches (intent, task, end) and a sending mark, which does not wait for the disk and is not counted. Prints one line of JSON. The disk
+//! determines the absolute numbers; the ratio is the cost of the journal beyond a plain log. Also measured: the store in memory, and how
+//! long the next start takes to open the file.
 
 use std::error::Error;
 use std::time::{Duration, Instant};
@@ -65,7 +66,7 @@ fn operation_records(sample: &mut OperationSample, number: u64) -> [JournalRecor
     ]
 }
 
-/// So many operations at once; each waits for its own answer before it goes on, as in an engine.
+/// Runs `at_once` operations concurrently; each waits for its own answer before its next record, as in the engine.
 async fn write_journal(store: &impl Store, lives: &[[JournalRecord; 4]], at_once: u64) -> Result<(), Box<dyn Error>> {
     for some in lives.chunks(usize::try_from(at_once)?) {
         for step in 0..4 {
@@ -88,7 +89,7 @@ fn record_bytes(record: &JournalRecord) -> Vec<u8> {
     }
 }
 
-/// A table of two columns, the same file settings, and as many rows in a transaction.
+/// A table of two columns with the same file settings and the same number of rows per transaction.
 fn insert_rows(place: &std::path::Path, rows: &[Vec<u8>], group: usize) -> Result<(), Box<dyn Error>> {
     let mut connection = Connection::open(place)?;
     let _: String = connection.pragma_update_and_check(None, "journal_mode", "wal", |row| row.get(0))?;

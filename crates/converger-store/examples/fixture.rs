@@ -1,5 +1,5 @@
-//! Prints a store with rows in every table as SQL: how `tests/data/store-v2.sql` was made. A later version gets a file of
-//! its own; old ones stay as they are.
+//! Prints a store with rows in every table as SQL. `tests/data/store-v2.sql` was made with it. A later version gets a file of its own;
+//! old files stay unchanged.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -90,7 +90,7 @@ fn sql_literal(value: Value) -> String {
         Value::Integer(number) => number.to_string(),
         Value::Real(number) => number.to_string(),
         Value::Text(text) => format!("'{}'", text.replace('\'', "''")),
-        // Plain bodies are JSON that a reviewer can read; hostile ones are not put before anybody's editor.
+        // ASCII bodies are JSON that a reviewer can read; others are printed as hex, so that no editor has to display hostile bytes.
         Value::Blob(bytes) if bytes.is_ascii() => format!("CAST('{}' AS BLOB)", String::from_utf8_lossy(&bytes).replace('\'', "''")),
         Value::Blob(bytes) => format!("X'{}'", bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>()),
     }

@@ -1,7 +1,7 @@
-//! What any store must pass, whoever wrote it: stories with a known end, each on a store of its own.
+//! The conformance suite that every store must pass: stories with a known result, each with a store of its own.
 //!
-//! A store may answer slowly. It may never acknowledge what it does not find again, write a part of a batch, take a
-//! record out of order, or let two operations have one guest.
+//! A store may answer slowly. It must never acknowledge a batch that it does not find again, write part of a batch, accept a record out
+//! of order, or let two operations occupy one guest.
 
 mod holds;
 mod journal;
@@ -16,24 +16,24 @@ use crate::{Batch, CommitAck, Store, StoreError, StoreRefusal};
 
 pub use sample::OperationSample;
 
-/// A place where stores are opened.
+/// Opens the stores under test.
 pub trait StoreFixture {
     /// The store that is checked.
     type Store: Store;
 
-    /// A store that is empty.
+    /// Opens an empty store.
     fn new_store(&mut self) -> Self::Store;
 
-    /// The same store, as the next process finds it.
+    /// Reopens a store, as the next process would.
     fn reopen_store(&mut self, store: Self::Store) -> Self::Store;
 }
 
 /// A rule that a store broke.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreFinding {
-    /// The story in which it did.
+    /// The story that failed.
     pub story: &'static str,
-    /// The rule, and what was seen.
+    /// The rule, and what was found.
     pub what: String,
 }
 
@@ -43,12 +43,12 @@ impl fmt::Display for StoreFinding {
     }
 }
 
-/// What a story comes to: nothing, or the first thing that is not as it must be.
+/// The result of a story: nothing, or the first failed expectation.
 type StoryResult = Result<(), String>;
 
 type StoreStory<S> = (&'static str, fn(&mut S) -> StoryResult);
 
-/// Tells every story. No finding means that the store conforms.
+/// Runs every story. An empty list means that the store conforms.
 #[must_use]
 pub fn check_store<S: StoreFixture>(stage: &mut S) -> Vec<StoreFinding> {
     let stories: Vec<StoreStory<S>> = [journal::stories(), holds::stories(), ledger::stories(), names::stories()].concat();
@@ -56,15 +56,15 @@ pub fn check_store<S: StoreFixture>(stage: &mut S) -> Vec<StoreFinding> {
     told.collect()
 }
 
-/// Makes the sums over rows known to a connection of a test.
+/// Registers `row_sum` with a connection of a test.
 ///
 /// # Errors
-/// SQLite does not take them.
+/// SQLite rejects the function.
 pub fn register_row_sum(connection: &rusqlite::Connection) -> rusqlite::Result<()> {
     crate::sqlite::register_row_sum(connection)
 }
 
-/// Waits for a future. Stores bring what drives them along, so that any runtime will do.
+/// Waits for a future. Stores run on their own threads, so any runtime works.
 pub fn block_on<F: Future>(future: F) -> F::Output {
     let runtime = tokio::runtime::Builder::new_current_thread().build();
     runtime.expect("a runtime without drivers needs nothing from the system").block_on(future)
@@ -74,7 +74,7 @@ fn expect_equal<T: fmt::Debug + PartialEq>(what: &str, found: T, wanted: T) -> S
     if found == wanted { Ok(()) } else { Err(format!("{what}: found {found:?}, wanted {wanted:?}")) }
 }
 
-/// The batch is taken.
+/// The batch must be written.
 fn expect_written(store: &impl Store, what: &str, batch: impl Into<Batch>) -> StoryResult {
     match block_on(store.commit(batch.into())) {
         Ok(CommitAck::Written { .. }) => Ok(()),
@@ -82,7 +82,7 @@ fn expect_written(store: &impl Store, what: &str, batch: impl Into<Batch>) -> St
     }
 }
 
-/// The batch is refused, for this cause.
+/// The batch must be refused for this reason.
 fn expect_refused(store: &impl Store, what: &str, batch: impl Into<Batch>, wanted: StoreRefusal) -> StoryResult {
     expect_equal(what, block_on(store.commit(batch.into())), Err(StoreError::Refused(wanted)))
 }

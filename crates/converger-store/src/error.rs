@@ -1,4 +1,4 @@
-//! Why a store did not do what it was asked: a batch that may not be written, a disk that is full, a store that is lost.
+//! Why a store did not do what it was asked: the batch is not allowed, the disk is full, or the store is damaged, lost or stopped.
 
 use std::io;
 use std::path::PathBuf;
@@ -10,122 +10,122 @@ use thiserror::Error;
 
 use crate::write::Batch;
 
-/// A process, for people.
+/// Names a process in a message.
 fn process(holder: Option<u32>) -> String {
     holder.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid} (`ps -p {pid}` shows it)"))
 }
 
-/// Why something was not written or read. Nothing of a batch that got an error was acknowledged.
+/// Why a batch was not written or a read failed. After an error nothing of the batch was acknowledged.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum StoreError {
-    /// The batch may not be written, and is not. The store is fine.
+    /// The batch breaks a rule and was not written. The store continues.
     #[error(transparent)]
     Refused(#[from] StoreRefusal),
-    /// There is no room, and nothing of the batch was written. The store is fine and takes batches again once there is.
+    /// The disk is full and nothing of the batch was written. The store accepts batches again once there is space.
     #[error("the disk of {place} is full: nothing was written; make room and try again")]
     Full {
         /// The file.
         place: PathBuf,
     },
-    /// Another process writes, for longer than is waited. Nothing of the batch was written.
+    /// Another process kept the write lock for longer than the store waits. Nothing of the batch was written.
     #[error("{place} is in use by {}: nothing was written; wait for it to end and try again", process(*holder))]
     Busy {
         /// The file.
         place: PathBuf,
-        /// The number of that process, where the system tells it.
+        /// The id of that process, if the system reports it.
         holder: Option<u32>,
     },
-    /// What was written may or may not be durable, so that nothing more is acknowledged (S18).
+    /// It is unknown whether the last write is durable, so the store acknowledges nothing more (S18).
     #[error(
-        "the store has stopped, because what it wrote may not have reached the disk ({cause}); start the program again, it will find out what is there"
+        "the store has stopped because its last write may not have reached the disk ({cause}); start the program again to read what is there"
     )]
     Stopped {
-        /// What the system said.
+        /// The error of the system.
         cause: String,
     },
-    /// It cannot be read.
+    /// The store cannot be read.
     #[error("cannot read {place}: {cause}")]
     Unreadable {
         /// The file.
         place: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         cause: String,
     },
-    /// What is stored is not what any version of this program writes.
-    #[error("what {place} holds of `{what}` cannot be read: {cause}; use the version of the program that wrote it, or restore the file")]
+    /// The stored data is not what any version of this program writes.
+    #[error("`{what}` in {place} cannot be read: {cause}; use the version of the program that wrote it, or restore the file")]
     Malformed {
         /// The file.
         place: PathBuf,
-        /// The operation, run or hold.
+        /// The affected operation, run or hold.
         what: String,
-        /// What is wrong with it.
+        /// The cause.
         cause: String,
     },
 }
 
-/// Why a batch may not be written.
+/// Why a batch is not allowed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum StoreRefusal {
-    /// There is nothing in it.
+    /// The batch has no writes.
     #[error("the batch is empty")]
     Empty,
-    /// There is too much in it.
+    /// The batch exceeds a size limit.
     #[error("the batch has more than {} writes or {} bytes of bodies", Batch::WRITES_MAX, Batch::BYTES_MAX)]
     TooLarge,
-    /// A record may not follow what the journal has.
+    /// The record may not follow the records that the journal has.
     #[error("operation `{id}`: {illegal}")]
     Record {
         /// The operation.
         id: OperationId,
-        /// Why.
+        /// The reason.
         illegal: IllegalRecord,
     },
-    /// Another operation of this guest is under way, or held (G12).
-    #[error("guest {vmid} is taken by operation `{by}`; wait for its end, or look at it with `converger ops show`")]
+    /// Another operation occupies this guest: it is in flight or held (G12).
+    #[error("guest {vmid} is in use by operation `{by}`; wait for it to end, or inspect it with `converger ops show`")]
     GuestTaken {
         /// The guest.
         vmid: Vmid,
-        /// The operation that has it.
+        /// The operation that occupies it.
         by: OperationId,
     },
-    /// Another operation has this task.
-    #[error("the task `{task}` carries out the operation `{by}`")]
+    /// The task belongs to another operation.
+    #[error("task `{task}` belongs to operation `{by}`")]
     TaskTaken {
         /// The task.
         task: TaskId,
-        /// The operation that has it.
+        /// The operation that owns it.
         by: OperationId,
     },
     /// The guest is held.
-    #[error("guest {} is held by {}: {}; `converger release {} {}` ends it", .0.vmid, .0.by.escape_debug(), .0.reason.escape_debug(), .0.environment, .0.vmid)]
+    #[error("guest {} is held by {}: {}; release it with `converger release {} {}`", .0.vmid, .0.by.escape_debug(), .0.reason.escape_debug(), .0.environment, .0.vmid)]
     GuestHeld(Hold),
-    /// The guest is held already.
-    #[error("guest {} is held already, by {}: {}", .0.vmid, .0.by.escape_debug(), .0.reason.escape_debug())]
+    /// The guest is already held.
+    #[error("guest {} is already held by {}: {}", .0.vmid, .0.by.escape_debug(), .0.reason.escape_debug())]
     AlreadyHeld(Hold),
     /// The guest is not held.
     #[error("guest {0} is not held")]
     NotHeld(Vmid),
     /// The environment is frozen.
-    #[error("the environment `{environment}` is frozen: {}; `converger thaw {environment}` ends it", reason.escape_debug())]
+    #[error("the environment `{environment}` is frozen: {}; thaw it with `converger thaw {environment}`", reason.escape_debug())]
     Frozen {
         /// The environment.
         environment: EnvironmentName,
-        /// Why.
+        /// The reason.
         reason: Box<str>,
     },
     /// The environment is not frozen.
     #[error("the environment `{0}` is not frozen")]
     NotFrozen(EnvironmentName),
-    /// The name of the environment stands for another cluster, its cluster has another name, or it is a former name.
+    /// The environment name refers to another cluster, the cluster has another name, or the name is a former one.
     #[error("{0}")]
     Name(NameConflict),
-    /// No cluster is recorded for the environment, so that nothing may be sent to it.
+    /// No cluster is recorded for the environment, so nothing may be sent to it.
     #[error("no cluster is recorded for the environment `{0}`")]
     EnvironmentUnbound(EnvironmentName),
-    /// The new name of an environment is in use.
+    /// The new name of an environment is already in use.
     #[error("the name `{0}` is in use in this state directory; choose another one")]
     NameInUse(EnvironmentName),
-    /// Nothing is recorded under the name that was to be changed.
+    /// Nothing is recorded under the name to be changed.
     #[error("nothing is recorded under the name `{0}` in this state directory")]
     EnvironmentUnrecorded(EnvironmentName),
     /// The key was used for another request (G13).
@@ -133,65 +133,65 @@ pub enum StoreRefusal {
     KeyReused {
         /// The key.
         key: IdempotencyKey,
-        /// The operation that it stands for.
+        /// The operation that used it first.
         first: OperationId,
     },
-    /// The run is not known.
+    /// The run was never started.
     #[error("the run `{0}` was not started")]
     RunUnknown(RunId),
-    /// The run has this id already.
+    /// A run with this id was started before.
     #[error("the run `{0}` was started already")]
     RunExists(RunId),
     /// The run has ended.
     #[error("the run `{0}` has ended")]
     RunEnded(RunId),
-    /// The operation is of another environment or plan than its run.
-    #[error("operation `{id}` is of another environment or plan than its run")]
+    /// The operation names another environment or plan than its run.
+    #[error("operation `{id}` names another environment or plan than its run")]
     OtherRun {
         /// The operation.
         id: OperationId,
     },
-    /// Bytes do not have the digest that they are to be kept under.
-    #[error("what is to be kept as {claimed} has the digest {found}")]
+    /// The bytes do not have the digest under which they are to be stored.
+    #[error("the bytes to be stored under {claimed} have the digest {found}")]
     BlobDiffers {
         /// The digest that was given.
         claimed: Digest,
         /// The digest of the bytes.
         found: Digest,
     },
-    /// Nothing is kept under this digest.
-    #[error("nothing is kept as {0}")]
+    /// Nothing is stored under this digest.
+    #[error("nothing is stored under {0}")]
     NotKept(Digest),
-    /// The ledger has grown since it was looked at.
-    #[error("the ledger had {seen} entries when it was looked at and has {now}: what was decided since may need what was to be let go")]
+    /// The ledger has grown since it was searched.
+    #[error("the ledger grew from {seen} to {now} entries: a new entry may refer to what was to be pruned; prune again")]
     LedgerGrown {
-        /// How long it was.
+        /// Its size when it was searched.
         seen: u64,
-        /// How long it is.
+        /// Its current size.
         now: u64,
     },
-    /// The ledger names a key already.
-    #[error("the ledger names a key already, and has one for ever; sign with that one")]
+    /// The ledger already names a key.
+    #[error("the ledger already names a key; sign with that key")]
     SecondKey,
-    /// The key that was to be replaced is not the one that the ledger names last, or the new one was used before.
+    /// The key to be replaced is not the last one that the ledger names, or the new key was used before.
     #[error(
-        "the ledger names another key by now: look with `converger ledger tail --kind rekey`, and try again if it is still to be replaced"
+        "the ledger now names another key; check with `converger ledger tail --kind rekey`, and try again if that key must be replaced"
     )]
     OtherKey,
-    /// An entry of the ledger would be too long.
-    #[error("the entry of the ledger for this {kind} would be longer than 64 KiB")]
+    /// A ledger entry would be too long.
+    #[error("the ledger entry for this {kind} would be longer than 64 KiB")]
     EntryTooLong {
-        /// What it is about.
+        /// The kind of the entry.
         kind: &'static str,
     },
-    /// A decision of this kind is written by what it is about.
-    #[error("an entry of the kind `{kind}` is written with what it is about, and never by itself")]
+    /// An entry of this kind is only written together with its subject.
+    #[error("an entry of kind `{kind}` is written together with its subject, never on its own")]
     NotStandalone {
         /// Its kind.
         kind: &'static str,
     },
-    /// Who or why is blank or too long, or a time is beyond what any artifact holds.
-    #[error("`by` and `reason` must say something in at most 4096 bytes, and times must be below 2^53")]
+    /// `by` or `reason` is blank or too long, or a time is larger than any artifact allows.
+    #[error("`by` and `reason` must not be blank or longer than 4096 bytes, and times must be below 2^53")]
     NotStorable,
 }
 
@@ -201,36 +201,35 @@ pub enum StoreOpenError {
     /// The directory or the file cannot be used.
     #[error("cannot {what} {place}; {help}")]
     Unusable {
-        /// What was tried.
+        /// The attempted action.
         what: &'static str,
-        /// On what.
+        /// The path.
         place: PathBuf,
         /// What to do.
         help: &'static str,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// The file is not a database.
-    #[error("{place} is not a database of this program; move it away, or name another state directory")]
+    #[error("{place} is not a database of this program; move it away, or use another state directory")]
     NotOurs {
         /// The file.
         place: PathBuf,
     },
-    /// A later version of the program wrote it.
-    #[error("{place} has the schema version {found}, and this program knows versions up to {known}; use the newer version of the program")]
+    /// A later version of the program wrote the file.
+    #[error("{place} has schema version {found}, but this program knows versions up to {known}; use the newer program")]
     Newer {
         /// The file.
         place: PathBuf,
         /// Its version.
         found: i64,
-        /// The latest version that is known.
+        /// The latest version that this program knows.
         known: i64,
     },
-    /// An earlier version of the program wrote it. Until version 0.2 formats change in place and are not migrated.
+    /// An earlier version of the program wrote the file. Until version 0.2 formats change in place and are not migrated.
     #[error(
-        "{place} has the schema version {found} of an earlier program, and this program ({}) reads version {known} only: formats are not migrated \
-         before 0.2; settle what is open with the program that wrote it, then name another state directory, and hold and freeze again what must \
-         stay so",
+        "{place} has schema version {found}, but this program ({}) reads version {known} only: formats are not migrated before 0.2; settle \
+         open operations with the program that wrote it, then use another state directory and set holds and freezes again",
         env!("CARGO_PKG_VERSION")
     )]
     Older {
@@ -238,28 +237,28 @@ pub enum StoreOpenError {
         place: PathBuf,
         /// Its version.
         found: i64,
-        /// The version that is known.
+        /// The version that this program reads.
         known: i64,
     },
     /// The file is damaged.
     #[error(
-        "{place} is damaged: {cause}; restore it from a backup together with its `-wal` file, or move both away and look at every guest first"
+        "{place} is damaged: {cause}; restore it from a backup together with its `-wal` file, or move both away and check every guest first"
     )]
     Damaged {
         /// The file.
         place: PathBuf,
-        /// What was found.
+        /// The damage that was found.
         cause: String,
     },
-    /// It was there and is not any more, or is empty: holds, freezes and operations under way would be forgotten.
+    /// The store existed before and is now missing or empty. A new store would know no holds, freezes or operations in flight.
     #[error(
         "{place} is missing or empty, but {remains} shows that it was in use; restore it from a backup, or move everything out of the directory \
-         and look at every guest first: holds, freezes and operations under way would be forgotten"
+         and check every guest first: a new store knows no holds, freezes or operations in flight"
     )]
     Lost {
         /// The file.
         place: PathBuf,
-        /// What is left beside it.
+        /// The file beside it that shows that there was a store.
         remains: PathBuf,
     },
     /// The disk is full.
@@ -268,20 +267,20 @@ pub enum StoreOpenError {
         /// The file.
         place: PathBuf,
     },
-    /// Another process holds it for longer than is waited.
+    /// Another process kept the store locked for longer than the program waits.
     #[error("{place} is in use by {}; wait for it to end and try again", process(*holder))]
     Busy {
         /// The file.
         place: PathBuf,
-        /// The number of that process, where the system tells it.
+        /// The id of that process, if the system reports it.
         holder: Option<u32>,
     },
-    /// Something else.
+    /// Any other failure.
     #[error("cannot open {place}: {cause}")]
     Failed {
         /// The file.
         place: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         cause: String,
     },
 }

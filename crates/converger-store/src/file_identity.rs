@@ -1,13 +1,13 @@
-//! Whether files are still where they were opened: a store that was moved, removed or replaced while it is open takes what is written to it
-//! along, and the next process would know nothing of it.
+//! Detects files that were moved, removed or replaced while they were open. A process would keep writing to such a store, and the next
+//! process would not find what it wrote.
 //!
-//! What never enters: opening, and what follows from it.
+//! Must not open files or decide what follows from a replacement.
 
 use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-/// A file as it was when it was opened: its place, and which file it is.
+/// A file as it was when it was opened: its path, and the device and inode that identify it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FileIdentity {
     path: PathBuf,
@@ -16,22 +16,22 @@ pub(crate) struct FileIdentity {
 }
 
 impl FileIdentity {
-    /// The file that is at a place now; none, where there is none.
+    /// The file that is at a path now; `None` if there is none.
     pub(crate) fn read_from(place: &Path) -> Option<Self> {
         fs::symlink_metadata(place).ok().map(|metadata| Self::from_metadata(place, &metadata))
     }
 
-    /// The file that was opened at a place.
+    /// The file that was opened at a path.
     pub(crate) fn from_metadata(place: &Path, metadata: &Metadata) -> Self {
         Self { path: place.to_path_buf(), device: metadata.dev(), inode: metadata.ino() }
     }
 
-    /// Why what is written to it may be lost: it is not there any more, or another one is. What cannot be looked at is not there.
+    /// Why writes to the file may be lost: its path is gone or leads to another file. A path that cannot be inspected counts as gone.
     pub(crate) fn replacement_cause(&self) -> Option<String> {
         match fs::symlink_metadata(&self.path) {
             Ok(found) if (found.dev(), found.ino()) == (self.device, self.inode) => None,
             Ok(_) => Some(format!("{} was replaced by another file while it was in use", self.path.display())),
-            Err(error) => Some(format!("{} was taken away while it was in use: {error}", self.path.display())),
+            Err(error) => Some(format!("{} was moved or removed while it was in use: {error}", self.path.display())),
         }
     }
 }
@@ -48,10 +48,10 @@ mod tests {
         fs::write(&place, "1").expect("written");
         let standing = FileIdentity::read_from(&place).expect("there");
         fs::write(&place, "more").expect("written");
-        assert_eq!(standing.replacement_cause(), None, "its content is not what is looked at");
+        assert_eq!(standing.replacement_cause(), None, "its content does not matter");
         let aside = room.path().join("aside");
         fs::rename(&place, &aside).expect("moved");
-        assert!(standing.replacement_cause().expect("lost").contains("taken away"));
+        assert!(standing.replacement_cause().expect("lost").contains("moved or removed"));
         fs::copy(&aside, &place).expect("copied");
         assert!(standing.replacement_cause().expect("lost").contains("replaced"));
         fs::rename(&aside, &place).expect("put back");

@@ -1,9 +1,9 @@
-//! Whether a journal says what the entries of its ledger amount to (C7): everything in it, and nothing else.
+//! Checks that the journal agrees with the replay of its ledger (C7): it contains everything that the entries say and nothing else.
 //!
-//! The journal is told row by row, by whoever can read it; the first row that the entries do not have, have otherwise, or have without it is
-//! what is found, with the entry that it is about.
+//! The caller passes the rows of the journal one by one. The check reports the first row that is only in the journal, only in the ledger,
+//! or different, with the entry that it is about.
 //!
-//! What never enters: reading either of them, and whether entries can stand where they do (`evidence::LedgerReplay`).
+//! Must not read the journal or the ledger, or check whether entries may follow each other (`evidence::LedgerReplay` does).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -16,27 +16,28 @@ use converger_core::guest::{EnvironmentName, Vmid};
 
 use crate::query::{EndedBy, HoldHistory, IdempotencyRow, RunHistory};
 
-/// What entries say in their order, beyond what holds in the end: where each thing stands, what people said and took back, and what came first.
+/// What the order of the entries shows beyond the final state: the entry of each run and operation, holds that ended, and the order of
+/// starts.
 #[derive(Clone, Debug, Default)]
 pub struct LedgerIndex {
     runs: Vec<RunId>,
     operations: Vec<OperationId>,
     hold_history: HoldHistory,
-    /// The entries of a run: its start, and its end.
+    /// The entries of each run: its start and its end.
     run_entries: BTreeMap<RunId, (u64, Option<u64>)>,
-    /// The entries of an operation, by what they are.
+    /// The entries of each operation, by kind.
     operation_entries: BTreeMap<OperationId, BTreeMap<&'static str, u64>>,
-    /// The entries of what was said, in its order: that, and what ended it.
+    /// The entries of each hold, in order: its start and its end.
     hold_entries: Vec<(u64, Option<u64>)>,
     freeze_entries: Vec<(u64, Option<u64>)>,
-    /// The last entries that bound or renamed an environment, by name.
+    /// The last entry that bound or renamed an environment, by name.
     of_names: BTreeMap<EnvironmentName, u64>,
 }
 
-/// What only one of a journal and its ledger has, or both have in another way.
+/// A difference between a journal and its ledger.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JournalMismatch {
-    /// The entry that it is about; none, where the ledger has none: then the sentence names the row.
+    /// The entry that it is about; `None` if the ledger has no such entry, and then the message names the row.
     pub index: Option<u64>,
     what: String,
 }
@@ -49,7 +50,7 @@ impl fmt::Display for JournalMismatch {
 }
 
 impl LedgerIndex {
-    /// One entry more. Whether it can stand there is asked elsewhere.
+    /// Adds one entry. Whether the entry may be there is checked elsewhere.
     pub fn add_entry(&mut self, index: u64, entry: &LedgerEntry) {
         let HoldHistory { holds, freezes } = &mut self.hold_history;
         match entry {
@@ -86,7 +87,7 @@ impl LedgerIndex {
         }
     }
 
-    /// What people said and did not end is kept under the new name.
+    /// Holds and freezes in force move to the new name.
     fn rename(&mut self, index: u64, EnvironmentRename { from, to, .. }: &EnvironmentRename) {
         let HoldHistory { holds, freezes } = &mut self.hold_history;
         let holds = holds.iter_mut().filter(|(hold, over)| over.is_none() && hold.environment == *from);
@@ -96,7 +97,7 @@ impl LedgerIndex {
         self.of_names.extend([(from.clone(), index), (to.clone(), index)]);
     }
 
-    /// The entry that began a hold which is in force.
+    /// The entry that started the active hold of a guest.
     fn hold_entry(&self, environment: &EnvironmentName, vmid: Vmid) -> Option<u64> {
         let at = self.hold_history.holds.iter().rposition(|(hold, _)| hold.environment == *environment && hold.vmid == vmid)?;
         self.hold_entries.get(at).map(|(index, _)| *index)
@@ -107,7 +108,7 @@ impl LedgerIndex {
         self.freeze_entries.get(at).map(|(index, _)| *index)
     }
 
-    /// The entry of an operation in which it is another than the journal has it.
+    /// The entry of the first part of an operation that differs from the journal.
     fn first_differing_entry(&self, logged: &OperationHistory, kept: &OperationHistory) -> Option<u64> {
         let places = self.operation_entries.get(logged.id())?;
         let parts = [
@@ -122,7 +123,7 @@ impl LedgerIndex {
     }
 }
 
-/// What was said last of what is meant is over.
+/// Ends the latest active row that matches.
 fn end_latest<T>(
     said: &mut [(T, Option<EndedBy>)],
     places: &mut [(u64, Option<u64>)],
@@ -137,7 +138,7 @@ fn end_latest<T>(
     }
 }
 
-/// A journal, held against what entries amount to.
+/// Compares a journal with the replay of the ledger entries.
 pub struct JournalCheck<'l> {
     replay: &'l LedgerReplay,
     index: &'l LedgerIndex,
@@ -148,16 +149,16 @@ pub struct JournalCheck<'l> {
 type MatchResult = Result<(), JournalMismatch>;
 
 impl<'l> JournalCheck<'l> {
-    /// With these entries, all of which both have taken.
+    /// Starts a check. `replay` and `told` must both have consumed all entries.
     #[must_use]
     pub fn new(replay: &'l LedgerReplay, told: &'l LedgerIndex) -> Self {
         Self { replay, index: told, operations: BTreeSet::new(), runs: BTreeSet::new() }
     }
 
-    /// The journal has this operation.
+    /// Checks one operation of the journal.
     ///
     /// # Errors
-    /// The entries do not, or not so.
+    /// The ledger does not have the operation, or has it differently.
     pub fn check_operation(&mut self, kept: &OperationHistory) -> MatchResult {
         let id = kept.id();
         let Some((own, logged)) = self.replay.operations().get_key_value(id) else {
@@ -165,7 +166,7 @@ impl<'l> JournalCheck<'l> {
         };
         if logged != kept {
             let at = self.index.first_differing_entry(logged, kept);
-            return mismatch(at, format!("the journal tells another story of the operation {} than the ledger", id.as_str()));
+            return mismatch(at, format!("the journal differs from the ledger in the operation {}", id.as_str()));
         }
         if self.operations.insert(own) {
             return Ok(());
@@ -173,10 +174,10 @@ impl<'l> JournalCheck<'l> {
         mismatch(self.intent_entry(id), format!("the journal has the operation {} twice", id.as_str()))
     }
 
-    /// The journal has this run.
+    /// Checks one run of the journal.
     ///
     /// # Errors
-    /// The entries do not, or not so.
+    /// The ledger does not have the run, or has it differently.
     pub fn check_run(&mut self, kept: &RunHistory) -> MatchResult {
         let id = &kept.run.id;
         let Some((own, (run, ended))) = self.replay.runs().get_key_value(id) else {
@@ -185,54 +186,54 @@ impl<'l> JournalCheck<'l> {
         if (run, ended) != (&kept.run, &kept.ended) {
             let (start, end) = self.index.run_entries.get(id).copied().unzip();
             let at = if *run == kept.run { end.flatten().or(start) } else { start };
-            return mismatch(at, format!("the journal tells another story of the run {} than the ledger", id.as_str()));
+            return mismatch(at, format!("the journal differs from the ledger in the run {}", id.as_str()));
         }
         self.runs.insert(own);
         Ok(())
     }
 
-    /// In the journal these guests are held now and these environments are frozen.
+    /// Compares the active holds and freezes of the journal.
     ///
     /// # Errors
-    /// By the entries it is others.
+    /// The ledger has other active holds or freezes.
     pub fn check_active_holds(&self, holds: &[Hold], freezes: &[Freeze]) -> MatchResult {
         if let Some(hold) = first_unmatched(holds, &self.replay.holds().cloned().collect::<Vec<_>>()) {
             let (at, who) = (self.index.hold_entry(&hold.environment, hold.vmid), describe_hold(hold));
-            return mismatch(at, format!("the journal has other guests held than the ledger: {who}"));
+            return mismatch(at, format!("the journal and the ledger have different active holds: {who}"));
         }
         match first_unmatched(freezes, &self.replay.freezes().cloned().collect::<Vec<_>>()) {
             None => Ok(()),
             Some(freeze) => {
                 let (at, who) = (self.index.freeze_entry(&freeze.environment), describe_freeze(freeze));
-                mismatch(at, format!("the journal has other environments frozen than the ledger: {who}"))
+                mismatch(at, format!("the journal and the ledger have different active freezes: {who}"))
             }
         }
     }
 
-    /// In the journal these clusters have these names, and these are former ones.
+    /// Compares the environment names of the journal, current and former.
     ///
     /// # Errors
-    /// By the entries it is others.
+    /// The ledger has other names or bindings.
     pub fn names(&self, kept: &EnvironmentNames) -> MatchResult {
         let logged = self.replay.names();
         let rows = |names: &EnvironmentNames| names.bindings().cloned().collect::<Vec<_>>();
         if let Some(binding) = first_unmatched(&rows(kept), &rows(logged)) {
             let at = self.index.of_names.get(&binding.environment).copied();
-            return mismatch(at, format!("the journal has another cluster recorded than the ledger: the one of {}", binding.environment));
+            return mismatch(at, format!("the journal and the ledger have different clusters recorded for {}", binding.environment));
         }
         let rows = |names: &EnvironmentNames| names.former().map(|(name, now)| (name.clone(), now.clone())).collect::<Vec<_>>();
         match first_unmatched(&rows(kept), &rows(logged)) {
             None => Ok(()),
             Some((name, _)) => {
-                mismatch(self.index.of_names.get(name).copied(), format!("the journal has other names recorded than the ledger: {name}"))
+                mismatch(self.index.of_names.get(name).copied(), format!("the journal and the ledger have different former names: {name}"))
             }
         }
     }
 
-    /// The journal has said all that it has.
+    /// Checks that the ledger has nothing that the journal lacks. Call it after all operations and runs were checked.
     ///
     /// # Errors
-    /// The entries have more.
+    /// The ledger has more operations or runs.
     pub fn check_complete(&self) -> MatchResult {
         if let Some(id) = self.replay.operations().keys().find(|id| !self.operations.contains(id)) {
             return mismatch(self.intent_entry(id), format!("the ledger has the operation {}, and the journal does not", id.as_str()));
@@ -243,10 +244,11 @@ impl<'l> JournalCheck<'l> {
         }
     }
 
-    /// What a journal on a disk has beside what holds now: what was said and taken back, what came first, and which requests act once.
+    /// Compares what a journal on disk contains beyond the current state: ended holds and freezes, the order of starts, and idempotency
+    /// keys.
     ///
     /// # Errors
-    /// By the entries it is another past.
+    /// The ledger shows a different history.
     pub fn check_history(
         &self,
         said: &HoldHistory,
@@ -269,9 +271,9 @@ impl<'l> JournalCheck<'l> {
             |(freeze, _)| describe_freeze(freeze),
             |at, _| place(&told.freeze_entries, at),
         )?;
-        let of_run = |id: &RunId| format!("the place of the run {}", id.as_str());
+        let of_run = |id: &RunId| format!("the position of the run {}", id.as_str());
         check_same_rows("a run", &told.runs, runs, of_run, |_, id| self.run_start_entry(id))?;
-        let of_operation = |id: &OperationId| format!("the place of the operation {}", id.as_str());
+        let of_operation = |id: &OperationId| format!("the position of the operation {}", id.as_str());
         check_same_rows("an operation", &told.operations, operations, of_operation, |_, id| self.intent_entry(id))?;
         let mut logged: Vec<IdempotencyRow> =
             self.replay.operations().values().filter_map(|history| idempotency_row(self.replay.names(), history)).collect();
@@ -302,19 +304,19 @@ fn describe_freeze(freeze: &Freeze) -> String {
     format!("the freeze of {}", freeze.environment)
 }
 
-/// The key that an operation is known by, where it has one.
+/// The idempotency key of an operation, if it has one.
 fn idempotency_row(names: &EnvironmentNames, history: &OperationHistory) -> Option<IdempotencyRow> {
     let Operation { environment, id, source: OperationSource::OneShot { key, request }, .. } = &*history.operation else { return None };
     Some(IdempotencyRow { environment: names.current(environment).clone(), key: key.clone(), request: *request, operation: id.clone() })
 }
 
-/// The first row that only one of two lists has.
+/// The first row that is in only one of two lists.
 fn first_unmatched<'r, T: PartialEq>(kept: &'r [T], logged: &'r [T]) -> Option<&'r T> {
     let missing = |rows: &'r [T], others: &[T]| rows.iter().find(|row| !others.contains(row));
     missing(logged, kept).or_else(|| missing(kept, logged))
 }
 
-/// Whether the journal has the same rows in the same order as the ledger.
+/// Checks that the journal has the same rows in the same order as the ledger.
 fn check_same_rows<T: PartialEq>(
     what: &str,
     logged: &[T],
@@ -325,7 +327,7 @@ fn check_same_rows<T: PartialEq>(
     let at = logged.iter().zip(kept).take_while(|(one, other)| one == other).count();
     match (logged.get(at), kept.get(at)) {
         (None, None) => Ok(()),
-        (Some(row), Some(_)) => mismatch(place(at, row), format!("the journal tells another story of {} than the ledger", of(row))),
+        (Some(row), Some(_)) => mismatch(place(at, row), format!("the journal differs from the ledger in {}", of(row))),
         (Some(row), None) => mismatch(place(at, row), format!("the ledger has {what} that the journal does not have: {}", of(row))),
         (None, Some(row)) => mismatch(None, format!("the journal has {what} that the ledger does not have: {}", of(row))),
     }

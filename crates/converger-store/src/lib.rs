@@ -1,18 +1,19 @@
-//! The memory of the program: what is about to be done, what became of it, and what people said about it.
+//! The durable state of the program: the journal of operations, the ledger, and the holds and freezes that people set.
 //!
-//! A [`Store`] takes [`Batch`]es: all writes of one become durable together, and only then is it acknowledged. What was
-//! acknowledged is found after any crash; what was not is found whole or not at all. Only a mark (`Record::Sending`) waits for no
-//! disk: it outlives the process at once, and the machine with the next batch. A batch that the rules forbid is
-//! refused with a typed cause and never written: records out of order, a second operation on a guest (G12), a key that
-//! stands for another request (G13), an intent while the guest is held or the environment frozen.
+//! A [`Store`] commits [`Batch`]es. All writes of a batch become durable together, and the batch is acknowledged only then. An
+//! acknowledged batch survives any crash; a batch that was not acknowledged is found complete or not at all. One exception: a sending
+//! mark (`Record::Sending`) does not wait for the disk. It survives the process at once, and a crash of the machine once the next batch
+//! is durable. The store refuses a batch that breaks a rule with a typed cause and writes nothing of it: records out of order, a second
+//! operation on a guest (G12), an idempotency key that belongs to another request (G13), an intent while the guest is held or the
+//! environment is frozen.
 //!
-//! Each decision that is written has one entry in the ledger (`converger-ledger`), in the same transaction and before anybody is told of
-//! it. The ledger only grows; whoever reads it gets entries, hashes, and how far it is durable.
+//! Each decision has one entry in the ledger (`converger-ledger`). The entry is written in the same transaction and before the decision
+//! is reported. The ledger only grows; readers get its entries, its hashes, and the size up to which it is durable.
 //!
-//! [`SqliteStore`] keeps it in a file, [`MemoryStore`] is its twin for simulations. Both ask the same judge, and both pass
-//! the same `conformance`. [`EnvironmentLock`] makes sure that one process drives an environment.
+//! [`SqliteStore`] stores everything in a file; [`MemoryStore`] does the same in memory for simulations. Both check writes with the same
+//! rules and pass the same `conformance` suite. [`EnvironmentLock`] ensures that only one process changes an environment.
 //!
-//! What never enters: Proxmox, decisions about guests, clocks and randomness (times and ids are in what is written).
+//! Must not depend on Proxmox, on decisions about guests, on clocks or on randomness: times and ids are part of what is written.
 
 mod error;
 mod file_identity;
@@ -45,30 +46,30 @@ pub use state_files::{KEY_FILE, has_state, is_state_file};
 pub use tables::key_named_in;
 pub use write::{Batch, CommitAck, StoreWrite};
 
-/// A memory that survives crashes. Reads see what was acknowledged before they were asked for.
+/// Durable storage that survives crashes. A read sees every batch that was acknowledged before the read was requested.
 pub trait Store: Send + Sync {
-    /// Makes a batch durable. Dropping the future does not take the batch back: it is written or it is not.
+    /// Makes a batch durable. Dropping the future does not cancel the batch: it may still be written.
     fn commit(&self, batch: Batch) -> impl Future<Output = Result<CommitAck, StoreError>> + Send;
 
     /// One operation with its history.
     fn operation(&self, id: OperationId) -> impl Future<Output = Result<Option<OperationHistory>, StoreError>> + Send;
 
-    /// The operations of an environment that have no end, in the order of their intents.
+    /// The operations of an environment that have not ended, in the order of their intents; at most one per guest.
     ///
-    /// At a start they are resolved by reading, before anything new is sent. There is at most one for each guest.
+    /// At startup they are recovered by reading, before anything new is sent.
     fn open_operations(&self, environment: EnvironmentName) -> impl Future<Output = Result<Vec<OperationHistory>, StoreError>> + Send;
 
     /// Operations, newest first, at most `limit` and at most [`LIST_MAX`].
     fn operations(&self, filter: OperationFilter, limit: u32) -> impl Future<Output = Result<Vec<OperationHistory>, StoreError>> + Send;
 
-    /// Those of these tasks that operations of an environment have, each with its operation.
+    /// The tasks among `tasks` that belong to operations of this environment, each with its operation.
     fn operations_of_tasks(
         &self,
         environment: EnvironmentName,
         tasks: Vec<TaskId>,
     ) -> impl Future<Output = Result<Vec<(TaskId, OperationId)>, StoreError>> + Send;
 
-    /// The operation that an idempotency key stands for.
+    /// The operation that was started with this idempotency key.
     fn operation_of_key(
         &self,
         environment: EnvironmentName,
@@ -81,24 +82,24 @@ pub trait Store: Send + Sync {
     /// The runs of an environment, newest first, at most `limit` and at most [`LIST_MAX`].
     fn runs(&self, environment: EnvironmentName, limit: u32) -> impl Future<Output = Result<Vec<RunHistory>, StoreError>> + Send;
 
-    /// The guests of an environment that are held, in the order of their ids.
+    /// The guests of an environment that are held, ordered by id.
     fn holds(&self, environment: EnvironmentName) -> impl Future<Output = Result<Vec<Hold>, StoreError>> + Send;
 
-    /// Whether an environment is frozen, by whom and why.
+    /// The freeze of an environment, with its author and reason, if there is one.
     fn freeze(&self, environment: EnvironmentName) -> impl Future<Output = Result<Option<Freeze>, StoreError>> + Send;
 
-    /// Which cluster each environment name stands for, and former names.
+    /// Which cluster each environment name refers to, and former names.
     fn names(&self) -> impl Future<Output = Result<EnvironmentNames, StoreError>> + Send;
 
-    /// What is kept under a digest: the body of a plan, a reading, what was declared.
+    /// The bytes stored under a digest: the body of a plan, an observation or a declaration.
     fn blob(&self, digest: Digest) -> impl Future<Output = Result<Option<Vec<u8>>, StoreError>> + Send;
 
-    /// How long the ledger is.
+    /// The size of the ledger.
     fn heads(&self) -> impl Future<Output = Result<LedgerHeads, StoreError>> + Send;
 
-    /// Entries of the ledger from this place on, counted from 0, at most `limit` and at most [`LIST_MAX`].
+    /// Ledger entries starting at index `from` (zero-based), at most `limit` and at most [`LIST_MAX`].
     fn entries(&self, from: u64, limit: u32) -> impl Future<Output = Result<Vec<Vec<u8>>, StoreError>> + Send;
 
-    /// The hashes of a tile of the ledger, exactly as many as it is wide; none where the ledger is not so long.
+    /// The hashes of a ledger tile, exactly as many as its width; `None` if the ledger does not reach that far.
     fn hashes(&self, tile: Tile) -> impl Future<Output = Result<Option<Vec<LogHash>>, StoreError>> + Send;
 }

@@ -1,7 +1,7 @@
-//! One process drives an environment: a lock of the operating system on a file, with the holder's name in it.
+//! Ensures that only one process changes an environment: an operating-system lock on a file that contains the name of the holder.
 //!
-//! The lock goes with the process, however it ends: after a `kill -9` the file is still there and nobody has it, and the
-//! next one takes it. What is in the file is for people; only the lock counts.
+//! The lock ends with the process, however the process ends. After a `kill -9` the file is still there but unlocked, and the next process
+//! takes it. The content of the file is for people; only the lock counts.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -16,55 +16,55 @@ use thiserror::Error;
 use crate::file_identity::FileIdentity;
 use crate::sqlite::NO_FOLLOW;
 
-/// How the names of lock files end.
+/// The suffix of lock files.
 pub(crate) const LOCK_SUFFIX: &str = ".lock";
 
-/// The right to drive an environment, for as long as it is kept.
+/// The exclusive right to change an environment, held until it is dropped.
 #[derive(Debug)]
 #[must_use]
 pub struct EnvironmentLock {
-    // Held open: closing it is what gives the lock back.
+    // Kept open: closing the file releases the lock.
     file: File,
     identity: FileIdentity,
 }
 
-/// Who drives an environment.
+/// The process that holds the lock of an environment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LockHolder {
-    /// Its name, as it gave it.
+    /// The name that it gave.
     pub name: String,
     /// The id of its process.
     pub pid: u32,
-    /// Since when, in milliseconds since 1970.
+    /// When it took the lock, in milliseconds since 1970.
     pub since_ms: u64,
 }
 
-/// Why an environment cannot be driven.
+/// Why the lock of an environment cannot be taken.
 #[derive(Debug, Error)]
 pub enum LockError {
-    /// Another process drives it.
-    #[error("the environment `{environment}` is driven by {}; wait for it to end, or end it", describe_holder(holder.as_ref()))]
+    /// Another process holds it.
+    #[error("environment `{environment}` is in use by {}; wait until that process ends", describe_holder(holder.as_ref()))]
     Busy {
         /// The environment.
         environment: EnvironmentName,
-        /// Who has it; a process that has just begun may not have written its name yet.
+        /// The holder; `None` if it has just started and has not written its name yet.
         holder: Option<LockHolder>,
     },
     /// The name of the holder is blank or too long, or has control characters in it.
     #[error("the holder's name must be one line of at most 4096 bytes")]
     InvalidName,
     /// The file cannot be used.
-    #[error("cannot lock {place}; the state directory must be there, with room, and writable for this user")]
+    #[error("cannot lock {place}; the state directory must exist, have free space and be writable for this user")]
     Unusable {
         /// The file.
         place: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
 }
 
 impl LockError {
-    /// Whether it is for want of room.
+    /// Whether the cause is a full disk.
     #[must_use]
     pub fn is_full(&self) -> bool {
         matches!(self, Self::Unusable { source, .. } if source.kind() == io::ErrorKind::StorageFull)
@@ -74,15 +74,15 @@ impl LockError {
 fn describe_holder(holder: Option<&LockHolder>) -> String {
     match holder {
         Some(holder) => format!("{} (process {})", holder.name.escape_debug(), holder.pid),
-        None => "another process that has just begun".into(),
+        None => "another process that has just started".into(),
     }
 }
 
 impl EnvironmentLock {
-    /// Takes an environment, or says who has it. Never waits.
+    /// Takes the lock of an environment, or reports its holder. Never waits.
     ///
     /// # Errors
-    /// Somebody else has it, or the file cannot be used.
+    /// Another process holds the lock, or the file cannot be used.
     pub fn acquire(state_directory: &Path, environment: &EnvironmentName, name: &str, at_ms: u64) -> Result<Self, LockError> {
         if !is_valid_remark(name) || name.chars().any(char::is_control) {
             return Err(LockError::InvalidName);
@@ -108,7 +108,7 @@ impl EnvironmentLock {
         &self.identity
     }
 
-    /// Whoever was in the file has lost it.
+    /// Replaces the name of the previous holder.
     fn write_holder(&self, name: &str, at_ms: u64) -> io::Result<()> {
         let mut file = &self.file;
         file.set_len(0)?;
@@ -119,12 +119,13 @@ impl EnvironmentLock {
 
 impl Drop for EnvironmentLock {
     fn drop(&mut self) {
-        // So that nobody who comes while the next one signs is told of us; the lock itself goes with the file.
+        // Empty the file, so that a process that finds the lock taken does not read the name of the previous holder. Closing the file
+        // releases the lock.
         let _ = self.file.set_len(0);
     }
 }
 
-/// It is emptied and written to: where a link leads is nobody's lock, and neither is what is no regular file.
+/// The file is truncated and written to, so links and files that are not regular are rejected.
 fn open_lock_file(place: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(NO_FOLLOW);
@@ -132,18 +133,19 @@ fn open_lock_file(place: &Path) -> io::Result<File> {
     if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is not a regular file")) }
 }
 
-/// Whether a file is the lock of an environment: it has such a name, and in it is nothing, or a signature. Other programs have files that end so, too.
+/// Whether a file is the lock of an environment: its name fits, and it is empty or contains a holder. Other programs use the same suffix,
+/// too.
 pub(crate) fn is_lock_file(path: &Path) -> bool {
     let name = path.file_name().and_then(OsStr::to_str).and_then(|name| name.strip_suffix(LOCK_SUFFIX));
     if name.and_then(EnvironmentName::new).is_none() {
         return false;
     }
-    // What cannot be looked into may be one.
+    // A file that cannot be read may be a lock.
     let may_be_other = fs::symlink_metadata(path).is_ok_and(|there| there.is_file() && there.len() > 0);
     !may_be_other || File::open(path).map_or(true, |mut file| read_holder(&mut file).is_some())
 }
 
-/// Who signed; nothing that is not exactly a signature counts as one.
+/// Parses the holder; `None` unless the content is exactly what `write_holder` writes.
 fn read_holder(file: &mut File) -> Option<LockHolder> {
     let mut text = String::new();
     file.take(8192).read_to_string(&mut text).ok()?;

@@ -1,9 +1,9 @@
-//! The twin in memory, for simulations: the same rules and answers, no disk, and faults on demand.
+//! A store in memory for simulations: the same rules and answers as [`crate::SqliteStore`], no disk, and faults on demand.
 //!
-//! Deterministic: nothing here waits, spawns or asks a clock. A slow store keeps batches back until it is told to go on;
-//! a crash loses what was not acknowledged yet and leaves what was, and a machine that dies loses the last marks too.
+//! It is deterministic: nothing here waits, spawns or reads a clock. A slow store delays batches until it is told to commit them. A crash
+//! loses what was not acknowledged and keeps what was; a power loss also loses the latest sending marks.
 //!
-//! What never enters: rules of its own (see `tables`).
+//! Must not have rules of its own (see `tables`).
 
 mod tables;
 
@@ -27,14 +27,14 @@ use crate::write::{Batch, CommitAck, StoreWrite};
 use crate::{Store, StoreError};
 use tables::MemoryTables;
 
-/// What goes wrong with the next commit.
+/// A fault of the next commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommitFault {
-    /// The disk is full: nothing is written, the store goes on.
+    /// The disk is full: nothing is written, and the store continues.
     Full,
-    /// The batch does not reach the disk and nobody can tell: the store stops, and the batch is lost.
+    /// The sync fails and the batch did not reach the disk: the store stops, and the batch is lost.
     LostUnwritten,
-    /// The batch reaches the disk and nobody can tell: the store stops, and the batch is found after a restart.
+    /// The sync fails although the batch reached the disk: the store stops, and the batch is found after a restart.
     LostWritten,
 }
 
@@ -48,14 +48,14 @@ type MemoryCommitResult = Result<CommitAck, StoreError>;
 
 #[derive(Debug, Default)]
 struct MemoryState {
-    /// What is found after a crash is shared with who has crashed, until somebody writes.
+    /// Shared with the store that `crash` returned, until one of the two writes.
     tables: Arc<MemoryTables>,
     faults: VecDeque<CommitFault>,
     stopped: Option<&'static str>,
     is_slow: bool,
     waiting: VecDeque<(Batch, oneshot::Sender<MemoryCommitResult>)>,
     transactions: u64,
-    /// Operations whose marks are on no disk yet, and what is there in their place.
+    /// Operations with sending marks that are not on disk yet, each with the mark that is on disk.
     unsynced_marks: Vec<UnsyncedMark>,
 }
 
@@ -66,18 +66,18 @@ impl MemoryStore {
         Self::default()
     }
 
-    /// An empty store that keeps a journal and no ledger: for simulations that tell many stories and read the ledgers of some. What may be written
-    /// is the same, as far as entries are short enough.
+    /// An empty store with a journal but no ledger, for simulations of many runs that read only a few ledgers. The same batches are
+    /// accepted, except that the length of entries is not checked.
     #[must_use]
     pub fn without_ledger() -> Self {
         let inner = MemoryState { tables: Arc::new(MemoryTables::without_ledger()), ..MemoryState::default() };
         Self { inner: Arc::new(Mutex::new(inner)) }
     }
 
-    /// Commits without waiting, whether the store is slow or not: for simulations that carry out commands themselves.
+    /// Commits at once, even if the store is slow, for simulations that execute commands themselves.
     ///
     /// # Errors
-    /// See [`Store::commit_batch`].
+    /// See [`Store::commit`].
     pub fn commit_now(&self, batch: Batch) -> MemoryCommitResult {
         self.lock().commit_batch(batch)
     }
@@ -87,35 +87,35 @@ impl MemoryStore {
         self.lock().is_slow = true;
     }
 
-    /// Commits the oldest batch that waits, if one does, and says whether one did.
+    /// Commits the oldest delayed batch. Returns whether there was one.
     pub fn commit_oldest(&self) -> bool {
         let mut inner = self.lock();
         let Some((batch, caller)) = inner.waiting.pop_front() else { return false };
         let answer = inner.commit_batch(batch);
-        // A caller that is gone gets no answer; its batch is written all the same, as on a disk.
+        // A caller that is gone gets no answer; its batch is written anyway, as on a disk.
         let _ = caller.send(answer);
         true
     }
 
-    /// How many batches wait.
+    /// The number of delayed batches.
     #[must_use]
     pub fn delayed_count(&self) -> usize {
         self.lock().waiting.len()
     }
 
-    /// The commits after this one fail as told, in this order.
+    /// Queues a fault for a later commit. Faults occur in the order in which they were queued.
     pub fn fail_next(&self, fault: CommitFault) {
         self.lock().faults.push_back(fault);
     }
 
-    /// How many transactions there were.
+    /// The number of transactions so far.
     #[must_use]
     pub fn transactions(&self) -> u64 {
         self.lock().transactions
     }
 
-    /// The process dies: batches that wait are lost, this store answers nobody any more, and the one that is returned
-    /// holds what was durable.
+    /// Simulates the end of the process. Delayed batches are lost, this store answers no more requests, and the returned store contains
+    /// what was durable.
     #[must_use]
     pub fn crash(&self) -> Self {
         let mut inner = self.lock();
@@ -125,7 +125,7 @@ impl MemoryStore {
         Self { inner: Arc::new(Mutex::new(durable)) }
     }
 
-    /// The machine dies: as a [`MemoryStore::crash`], and marks that no later batch made durable are lost.
+    /// Simulates the end of the machine: like [`MemoryStore::crash`], and sending marks that no later batch made durable are lost.
     #[must_use]
     pub fn lose_power(&self) -> Self {
         let marked = std::mem::take(&mut self.lock().unsynced_marks);
@@ -184,7 +184,7 @@ impl MemoryState {
         answer
     }
 
-    /// The batch is legal; now the disk has its say. Marks alone are not synced, so that nothing but a full disk can fail them.
+    /// Completes a legal batch, or fails it with the next fault. Marks alone are not synced, so only a full disk can fail them.
     fn finish_commit(&mut self, mark: tables::UndoPosition, marks: Option<Vec<UnsyncedMark>>) -> MemoryCommitResult {
         if let Some(marks) = marks.filter(|_| self.faults.front() != Some(&CommitFault::Full)) {
             self.tables_mut().clear_undo();
@@ -217,10 +217,10 @@ impl MemoryState {
     }
 }
 
-/// A mark that is on no disk yet: its operation, and the mark that it had before.
+/// A mark that is not on disk yet: its operation, and the mark that the operation had before.
 type UnsyncedMark = (OperationId, Option<SendingMark>);
 
-/// The operation that a write marks as sent.
+/// The operation that a write marks as being sent.
 fn marked_operation(write: &StoreWrite) -> Option<OperationId> {
     match write {
         StoreWrite::Record(JournalRecord::Sending { id, .. }) => Some(id.clone()),
@@ -366,8 +366,8 @@ mod tests {
         let (store, operation) = started_store();
         let mark = || Batch::from(JournalRecord::Sending { id: operation.id.clone(), at_ms: 3, up_ms: 1 });
         assert_eq!(store.commit_now(intent_batch(&operation)), Ok(CommitAck::Written { transaction: 2 }));
-        assert_eq!(store.commit_now(mark()), Ok(CommitAck::Written { transaction: 3 }), "with the next one");
-        assert_eq!(store.transactions(), 2, "a mark is no durable commit");
+        assert_eq!(store.commit_now(mark()), Ok(CommitAck::Written { transaction: 3 }), "durable with the next transaction");
+        assert_eq!(store.transactions(), 2, "a mark alone is not a durable transaction");
         let (after, dark) = (store.crash(), store.crash().lose_power());
         assert!(has_mark(&after, &operation) && !has_mark(&dark, &operation));
         assert_eq!(dark.commit_now(mark()), Ok(CommitAck::Written { transaction: 1 }));
@@ -383,7 +383,7 @@ mod tests {
             history.sending.map(|sending| sending.at_ms)
         };
         let after = darker.crash();
-        assert_eq!((marked_ms(&after), marked_ms(&after.lose_power())), (Some(9), Some(3)), "the one before is on the disk");
+        assert_eq!((marked_ms(&after), marked_ms(&after.lose_power())), (Some(9), Some(3)), "the earlier mark is on disk");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What is asked of a store, and what it answers beyond the words of the core.
+//! Queries to a store, and the answers that the core has no types for.
 
 use converger_core::apply::{Freeze, Hold, IdempotencyKey, JournalProgress, OperationEnd, OperationId, RunId, RunStart};
 use converger_core::artifact::Digest;
@@ -14,28 +14,28 @@ pub struct OperationFilter {
     pub run: Option<RunId>,
     /// Only of this guest.
     pub vmid: Option<Vmid>,
-    /// Only those that stand so.
+    /// Only operations with this status.
     pub status: Option<OperationStatus>,
-    /// Only those that are older than this one: the last of one page begins the next.
+    /// Only operations older than this one. For the next page, pass the last operation of the current page.
     pub before: Option<OperationId>,
 }
 
-/// The most operations or runs in one list.
+/// The maximum number of operations or runs in one list.
 pub const LIST_MAX: u32 = 1000;
 
-/// How an operation stands.
+/// The status of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OperationStatus {
-    /// It has no end.
+    /// It has not ended.
     Open,
-    /// It ended held, and nobody has said what became of it.
+    /// It ended as held, and nobody has resolved it.
     Held,
-    /// It needs nothing more.
+    /// It needs no further action.
     Settled,
 }
 
 impl OperationStatus {
-    /// How an operation stands that is so far.
+    /// The status of an operation that has made this progress.
     #[must_use]
     pub fn from_progress(progress: JournalProgress) -> Self {
         if progress.is_open() {
@@ -57,10 +57,10 @@ pub struct RunHistory {
     pub ended: Option<(OperationEnd, u64)>,
 }
 
-/// Who ended what a person said, and when.
+/// Who ended a hold or freeze, and when.
 pub type EndedBy = (Box<str>, u64);
 
-/// Everything that people ever said, in its order, each with who ended it, where somebody did.
+/// All holds and freezes ever set, in order, each with its end if it has one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HoldHistory {
     /// The guests that were held.
@@ -69,30 +69,30 @@ pub struct HoldHistory {
     pub freezes: Vec<(Freeze, Option<EndedBy>)>,
 }
 
-/// A request that acts once, and the operation that it stands for.
+/// An idempotency key with its request and operation.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct IdempotencyRow {
-    /// Where it is known.
+    /// The environment in which the key is unique.
     pub environment: EnvironmentName,
     /// The key.
     pub key: IdempotencyKey,
-    /// The digest of what was asked for with it.
+    /// The digest of the request that used it.
     pub request: Digest,
     /// The operation.
     pub operation: OperationId,
 }
 
-/// How long the ledger is, and the root over its entries.
+/// The size of the ledger and its Merkle root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LedgerHead {
-    /// How many entries there are.
+    /// The number of entries.
     pub size: u64,
-    /// The root over them.
+    /// The root over all entries.
     pub root: LogHash,
 }
 
 impl LedgerHead {
-    /// That of a log.
+    /// The head of a log.
     #[must_use]
     pub fn from_tree(tree: &MerkleTree) -> Self {
         Self { size: tree.size(), root: tree.root() }
@@ -105,11 +105,11 @@ impl Default for LedgerHead {
     }
 }
 
-/// The ledger as it is, and as far as a machine that dies now would find it again.
+/// The ledger as it is now, and the part of it that survives a crash of the machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LedgerHeads {
-    /// With the entries of marks that no later batch has made durable.
+    /// Including the entries of sending marks that no later batch has made durable.
     pub all: LedgerHead,
-    /// Without them. This is what a checkpoint is signed over: nothing of it can be lost.
+    /// Without those entries. Checkpoints are signed over this head: none of it can be lost.
     pub durable: LedgerHead,
 }

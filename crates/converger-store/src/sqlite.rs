@@ -1,9 +1,9 @@
-//! The store in a file: SQLite with a write-ahead log, synced at every commit.
+//! The store in a file: SQLite with a write-ahead log (WAL), synced at every commit.
 //!
-//! One thread writes and one reads, each with a connection of its own, so that nothing here blocks a runtime. Other
-//! processes may use the file at the same time: `converger freeze` reaches a running apply through it.
+//! One thread writes and one reads, each with its own connection, so that nothing here blocks an async runtime. Other processes may use
+//! the file at the same time: `converger freeze` reaches a running apply through it.
 //!
-//! What never enters: rules about what may be written (see `tables` of the crate).
+//! Must not have rules about what may be written (see `tables` of the crate).
 
 mod checksums;
 mod holder;
@@ -49,21 +49,21 @@ pub(crate) use open::{NO_FOLLOW, STORE_FILE};
 pub use peek::{StoreConditions, glance_writes, peek_conditions};
 pub use store_view::StoreView;
 
-/// Called once when what was written may not have reached the disk. The program ends itself here (S18).
+/// Called once if a write may not have reached the disk. It must end the program (S18).
 pub type OnFatal = Box<dyn FnMut(&FatalCause) + Send>;
 
-/// Why nothing more may be acknowledged.
+/// Why the store acknowledges nothing more.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum FatalCause {
-    /// What is on the disk is not known, or cannot be trusted.
+    /// It is unknown what is on the disk, or it cannot be trusted.
     #[error("{0}")]
     DurabilityUnknown(String),
-    /// A file of the store is not where it was opened: what is written to it is lost to whoever comes next.
+    /// A file of the store is not at the path where it was opened, so the next process will not find what is written to it.
     #[error("{0}")]
     FileReplaced(String),
 }
 
-/// How a store is opened.
+/// Settings for opening a store.
 pub struct StoreSettings {
     on_fatal: OnFatal,
     bytes_max: u64,
@@ -71,25 +71,25 @@ pub struct StoreSettings {
 }
 
 impl StoreSettings {
-    /// The largest size of the file: 64 GiB, which is tens of millions of operations.
+    /// The default limit for the size of the file: 64 GiB, enough for tens of millions of operations.
     pub const BYTES_MAX: u64 = 64 << 30;
 
-    /// How long another process may write before a batch is given up.
+    /// How long a batch waits for another process that writes.
     pub const PATIENCE: Duration = Duration::from_secs(10);
 
-    /// With what to do when the disk is in doubt: the program must end, and may not return from there.
+    /// Default settings. `on_fatal` is called if durability is in doubt; it must end the program and not return.
     #[must_use]
     pub fn new(on_fatal: impl FnMut(&FatalCause) + Send + 'static) -> Self {
         Self { on_fatal: Box::new(on_fatal), bytes_max: Self::BYTES_MAX, patience: Self::PATIENCE }
     }
 
-    /// With another largest size of the file. What does not fit is refused like on a full disk.
+    /// Sets the limit for the size of the file. A batch that does not fit fails as on a full disk.
     #[must_use]
     pub fn with_bytes_max(self, bytes_max: u64) -> Self {
         Self { bytes_max, ..self }
     }
 
-    /// With more or less patience while another process writes.
+    /// Sets how long a batch waits for another process that writes.
     #[must_use]
     pub fn with_patience(self, patience: Duration) -> Self {
         Self { patience, ..self }
@@ -98,16 +98,20 @@ impl StoreSettings {
 
 impl fmt::Debug for StoreSettings {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Settings").field("bytes_max", &self.bytes_max).field("patience", &self.patience).finish_non_exhaustive()
+        formatter
+            .debug_struct("StoreSettings")
+            .field("bytes_max", &self.bytes_max)
+            .field("patience", &self.patience)
+            .finish_non_exhaustive()
     }
 }
 
-/// The most batches and the most reads that wait. Who comes later waits to be let in.
+/// The maximum number of queued batches, and of queued reads. Further callers wait until there is a slot.
 const QUEUE_MAX: usize = 1024;
 
 type ReadJob = Box<dyn FnOnce(&Connection) + Send>;
 
-/// A store in a file. Clones share it; it is closed, and everything under way finished, when the last one is dropped.
+/// A store in a file. Clones share it. When the last clone is dropped, queued batches are finished and the store is closed.
 #[derive(Clone, Debug)]
 pub struct SqliteStore {
     shared: Arc<SqliteShared>,
@@ -118,18 +122,18 @@ struct SqliteShared {
     place: PathBuf,
     transactions: Arc<AtomicU64>,
     watched_files: Arc<Mutex<Vec<FileIdentity>>>,
-    /// `None` only while it is dropped: closing them is what ends the threads.
+    /// `None` only during drop: closing the queues ends the threads.
     queues: Option<(mpsc::Sender<WriteJob>, mpsc::Sender<ReadJob>)>,
     writer: Option<JoinHandle<()>>,
     reader: Option<JoinHandle<()>>,
 }
 
 impl SqliteStore {
-    /// Opens `converger.db` in a state directory. The directory is made if only itself is missing.
+    /// Opens `converger.db` in a state directory. Creates the directory if its parent exists.
     ///
     /// # Errors
-    /// The directory or file cannot be used, is not ours, is damaged, or was written by a later version. Nothing is
-    /// changed then in a file that is not ours.
+    /// The directory or file cannot be used, is not a store of this program, is damaged, or was written by a later version. A file that
+    /// is not a store of this program is not changed.
     pub fn open(directory: &Path, settings: StoreSettings) -> Result<Self, StoreOpenError> {
         let OpenedStore { connection, place, wal_state: settled, log: growth } = open::open_writer(directory, &settings)?;
         let reader = open::open_reader(&place, settings.patience)?;
@@ -157,18 +161,19 @@ impl SqliteStore {
         })
     }
 
-    /// From now on nothing is acknowledged once the file of this lock is not where it was taken: another process could take it again.
+    /// From now on, acknowledges nothing if the file of this lock is not where it was taken: another process could take the lock a second
+    /// time.
     pub fn rely_on(&self, lock: &EnvironmentLock) {
         self.shared.watched_files.lock().unwrap_or_else(PoisonError::into_inner).push(lock.file_identity().clone());
     }
 
-    /// How many durable transactions there were since it was opened. Batches share them; marks alone make none.
+    /// The number of durable transactions since the store was opened. Batches can share a transaction; sending marks alone count as none.
     #[must_use]
     pub fn transactions(&self) -> u64 {
         self.shared.transactions.load(Ordering::Relaxed)
     }
 
-    /// The file.
+    /// The path of the store file.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.shared.place
@@ -189,7 +194,8 @@ impl SqliteStore {
 }
 
 fn spawn_thread(place: &Path, name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, StoreOpenError> {
-    let failed = |error: std::io::Error| StoreOpenError::Failed { place: place.to_path_buf(), cause: format!("no thread for it: {error}") };
+    let failed =
+        |error: std::io::Error| StoreOpenError::Failed { place: place.to_path_buf(), cause: format!("cannot start a thread: {error}") };
     thread::Builder::new().name(name.into()).spawn(work).map_err(failed)
 }
 
@@ -199,7 +205,7 @@ fn serve_reads(connection: &Connection, mut reads: mpsc::Receiver<ReadJob>) {
     }
 }
 
-/// All statements of one read see one state of the file.
+/// Runs a read in one transaction, so that all its statements see the same snapshot.
 fn read_in_snapshot<T>(connection: &Connection, read: impl FnOnce(&SqlTables<'_>) -> Result<T, SqlFault>) -> Result<T, SqlFault> {
     let transaction = connection.unchecked_transaction()?;
     let value = read(&SqlTables::for_reading(&transaction))?;
@@ -207,12 +213,12 @@ fn read_in_snapshot<T>(connection: &Connection, read: impl FnOnce(&SqlTables<'_>
     Ok(value)
 }
 
-/// Puts a job into its queue at once where there is room, so that those jobs are taken in the order in which they were asked.
-/// Where there is none the job waits with its caller: a queue behind the queue would have no bound (S23).
+/// Queues a job at once if there is space, so that jobs run in the order of the calls. If the queue is full, the job waits in the
+/// caller's future: a second queue would have no bound (S23).
 fn enqueue<J: Send + 'static>(queue: &mpsc::Sender<J>, job: J) -> impl Future<Output = ()> + Send + use<J> {
     let late = match queue.try_send(job) {
         Ok(()) => None,
-        // A queue without its thread: the caller sees that nobody answers.
+        // The thread has ended. The caller notices because the answer channel is closed.
         Err(mpsc::error::TrySendError::Closed(_)) => None,
         Err(mpsc::error::TrySendError::Full(job)) => Some((queue.clone(), job)),
     };
@@ -230,16 +236,16 @@ async fn await_answer<T>(
     if let Some(queued) = queued {
         queued.await;
     }
-    answer.await.unwrap_or_else(|_| Err(StoreError::Stopped { cause: "its thread has ended".into() }))
+    answer.await.unwrap_or_else(|_| Err(StoreError::Stopped { cause: "the store thread has ended".into() }))
 }
 
 impl Drop for SqliteShared {
     fn drop(&mut self) {
-        // A thread that panicked has answered nobody, and whoever waited for it was told.
+        // A thread that panicked dropped its answer channels, so its callers got an error.
         let join = |thread: &mut Option<JoinHandle<()>>| drop(thread.take().map(JoinHandle::join));
         let jobs = self.queues.take().map(|(jobs, _)| jobs);
-        // The writer closes last, because only a connection that may write brings the log into the file: after a quiet end the file is all
-        // that there is, and whoever copies it has everything.
+        // The writer closes last, because only a writable connection can checkpoint the WAL. After a clean exit the file contains
+        // everything and can be copied alone.
         join(&mut self.reader);
         drop(jobs);
         join(&mut self.writer);

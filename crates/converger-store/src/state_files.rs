@@ -1,6 +1,6 @@
-//! Which files in a state directory are the store's own.
+//! Which files in a state directory belong to the store.
 //!
-//! What never enters: opening or changing any of them.
+//! Must not open or change any of them.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -9,19 +9,19 @@ use std::path::Path;
 use crate::lock;
 use crate::sqlite::STORE_FILE;
 
-/// The key that signs checkpoints, which is never in the database.
+/// The file with the key that signs checkpoints; the key is never in the database.
 pub const KEY_FILE: &str = "ledger.key";
 
-/// Whether a path is a file that is kept in this state directory, or would be one: the store, its log, or the lock of an environment.
+/// Whether a path is, or could become, a file of this state directory: the store, its WAL, the key or the lock of an environment.
 ///
-/// Whoever is about to write a file asks this before, also where a link leads there.
+/// Call this before writing a user-named file. Links are followed, so an output path cannot overwrite the store through one.
 #[must_use]
 pub fn is_state_file(directory: &Path, path: &Path) -> bool {
     let meant = fs::canonicalize(path).ok();
     [Some(path), meant.as_deref()].into_iter().flatten().any(|path| is_inside(directory, path) && is_state_file_name(path.file_name()))
 }
 
-/// Whether something is remembered in a directory: a store, or what one has left.
+/// Whether a directory contains a store or remains of one.
 #[must_use]
 pub fn has_state(directory: &Path) -> bool {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
@@ -36,7 +36,7 @@ fn is_inside(directory: &Path, path: &Path) -> bool {
     matches!((fs::canonicalize(room), fs::canonicalize(directory)), (Ok(room), Ok(directory)) if room == directory)
 }
 
-/// Whether it is, or may become, a file of a state directory: nobody else's is written there under such a name.
+/// Whether this is, or could become, the name of a file of a state directory. Other files must not be written there under such a name.
 fn is_state_file_name(name: Option<&OsStr>) -> bool {
     let name = name.map(OsStr::to_string_lossy).unwrap_or_default();
     is_store_file_name(&name) || name.ends_with(lock::LOCK_SUFFIX)
@@ -65,7 +65,7 @@ mod tests {
         }
         let link = above.path().join("result.json");
         std::os::unix::fs::symlink(directory.join("converger.db"), &link).expect("linked");
-        assert!(!is_state_file(&directory, &link), "it leads nowhere");
+        assert!(!is_state_file(&directory, &link), "the link is dangling");
         fs::write(directory.join("converger.db"), "").expect("written");
         assert!(is_state_file(&directory, &link));
     }

@@ -1,9 +1,9 @@
-//! What may be written: one judge over any tables, so that no store has rules of its own.
+//! The rules for what may be written, defined once over any tables, so that no store has rules of its own.
 //!
-//! [`apply_batch`] walks through a batch and asks before each write. It stops at the first write that may not be, and leaves it
-//! to its caller to undo what the batch has written so far.
+//! [`apply_batch`] checks each write of a batch before it applies it. It stops at the first write that is not allowed; the caller undoes
+//! what the batch has written so far.
 //!
-//! What never enters: files, threads, SQL.
+//! Must not depend on files, threads or SQL.
 
 use std::collections::BTreeSet;
 
@@ -21,19 +21,20 @@ use crate::error::StoreRefusal;
 use crate::query::{LedgerHeads, OperationFilter, RunHistory};
 use crate::write::{Batch, StoreWrite};
 
-/// What is asked before a write, and by whoever reads.
+/// Reads that checks and readers need.
 ///
-/// Environments are asked for by the name that they have now ([`current`] finds it); reads of the past include what ran under former names.
+/// Callers pass the current name of an environment ([`current`] finds it). Queries for past operations and runs include those under
+/// former names.
 pub(crate) trait ReadTables {
-    /// What goes wrong with these tables.
+    /// The error type of these tables.
     type Error;
 
     fn progress(&self, id: &OperationId) -> Result<Option<JournalProgress>, Self::Error>;
-    /// The environment of an operation, by the name that it has now.
+    /// The environment of an operation, under its current name.
     fn operation_environment(&self, id: &OperationId) -> Result<Option<EnvironmentName>, Self::Error>;
-    /// The operation that is under way or held on a guest.
+    /// The operation that is in flight or held on a guest.
     fn occupant(&self, environment: &EnvironmentName, vmid: Vmid) -> Result<Option<OperationId>, Self::Error>;
-    /// The operation of an environment that a task carries out.
+    /// The operation of an environment that a task belongs to.
     fn operation_of_task(&self, environment: &EnvironmentName, task: &TaskId) -> Result<Option<OperationId>, Self::Error>;
     fn request_of_key(&self, environment: &EnvironmentName, key: &IdempotencyKey) -> Result<Option<(OperationId, Digest)>, Self::Error>;
     fn run(&self, id: &RunId) -> Result<Option<RunHistory>, Self::Error>;
@@ -43,9 +44,9 @@ pub(crate) trait ReadTables {
     fn binding(&self, environment: &EnvironmentName) -> Result<Option<EnvironmentBinding>, Self::Error>;
     /// The binding of a cluster.
     fn bound_to(&self, cluster: &ClusterIdentity) -> Result<Option<EnvironmentBinding>, Self::Error>;
-    /// The name that an environment has now, where this is a former one.
+    /// The current name of an environment, if this is a former name.
     fn renamed_to(&self, environment: &EnvironmentName) -> Result<Option<EnvironmentName>, Self::Error>;
-    /// Whether an environment has runs, or holds or a freeze in force.
+    /// Whether an environment has runs, active holds or an active freeze.
     fn has_state(&self, environment: &EnvironmentName) -> Result<bool, Self::Error>;
     /// All bindings and former names.
     fn names(&self) -> Result<EnvironmentNames, Self::Error>;
@@ -57,15 +58,15 @@ pub(crate) trait ReadTables {
     fn holds(&self, environment: &EnvironmentName) -> Result<Vec<Hold>, Self::Error>;
     fn blob(&self, digest: &Digest) -> Result<Option<Vec<u8>>, Self::Error>;
     fn heads(&self) -> Result<LedgerHeads, Self::Error>;
-    /// How long the ledger is, with what this transaction has written to it.
+    /// The size of the ledger, including the entries that this transaction has written.
     fn ledger_length(&self) -> Result<u64, Self::Error>;
-    /// Entries of the ledger from this place on, counted from 0.
+    /// Ledger entries starting at index `from` (zero-based).
     fn entries(&self, from: u64, limit: u32) -> Result<Vec<Vec<u8>>, Self::Error>;
-    /// The hashes of a tile; none where the log is not so long.
+    /// The hashes of a tile; `None` if the log does not reach that far.
     fn hashes(&self, tile: Tile) -> Result<Option<Vec<LogHash>>, Self::Error>;
 }
 
-/// What is written once nothing stands against it. A journal record is given with how far its operation then is.
+/// Writes that were checked before. A journal record comes with the progress of its operation after the record.
 pub(crate) trait WriteTables: ReadTables {
     fn put_record(&mut self, record: JournalRecord, after: JournalProgress) -> Result<(), Self::Error>;
     fn put_blob(&mut self, digest: Digest, body: &[u8]) -> Result<(), Self::Error>;
@@ -77,29 +78,29 @@ pub(crate) trait WriteTables: ReadTables {
     fn put_thaw(&mut self, environment: &EnvironmentName, by: &str, at_ms: u64) -> Result<(), Self::Error>;
     fn put_binding(&mut self, binding: EnvironmentBinding) -> Result<(), Self::Error>;
     fn put_rename(&mut self, rename: &EnvironmentRename) -> Result<(), Self::Error>;
-    /// Whether anybody will read the ledger.
+    /// Whether these tables keep a ledger.
     fn keeps_ledger(&self) -> bool {
         true
     }
-    /// What is kept under this digest is kept no longer.
+    /// Deletes the bytes that are stored under this digest.
     fn remove_blob(&mut self, digest: &Digest) -> Result<(), Self::Error>;
-    /// One entry more at the end of the ledger.
+    /// Appends an entry to the ledger.
     fn put_entry(&mut self, entry: Vec<u8>) -> Result<(), Self::Error>;
 }
 
-/// The name that an environment has now: this one, unless it is a former one. Operations in flight keep the name that they began under, and
-/// what holds for them is kept under the new one.
+/// The current name of an environment: this name, or the one that replaced it. Operations in flight keep the name that they started
+/// under; holds and freezes that apply to them are stored under the new one.
 pub(crate) fn current<T: ReadTables>(tables: &T, environment: &EnvironmentName) -> Result<EnvironmentName, T::Error> {
     Ok(tables.renamed_to(environment)?.unwrap_or_else(|| environment.clone()))
 }
 
-/// The same filter, with the name that its environment has now.
+/// The same filter, with the current name of its environment.
 pub(crate) fn of_today<T: ReadTables>(tables: &T, filter: OperationFilter) -> Result<OperationFilter, T::Error> {
     let environment = filter.environment.as_ref().map(|environment| current(tables, environment)).transpose()?;
     Ok(OperationFilter { environment, ..filter })
 }
 
-/// Those of these tasks that an environment has, each with its operation.
+/// The tasks among `tasks` that belong to operations of an environment, each with its operation.
 pub(crate) fn find_task_owners<T: ReadTables>(
     tables: &T,
     environment: &EnvironmentName,
@@ -110,9 +111,9 @@ pub(crate) fn find_task_owners<T: ReadTables>(
     tasks.into_iter().filter_map(owned).collect()
 }
 
-/// Why a batch was not written to its end.
+/// Why a batch was not written completely.
 pub(crate) enum ApplyBatchError<E> {
-    /// It may not be.
+    /// A rule forbids it.
     Refused(StoreRefusal),
     /// It was written before, as this operation.
     Repeated(OperationId),
@@ -128,7 +129,7 @@ impl<E> From<StoreRefusal> for ApplyBatchError<E> {
 
 type ApplyResult<E> = Result<(), ApplyBatchError<E>>;
 
-/// Writes a batch, as far as it may be written.
+/// Writes a batch up to the first write that is not allowed.
 pub(crate) fn apply_batch<T: WriteTables>(tables: &mut T, batch: Batch) -> ApplyResult<T::Error> {
     if batch.writes().is_empty() {
         return Err(StoreRefusal::Empty.into());
@@ -139,19 +140,19 @@ pub(crate) fn apply_batch<T: WriteTables>(tables: &mut T, batch: Batch) -> Apply
     batch.into_writes().into_iter().try_for_each(|write| apply_write(tables, write))
 }
 
-/// A write, and the one entry that evidences it (C5).
+/// Applies a write and appends its ledger entry (C5).
 fn apply_write<T: WriteTables>(tables: &mut T, write: StoreWrite) -> ApplyResult<T::Error> {
     if is_recorded(tables, &write)? {
         return Ok(());
     }
-    // Whether it fits is asked before anything is written, as everything is.
+    // Encode the entry first: an entry that is too long must be refused before anything is written.
     let entry = if tables.keeps_ledger() { write.entry() } else { None };
     let entry = entry.map(|entry| encode_entry(&entry)).transpose()?;
     apply_to_tables(tables, write)?;
     entry.map_or(Ok(()), |entry| tables.put_entry(entry).map_err(ApplyBatchError::Failed))
 }
 
-/// Whether this very binding is there already. Two processes that use a name for the first time both write it.
+/// Whether the same binding is already recorded. Two processes that use a name for the first time both write it.
 fn is_recorded<T: WriteTables>(tables: &T, write: &StoreWrite) -> Result<bool, ApplyBatchError<T::Error>> {
     let StoreWrite::Bind(binding) = write else { return Ok(false) };
     let recorded = tables.binding(&binding.environment).map_err(ApplyBatchError::Failed)?;
@@ -199,7 +200,8 @@ fn apply_to_tables<T: WriteTables>(tables: &mut T, write: StoreWrite) -> ApplyRe
     }
 }
 
-/// One name for each cluster and one cluster for each name, decided here, where no other process can come between.
+/// Checks that each cluster has one name and each name one cluster. It is checked inside the transaction, so no other process can
+/// interfere.
 fn take_binding<T: WriteTables>(tables: &mut T, binding: EnvironmentBinding) -> ApplyResult<T::Error> {
     check_storable(&[&binding.by], binding.at_ms)?;
     let EnvironmentBinding { environment, cluster, .. } = &binding;
@@ -212,7 +214,7 @@ fn take_binding<T: WriteTables>(tables: &mut T, binding: EnvironmentBinding) -> 
     tables.put_binding(binding).map_err(ApplyBatchError::Failed)
 }
 
-/// A new name is free, or is a former name of the same environment: a rename can be taken back.
+/// The new name must be free, or a former name of the same environment: a rename can be reverted.
 fn take_rename<T: WriteTables>(tables: &mut T, rename: &EnvironmentRename) -> ApplyResult<T::Error> {
     let EnvironmentRename { from, to, by, reason, at_ms } = rename;
     check_storable(&[by, reason], *at_ms)?;
@@ -236,7 +238,7 @@ fn is_used<T: WriteTables>(tables: &T, environment: &EnvironmentName) -> Result<
     Ok(is_bound || tables.has_state(environment).map_err(ApplyBatchError::Failed)?)
 }
 
-/// Nothing new is said of an environment under a former name: it would bind nobody who uses the new one.
+/// Refuses new holds, freezes and runs under a former name: they would not apply to processes that use the new name.
 fn is_current<T: WriteTables>(tables: &T, environment: &EnvironmentName) -> ApplyResult<T::Error> {
     match tables.renamed_to(environment).map_err(ApplyBatchError::Failed)? {
         None => Ok(()),
@@ -244,7 +246,7 @@ fn is_current<T: WriteTables>(tables: &T, environment: &EnvironmentName) -> Appl
     }
 }
 
-/// What is let go was found by walking through the ledger. A decision that came after that walk may rest on it: then nothing is let go.
+/// The digests were found by searching the ledger. If an entry was added since, it may refer to one of them, and nothing is pruned.
 fn apply_prune<T: WriteTables>(tables: &mut T, digests: &[Digest], seen: u64) -> ApplyResult<T::Error> {
     if digests.is_empty() {
         return Err(StoreRefusal::Empty.into());
@@ -262,8 +264,8 @@ fn apply_prune<T: WriteTables>(tables: &mut T, digests: &[Digest], seen: u64) ->
     each.into_iter().try_for_each(|digest| tables.remove_blob(digest).map_err(ApplyBatchError::Failed))
 }
 
-/// An intent is what comes before sending, so that here everything is asked once more: a hold or a freeze that was
-/// committed a moment ago stops it, whoever looked before that.
+/// Checks everything again, because an intent is the last write before sending: a hold or freeze that was committed a moment ago must
+/// stop it, whatever was read before.
 fn apply_intent<T: WriteTables>(tables: &mut T, operation: Box<Operation>, at_ms: u64) -> ApplyResult<T::Error> {
     check_not_repeated(tables, &operation)?;
     let illegal = |illegal| StoreRefusal::Record { id: operation.id.clone(), illegal };
@@ -286,7 +288,7 @@ fn apply_intent<T: WriteTables>(tables: &mut T, operation: Box<Operation>, at_ms
     tables.put_record(record, JournalProgress::default()).map_err(ApplyBatchError::Failed)
 }
 
-/// A key stands for one request, for ever.
+/// An idempotency key belongs to one request forever.
 fn check_not_repeated<T: WriteTables>(tables: &T, operation: &Operation) -> ApplyResult<T::Error> {
     let OperationSource::OneShot { key, request } = &operation.source else { return Ok(()) };
     match tables.request_of_key(&operation.environment, key).map_err(ApplyBatchError::Failed)? {
@@ -296,7 +298,7 @@ fn check_not_repeated<T: WriteTables>(tables: &T, operation: &Operation) -> Appl
     }
 }
 
-/// Nobody else has the guest, nobody holds it, and the environment is not frozen.
+/// Checks that no other operation occupies the guest, that the guest is not held and that the environment is not frozen.
 fn check_guest_free<T: WriteTables>(tables: &T, operation: &Operation) -> ApplyResult<T::Error> {
     let (environment, vmid) = (&operation.environment, operation.guest.vmid);
     if let Some(by) = tables.occupant(environment, vmid).map_err(ApplyBatchError::Failed)? {
@@ -311,7 +313,8 @@ fn check_guest_free<T: WriteTables>(tables: &T, operation: &Operation) -> ApplyR
     }
 }
 
-/// What follows an intent is taken while a guest is held, an environment frozen and a run over: it says what happened.
+/// Records after the intent are accepted even if the guest is held, the environment is frozen or the run has ended: they report what
+/// happened.
 fn apply_record<T: WriteTables>(tables: &mut T, record: JournalRecord) -> ApplyResult<T::Error> {
     let progress = tables.progress(record.id()).map_err(ApplyBatchError::Failed)?;
     let admitted = progress.ok_or(IllegalRecord::NoIntent).and_then(|progress| progress.check_record(&record).map(|()| progress));
@@ -321,7 +324,7 @@ fn apply_record<T: WriteTables>(tables: &mut T, record: JournalRecord) -> ApplyR
     tables.put_record(record, after).map_err(ApplyBatchError::Failed)
 }
 
-/// A task carries out one operation.
+/// Checks that the task belongs to no operation yet.
 fn check_task_unowned<T: WriteTables>(tables: &T, record: &JournalRecord) -> ApplyResult<T::Error> {
     let JournalRecord::TaskStarted { id, task, .. } = record else { return Ok(()) };
     let Some(environment) = tables.operation_environment(id).map_err(ApplyBatchError::Failed)? else { return Ok(()) };
@@ -348,7 +351,7 @@ fn apply_blob<T: WriteTables>(tables: &mut T, digest: Digest, body: &[u8]) -> Ap
     tables.put_blob(digest, body).map_err(ApplyBatchError::Failed)
 }
 
-/// What is written otherwise has its entry from there, and never a second one. A run decides only while it goes on.
+/// Refuses entries that other writes produce, which would duplicate them, and decisions of a run that has ended.
 fn check_standalone_decision<T: WriteTables>(tables: &T, entry: &LedgerEntry) -> ApplyResult<T::Error> {
     match entry {
         LedgerEntry::PlanMade { run, .. }
@@ -362,15 +365,15 @@ fn check_standalone_decision<T: WriteTables>(tables: &T, entry: &LedgerEntry) ->
         LedgerEntry::Recovery { .. } | LedgerEntry::Resync { .. } => {}
         other => return Err(StoreRefusal::NotStandalone { kind: other.kind() }.into()),
     }
-    // It has no table that could refuse it: it must be read back as it is.
+    // No table constrains these entries, so an entry that cannot be parsed again is refused here.
     let is_read_back = parse_entry(&encode_entry(entry)?).is_ok();
     if is_read_back { Ok(()) } else { Err(StoreRefusal::NotStorable.into()) }
 }
 
-/// A ledger names one key. Two who sign for the first time at once would name one each, and nobody could ever verify it again: who comes second
-/// is told inside of the transaction, where nothing can come between.
+/// A ledger names one key. If two processes signed for the first time at once and each named its key, nobody could verify the ledger
+/// again. The check runs inside the transaction, where no other process can interfere.
 ///
-/// All entries are looked through, which happens once in the life of a ledger and to whoever came second.
+/// It reads all entries, which happens once in the life of a ledger, and for a process that lost the race.
 fn check_no_key<T: WriteTables>(tables: &T) -> ApplyResult<T::Error> {
     let mut next = 0;
     loop {
@@ -385,7 +388,7 @@ fn check_no_key<T: WriteTables>(tables: &T) -> ApplyResult<T::Error> {
     }
 }
 
-/// A key is replaced by whoever knows which one is named last. Of two who do so at once one is refused.
+/// A key is replaced only by a process that knows the last one. If two replace it at once, one is refused.
 fn names_last<T: WriteTables>(tables: &T, previous: &str, new: &str) -> ApplyResult<T::Error> {
     let (mut next, mut named) = (0, Vec::new());
     loop {
@@ -400,11 +403,11 @@ fn names_last<T: WriteTables>(tables: &T, previous: &str, new: &str) -> ApplyRes
     if is_last { Ok(()) } else { Err(StoreRefusal::OtherKey.into()) }
 }
 
-/// So many entries are looked at before more are read.
+/// How many entries are read at once.
 const KEY_PAGE_ENTRIES: u32 = 256;
 
-/// The key that an entry names, if it is one of those that do. The kind of an entry stands behind its time, so that its first bytes tell; only what
-/// looks like a key is read.
+/// The key that an entry names, if it names one. The kind of an entry follows its time, so the first bytes suffice to skip other entries
+/// without parsing them.
 #[must_use]
 pub fn key_named_in(entry: &[u8]) -> Option<Box<str>> {
     const KINDS: [&[u8]; 2] = [br#""kind":"key""#, br#""kind":"rekey""#];

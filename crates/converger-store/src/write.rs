@@ -1,4 +1,4 @@
-//! What is written: batches of writes that become durable together, or not at all.
+//! Batches of writes that become durable together or not at all.
 
 use std::sync::Arc;
 
@@ -9,37 +9,38 @@ use converger_core::artifact::Digest;
 use converger_core::evidence::{DecisionInputs, LedgerEntry};
 use converger_core::guest::{EnvironmentName, Vmid};
 
-/// One thing that is written. What of it is a decision becomes an entry of the ledger, in the same transaction.
+/// One write. If it records a decision, the same transaction appends an entry to the ledger.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoreWrite {
-    /// A line of the journal.
+    /// A record of the journal.
     Record(JournalRecord),
-    /// Something that is too large for an entry and is named there by its digest: the body of a plan, a reading, what is declared. Writing it again changes nothing.
+    /// Data that is too large for a ledger entry, which refers to it by digest: the body of a plan, an observation or a declaration.
+    /// Writing it again changes nothing.
     Blob {
-        /// The digest of its bytes. That of a plan's body is what approvals bind.
+        /// The digest of the bytes. Approvals bind to the digest of a plan's body.
         digest: Digest,
         /// The bytes.
         body: Arc<[u8]>,
     },
-    /// A run begins.
+    /// A run starts.
     RunStarted {
         /// The run.
         run: RunStart,
-        /// What it decides on.
+        /// The inputs of its decisions.
         inputs: Box<DecisionInputs>,
     },
-    /// A decision that is kept in the ledger and nowhere else: a plan, a refusal, an approval, an admission, a recovery, a key, a resync.
+    /// A decision that is stored in the ledger only: a plan, a refusal, an approval, an admission, a recovery, a key, a resync.
     Decision(Box<LedgerEntry>),
     /// A run ends.
     RunEnded {
         /// The run.
         id: RunId,
-        /// How.
+        /// Its end.
         end: OperationEnd,
         /// When, in milliseconds since 1970.
         at_ms: u64,
     },
-    /// A guest is left alone from now on.
+    /// A guest is not changed from now on.
     Hold(Hold),
     /// A guest is no longer held.
     Release {
@@ -63,19 +64,20 @@ pub enum StoreWrite {
         /// When, in milliseconds since 1970.
         at_ms: u64,
     },
-    /// The name of an environment stands for this cluster. Writing the same binding again changes nothing and makes no entry.
+    /// The environment name refers to this cluster. Writing the same binding again changes nothing and adds no entry.
     Bind(EnvironmentBinding),
-    /// An environment gets another name; what is in force and in flight goes with it.
+    /// An environment gets another name. Everything in force or in flight moves to the new name.
     Rename(EnvironmentRename),
-    /// Things that are kept under these digests are kept no longer. Entries stay.
+    /// Deletes the bytes that are stored under these digests. Ledger entries stay.
     Prune {
-        /// What.
+        /// The digests.
         digests: Box<[Digest]>,
-        /// How long the ledger was when it was seen that nothing needs them. Where it has grown since, something may.
+        /// The size of the ledger when the search found that nothing needs the bytes. If the ledger has grown since, a new entry may need
+        /// them.
         seen: u64,
-        /// Who lets them go.
+        /// Who prunes them.
         by: Box<str>,
-        /// Only decisions of before this rest on them, in milliseconds since 1970.
+        /// Only decisions made before this time depend on the bytes, in milliseconds since 1970.
         before_ms: u64,
         /// When, in milliseconds since 1970.
         at_ms: u64,
@@ -89,19 +91,19 @@ impl From<JournalRecord> for StoreWrite {
 }
 
 impl StoreWrite {
-    /// A decision that is kept in the ledger and nowhere else.
+    /// A decision that is stored in the ledger only.
     #[must_use]
     pub fn decision(entry: LedgerEntry) -> Self {
         Self::Decision(Box::new(entry))
     }
 
-    /// These bytes, under their digest.
+    /// These bytes, stored under their digest.
     #[must_use]
     pub fn blob(body: Vec<u8>) -> Self {
         Self::Blob { digest: Digest::of_bytes(&body), body: body.into() }
     }
 
-    /// The entry that evidences it. A body is none: what names it by its digest is.
+    /// The ledger entry that records this write. A blob has none; the entry that refers to its digest covers it.
     pub(crate) fn entry(&self) -> Option<LedgerEntry> {
         Some(match self {
             Self::Record(record) => LedgerEntry::Record(record.clone()),
@@ -123,7 +125,7 @@ impl StoreWrite {
         })
     }
 
-    /// The bytes that it brings along unbounded; the rest of any write is small by the bounds of its types.
+    /// The size of the unbounded part of this write. The types bound everything else to a small size.
     fn body_bytes(&self) -> usize {
         match self {
             Self::Blob { body, .. } => body.len(),
@@ -137,9 +139,9 @@ impl StoreWrite {
 pub struct Batch(Vec<StoreWrite>);
 
 impl Batch {
-    /// The most writes of one batch.
+    /// The maximum number of writes in a batch.
     pub const WRITES_MAX: usize = 1024;
-    /// The most bytes of bodies in one batch.
+    /// The maximum number of body bytes in a batch.
     pub const BYTES_MAX: usize = 256 << 20;
 
     /// A batch of these writes.
@@ -148,7 +150,7 @@ impl Batch {
         Self(writes)
     }
 
-    /// These writes and more: a write, a record or another batch.
+    /// Appends more writes: a write, a record or another batch.
     #[must_use]
     pub fn with(mut self, more: impl Into<Self>) -> Self {
         self.0.extend(more.into().0);
@@ -165,12 +167,12 @@ impl Batch {
         self.0
     }
 
-    /// Whether it is acknowledged only once it is on the disk. What is a mark and nothing else waits for no disk.
+    /// Whether the batch is acknowledged only once it is on disk. A batch of sending marks alone does not wait for the disk.
     pub(crate) fn must_be_durable(&self) -> bool {
         !self.0.iter().all(|write| matches!(write, StoreWrite::Record(record) if !record.must_be_durable()))
     }
 
-    /// The bytes of bodies in it.
+    /// The number of body bytes in the batch.
     pub(crate) fn total_body_bytes(&self) -> usize {
         self.0.iter().map(StoreWrite::body_bytes).sum()
     }
@@ -188,19 +190,21 @@ impl From<StoreWrite> for Batch {
     }
 }
 
-/// The answer to a batch that was taken.
+/// The response to a batch that was accepted.
 #[must_use]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CommitAck {
-    /// All of it is durable. What is a mark and nothing else is there for the next process, and durable with the next batch that is.
+    /// The whole batch is durable. A batch of sending marks alone is visible to the next process, and becomes durable with the next
+    /// durable batch.
     Written {
-        /// The transaction that it becomes durable in, counted from 1 since the store was opened. Batches share them.
+        /// The transaction in which the batch becomes durable, counted from 1 since the store was opened. Batches can share a
+        /// transaction.
         transaction: u64,
     },
-    /// An intent in it carries an idempotency key that the same request has used before. Nothing of the batch was
-    /// written, and nothing may be sent: what the first operation did is the answer (G13).
+    /// An intent in the batch carries an idempotency key that the same request used before. Nothing of the batch was written and nothing
+    /// may be sent: the result of the first operation is the answer (G13).
     Repeated {
-        /// The operation that the key stands for.
+        /// The operation that used the key first.
         first: OperationId,
     },
 }

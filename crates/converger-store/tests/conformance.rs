@@ -1,4 +1,4 @@
-//! Every store of ours passes what any store must pass. That one which does not is found is shown in `liars`.
+//! Both stores pass the conformance suite. `liars` shows that the suite detects stores that break a rule.
 
 use converger_core::apply::OperationEnd;
 use converger_store::conformance::{OperationSample, StoreFinding, StoreFixture, block_on, check_store};
@@ -55,8 +55,8 @@ fn sqlite_conforms() {
     assert!(findings.is_empty(), "{findings:#?}");
 }
 
-/// The request under a key runs once, also over a restart: who asks again is told of the first operation, and nothing is written
-/// that could be sent.
+/// A request runs once per key, also across restarts. A repeated request gets the first operation, and nothing is written that could be
+/// sent.
 fn check_request_runs_once(stage: &mut impl StoreFixture) {
     let (store, mut sample) = (stage.new_store(), OperationSample::new(13));
     let first = sample.one_shot(1, 1, "key-1", "start it");

@@ -1,4 +1,4 @@
-//! Stores that keep all rules but one: the conformance suite finds each of them, or it would prove nothing.
+//! Stores that break exactly one rule. The conformance suite must detect each of them; otherwise it would prove nothing.
 
 use std::future::{Future, ready};
 
@@ -93,7 +93,7 @@ impl StoreFixture for BuggyStoreFixture {
 
 #[test]
 fn finds_every_planted_store_bug() {
-    assert_eq!(check_store(&mut BuggyStoreFixture(PlantedStoreBug::None)), [], "whoever does not lie passes");
+    assert_eq!(check_store(&mut BuggyStoreFixture(PlantedStoreBug::None)), [], "a correct store passes");
     for lie in PLANTED_BUGS {
         assert!(!check_store(&mut BuggyStoreFixture(lie)).is_empty(), "{lie:?} was not found");
     }
@@ -122,7 +122,7 @@ impl BuggyStore {
             (PlantedStoreBug::TakesAliases, Err(StoreError::Refused(StoreRefusal::Name(NameConflict::SecondName { .. })))) => {
                 Ok(CommitAck::Written { transaction: 1 })
             }
-            // The batch is written a second time behind its caller's back.
+            // The batch is written twice, without the caller's knowledge.
             (PlantedStoreBug::WritesTwice, Ok(_)) => truth.commit_now(batch),
             (_, answer) => answer,
         }

@@ -1,4 +1,4 @@
-//! One process drives an environment; whoever comes second is told who, and a dead holder holds nothing.
+//! Only one process changes an environment. A second one learns the name of the holder, and a dead process holds no lock.
 
 use std::env;
 use std::io::{BufRead as _, BufReader};
@@ -22,7 +22,7 @@ fn current_holder(directory: &Path) -> Option<LockHolder> {
     }
 }
 
-/// It is emptied and signed: what somebody else laid there would be lost.
+/// Taking the lock truncates and writes the file, so the target of a link would be lost.
 #[test]
 fn refuses_a_link_or_pipe_as_lock_without_writing() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -45,7 +45,7 @@ fn names_the_holder_and_leaves_other_environments_free() {
     let expected = LockHolder { name: "ann at pts/1".into(), pid: std::process::id(), since_ms: 1700 };
     assert_eq!(current_holder(directory.path()), Some(expected));
     let message = EnvironmentLock::acquire(directory.path(), &lab_environment(), "second", 2).expect_err("busy").to_string();
-    assert!(message.contains("`lab`") && message.contains("ann at pts/1") && message.contains("wait for it"), "{message}");
+    assert!(message.contains("`lab`") && message.contains("ann at pts/1") && message.contains("wait until"), "{message}");
     let other = EnvironmentName::new("lab2").expect("a name");
     let _other = EnvironmentLock::acquire(directory.path(), &other, "bob", 1).expect("another environment is free");
     drop(lock);
@@ -59,13 +59,13 @@ fn takes_over_an_unlocked_file_with_any_content() {
     let directory = tempfile::tempdir().expect("a directory");
     for left in ["", "4242\n1\nann\n", "not a signature", "\u{1b}[31m"] {
         std::fs::write(directory.path().join("lab.lock"), left).expect("written");
-        let _lock = EnvironmentLock::acquire(directory.path(), &lab_environment(), "bob", 3).expect("nobody holds it");
+        let _lock = EnvironmentLock::acquire(directory.path(), &lab_environment(), "bob", 3).expect("free");
         assert_eq!(current_holder(directory.path()).map(|holder| holder.name), Some("bob".into()), "{left:?}");
     }
 }
 
 #[test]
-fn holder_without_signature_has_no_name() {
+fn reports_no_holder_for_an_invalid_lock_file() {
     let directory = tempfile::tempdir().expect("a directory");
     for unsigned in ["", "12\n", "12\n1\n", "x\n1\nann\n", "12\n1\nann", "12\n1\nann\nmore\n"] {
         let _lock = EnvironmentLock::acquire(directory.path(), &lab_environment(), "bob", 3).expect("free");
@@ -75,7 +75,7 @@ fn holder_without_signature_has_no_name() {
 }
 
 #[test]
-fn refuses_names_that_forge_a_signature() {
+fn refuses_names_with_line_breaks_or_control_characters() {
     let directory = tempfile::tempdir().expect("a directory");
     for name in ["", "  ", "a\nb", "a\u{1b}[2J", &"x".repeat(5000)] {
         assert!(matches!(EnvironmentLock::acquire(directory.path(), &lab_environment(), name, 1), Err(LockError::InvalidName)), "{name:?}");
@@ -85,7 +85,7 @@ fn refuses_names_that_forge_a_signature() {
     assert!(matches!(&error, LockError::Unusable { .. }) && error.to_string().contains("state directory"), "{error}");
 }
 
-/// The holder is this test again, in a process of its own, which says that it has the lock and then waits for its end.
+/// The holder is this test again in another process, which reports that it has the lock and then waits to be killed.
 #[test]
 fn killed_holder_releases_the_lock() {
     if let Some(directory) = env::var_os(DIRECTORY) {

@@ -226,7 +226,7 @@ fn invalid_world_is_reported_with_its_line() {
     check("nodes: { a: {} }\nnodes: { b: {} }\n", "line 2, column 1: duplicate mapping key: nodes\n");
     check("nodes: { a: {}\n", "line 1, column 8: ");
     check("nodes: { a: {} }\nguests: [{ vmid: 100, kind: qemu, node: b }]\n", "guest 100 is on node `b`, which does not exist");
-    check("nodes: { a: {} }\nfaults: { moments: [{ at_ms: 1, act: { node-down: b } }] }\n", "moment 1 of the faults is about node `b`");
+    check("nodes: { a: {} }\nfaults: { moments: [{ at_ms: 1, act: { node-down: b } }] }\n", "entry 1 of `faults.moments` names node `b`");
     check("\"\\e[31m\": 1\n", "unknown field `\\u{1b}[31m`");
     check_error(&room, &["nowhere.yaml"], 2, &["cannot read nowhere.yaml", "help:"]);
 }

@@ -1,7 +1,8 @@
-//! The same question to the same lab, asked by Ansible and by us: do these hundred guests run, as declared?
+//! Compares converger with Ansible on the same lab and the same question: are these hundred guests
+//! running, as declared?
 //!
-//! Both find nothing to do. What each costs is CPU time, its children's included, and requests, which the lab counts. What never
-//! enters here: the start of Ansible's tools, which is none of its work.
+//! Neither has anything to change. The cost is CPU time, including that of child processes, and the
+//! number of requests, which the lab counts. The start of Ansible's tools is not counted.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -18,10 +19,10 @@ use crate::shell::{self, TaskError, TaskResult};
 use crate::{ansible, python};
 
 const WORK_DIRECTORY: &str = "target/bench-ansible/lab";
-/// How often each is run. Ansible takes most of a minute for one.
+/// How often each runs. One run of Ansible takes most of a minute.
 const TURNS: u32 = 3;
 const GUESTS: usize = 100;
-/// Every fourth is a container.
+/// Every fourth guest is a container.
 const CONTAINER_EVERY: usize = 4;
 const FIRST_VMID: usize = 1_000;
 
@@ -31,7 +32,7 @@ pub(super) fn measure_noop(programs: &BenchPrograms, report: &mut BenchReport) -
     write_world(room)?;
     let world = format!("{WORK_DIRECTORY}/world.yaml");
     let lab = LabChild::start(shell::new_command(&programs.converger, &[]), &[&world], room, LabTime::PerRequest)?;
-    // In turns and equally often: of each the least CPU time counts, and the requests of all its turns.
+    // Alternating and equally often: the lowest CPU time of each counts, and the requests of all turns.
     let (mut theirs, mut ours) = ((ProcessCost::NONE, 0.0), (ProcessCost::NONE, 0.0));
     for _ in 0..TURNS {
         theirs = add_turn(theirs, measure_with_requests(&lab, || run_ansible(room))?);
@@ -67,7 +68,7 @@ fn add_turn(all: (ProcessCost, f64), turn: (ProcessCost, f64)) -> (ProcessCost, 
     (all.0.best_of(turn.0), all.1 + turn.1)
 }
 
-/// What a work costs, and how many requests the lab saw meanwhile.
+/// The cost of a run, and how many requests the lab received during it.
 fn measure_with_requests(lab: &LabChild, work: impl FnOnce() -> Result<ProcessCost, TaskError>) -> Result<(ProcessCost, f64), TaskError> {
     let before = lab.requests()?.len();
     let cost = work()?;
@@ -88,7 +89,7 @@ fn guest_kind(index: usize) -> &'static str {
     if index.is_multiple_of(CONTAINER_EVERY) { "lxc" } else { "qemu" }
 }
 
-/// The world and what is declared about it: the same guests, all of them running.
+/// Writes the world and the desired state: the same guests, all running.
 fn write_world(room: &Path) -> TaskResult {
     let mut world =
         "cluster: bench\nnodes: { pve1: {}, pve2: {} }\ntokens: { 'root@pam!bench': { secret: bench, full: true } }\nguests:\n".to_owned();

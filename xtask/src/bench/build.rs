@@ -1,8 +1,9 @@
-//! The programs that are measured, built in release, and the simulation in its own profile. The program is built apart from the benches,
-//! so that the feature that those need is not in it.
+//! Builds the measured programs in release mode, and the simulation in its own profile. The program
+//! is built separately from the benches, so that it does not get the features that they need.
 //!
-//! The simulation is built twice: so that it counts what it passes through, and once more with those counts. It passes through more code than
-//! the caches hold, and what is passed through often then lies together (docs/decisions/0018).
+//! The simulation is built twice with profile-guided optimization: first to collect counts, then
+//! with those counts. It runs through more code than the caches hold, and the counts let the
+//! compiler place hot code together (docs/decisions/0018).
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -13,7 +14,7 @@ use super::engine::recreate_directory;
 use crate::shell::{self, TaskError};
 use crate::tools;
 
-/// Where each program is.
+/// The path of each program.
 pub(super) struct BenchPrograms {
     pub(super) converger: PathBuf,
     pub(super) plan: PathBuf,
@@ -24,7 +25,7 @@ pub(super) struct BenchPrograms {
     pub(super) store: StorePrograms,
 }
 
-/// Those of the store.
+/// The programs of the store.
 pub(super) struct StorePrograms {
     pub(super) commits: PathBuf,
     pub(super) evidence: PathBuf,
@@ -32,7 +33,7 @@ pub(super) struct StorePrograms {
 
 pub(super) fn build_programs() -> Result<BenchPrograms, TaskError> {
     let program = cargo_build_messages(&["build", "--release", "--package", "converger"])?;
-    // Named one by one: `--benches` would build the unit tests of core too.
+    // Named one by one: `--benches` would also build the unit tests of core.
     let core = ["bench", "--no-run", "--package", "converger-core", "--features", "testing"];
     let benches = cargo_build_messages(&[&core[..], &["--bench", "plan", "--bench", "allocations", "--bench", "decode"]].concat())?;
     let fetch = cargo_build_messages(&["build", "--release", "--package", "converger-adapters", "--example", "fetch"])?;
@@ -48,27 +49,28 @@ pub(super) fn build_programs() -> Result<BenchPrograms, TaskError> {
     })
 }
 
-/// Built apart, because they may be all that is asked for.
+/// Built separately, because they may be the only ones needed.
 pub(super) fn build_store_programs() -> Result<StorePrograms, TaskError> {
     let store = ["build", "--release", "--package", "converger-store", "--features", "conformance"];
     let built = cargo_build_messages(&[&store[..], &["--example", "commits", "--example", "evidence"]].concat())?;
     Ok(StorePrograms { commits: find_executable(&built, "commits")?, evidence: find_executable(&built, "evidence")? })
 }
 
-/// What is counted is counted in other schedules than those that are measured.
+/// The counts come from other schedules than those that are measured.
 const PROFILE_ARGUMENTS: [&str; 6] = ["--threads", "1", "--from", "1000000", "--schedules", "1500"];
 
-/// Where the simulation is built with its counts, apart from everything else.
+/// The directory of the simulation build, separate from everything else.
 const PROFILE_DIRECTORY: &str = "target/counted";
 
-/// The simulation, which takes a quarter of an hour on two cores.
+/// Builds the simulation, which takes 15 minutes on two cores.
 pub(super) fn build_simulation() -> Result<PathBuf, TaskError> {
     tools::ensure_profdata()?;
-    let room = std::path::absolute(PROFILE_DIRECTORY)
-        .map_err(|error| TaskError::new(format!("no directory `{PROFILE_DIRECTORY}` can be named: {error}")))?;
+    let room =
+        std::path::absolute(PROFILE_DIRECTORY).map_err(|error| TaskError::new(format!("cannot resolve `{PROFILE_DIRECTORY}`: {error}")))?;
     let (counts, profile) = (room.join("counts"), room.join("simulate.profdata"));
     recreate_directory(&counts)?;
-    // Linked as a whole as well, although that takes longer: with counts of one that was not, it is a fifth slower.
+    // Also built with full link-time optimization, although that takes longer: with counts from a build without it, the result is a fifth
+    // slower.
     let counting = build_simulation_with_flag(&format!("-Cprofile-generate={}", counts.display()))?;
     shell::capture_stdout(&mut shell::new_command(&counting, &PROFILE_ARGUMENTS))?;
     let names = [&counts, &profile].map(|path| path.display().to_string());
@@ -76,8 +78,8 @@ pub(super) fn build_simulation() -> Result<PathBuf, TaskError> {
     build_simulation_with_flag(&format!("-Cprofile-use={}", profile.display()))
 }
 
-/// The simulation, built with one more flag of the compiler. For a target that is named, so that nothing which only runs while it is built has
-/// that flag too.
+/// Builds the simulation with one more compiler flag. The target is named explicitly, so that build scripts and proc macros do not get that
+/// flag.
 fn build_simulation_with_flag(flag: &str) -> Result<PathBuf, TaskError> {
     let version = shell::capture_stdout(&mut shell::new_command("rustc", &["-vV"]))?;
     let host = version.lines().find_map(|line| line.strip_prefix("host: "));
@@ -99,7 +101,7 @@ fn build_simulation_with_flag(flag: &str) -> Result<PathBuf, TaskError> {
     find_executable(&cargo_messages(shell::cargo_command(&arguments).env("CARGO_ENCODED_RUSTFLAGS", flag))?, "simulate")
 }
 
-/// What cargo says about what it built, one JSON object on each line.
+/// The messages of cargo about what it built, one JSON object per line.
 fn cargo_build_messages(arguments: &[&str]) -> Result<String, TaskError> {
     eprintln!("$ cargo {}", arguments.join(" "));
     cargo_messages(&mut shell::cargo_command(arguments))

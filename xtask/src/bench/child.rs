@@ -1,4 +1,5 @@
-//! What a child process says, and what it cost: CPU time and peak memory, as the kernel accounts for them when it ends.
+//! The output and the cost of a child process: CPU time and peak memory, as the kernel accounts for
+//! them at its end.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -8,12 +9,12 @@ use wait4::Wait4 as _;
 
 use crate::shell::{self, TaskError};
 
-/// What a process cost.
+/// The cost of a process.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct ProcessCost {
     /// User and system time.
     pub(super) cpu_ms: f64,
-    /// The most memory that it had at once.
+    /// Peak memory.
     pub(super) peak_bytes: f64,
 }
 
@@ -21,7 +22,7 @@ impl ProcessCost {
     /// Nothing measured yet.
     pub(super) const NONE: Self = Self { cpu_ms: f64::INFINITY, peak_bytes: 0.0 };
 
-    /// Of two runs of one work the lesser time, because neighbours only ever add to it, and the higher peak.
+    /// Of two runs, the lower time, because other load can only add to it, and the higher peak.
     pub(super) fn best_of(self, other: Self) -> Self {
         Self { cpu_ms: self.cpu_ms.min(other.cpu_ms), peak_bytes: self.peak_bytes.max(other.peak_bytes) }
     }
@@ -31,7 +32,7 @@ impl ProcessCost {
     }
 }
 
-/// Run a bench that prints one JSON object, or nothing.
+/// Runs a bench that prints one JSON object or nothing.
 pub(super) fn run_for_json(program: &Path, arguments: &[&str]) -> Result<Value, TaskError> {
     let text = shell::capture_stdout(&mut shell::new_command(program, arguments))?;
     if text.trim().is_empty() {
@@ -40,34 +41,34 @@ pub(super) fn run_for_json(program: &Path, arguments: &[&str]) -> Result<Value, 
     serde_json::from_str(&text).map_err(|error| TaskError::new(format!("`{}` did not print JSON: {error}", program.display())))
 }
 
-/// Run a program to its end in a directory, its output thrown away, and see what it cost. It must
-/// end with one of these codes, so that the cost of a failure is never taken for that of the work.
+/// Runs a program in a directory, discards its output and measures its cost. It must end with one of these exit codes, so that the cost of
+/// a failure is never mistaken for that of the work.
 pub(super) fn measure_program(program: &Path, arguments: &[&str], directory: &str, codes: &[i32]) -> Result<ProcessCost, TaskError> {
     let mut command = shell::new_command(program, arguments);
     command.current_dir(directory);
     measure_command(command, codes)
 }
 
-/// The same for any command; what its own children cost is in it as far as it has waited for them.
+/// Like [`measure_program`] for any command; includes the cost of the child processes that it waited for.
 pub(super) fn measure_command(mut command: Command, codes: &[i32]) -> Result<ProcessCost, TaskError> {
     let line = shell::command_line(&command);
     let failed = |sentence: String| TaskError::new(format!("`{line}` {sentence}"));
     command.stdout(Stdio::null()).stderr(Stdio::null());
-    let child = command.spawn().map_err(|error| failed(format!("could not be started: {error}")))?;
-    let used = child.wait4().map_err(|error| failed(format!("could not be waited for: {error}")))?;
+    let child = command.spawn().map_err(|error| failed(format!("cannot be started: {error}")))?;
+    let used = child.wait4().map_err(|error| failed(format!("cannot be waited for: {error}")))?;
     if !used.status.code().is_some_and(|code| codes.contains(&code)) {
-        return Err(failed(format!("ended with {}, not with {codes:?}", used.status)));
+        return Err(failed(format!("ended with {}, expected {codes:?}", used.status)));
     }
     let cpu = used.rusage.utime + used.rusage.stime;
     Ok(ProcessCost { cpu_ms: cpu.as_secs_f64() * 1000.0, peak_bytes: used.rusage.maxrss as f64 })
 }
 
-/// The instructions of a whole run, by callgrind.
+/// The instructions of a whole run, counted by callgrind.
 pub(super) fn count_instructions(program: &Path, arguments: &[&str], directory: &str) -> Result<u64, TaskError> {
     run_callgrind(&[], program, arguments, directory)
 }
 
-/// The instructions that are spent in a function and in what it calls, over all of its calls.
+/// The instructions of a function and its callees, over all its calls.
 pub(super) fn count_instructions_in(program: &Path, arguments: &[&str], directory: &str, function: &str) -> Result<u64, TaskError> {
     run_callgrind(&[&format!("--toggle-collect=*{function}*")], program, arguments, directory)
 }
@@ -79,7 +80,7 @@ fn run_callgrind(options: &[&str], program: &Path, arguments: &[&str], directory
     let output = command
         .current_dir(directory)
         .output()
-        .map_err(|error| TaskError::new(format!("cannot run `valgrind`, which counts instructions and must be installed: {error}")))?;
+        .map_err(|error| TaskError::new(format!("cannot run `valgrind`, which counts the instructions; install it: {error}")))?;
     let text = String::from_utf8_lossy(&output.stderr);
     parse_collected(&text).ok_or_else(|| TaskError::new(format!("valgrind counted nothing in `{program}`: {text}")))
 }
@@ -100,7 +101,7 @@ mod tests {
         let used = cost_of("exit 3", &[3]).unwrap();
         assert!(used.cpu_ms > 0.0 && used.peak_bytes > 100_000.0, "{used:?}");
         let failure = cost_of("exit 3", &[0, 4]).unwrap_err();
-        assert_eq!(failure.to_string(), "`sh -c exit 3` ended with exit status: 3, not with [0, 4]");
+        assert_eq!(failure.to_string(), "`sh -c exit 3` ended with exit status: 3, expected [0, 4]");
     }
 
     #[test]

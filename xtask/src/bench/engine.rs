@@ -1,8 +1,9 @@
-//! What the engine costs: how close a fleet comes to its ideal schedule, in virtual time, what is made durable for each
-//! operation, counted at the store and at the kernel, and what a schedule of the simulation costs.
+//! The cost of the engine: how close a run comes to its ideal schedule in virtual time, how much
+//! each operation makes durable (counted at the store and at the kernel), and the cost of a
+//! simulated schedule.
 //!
-//! Syncs are counted by `strace`, which sees what SQLite really asks the system for. How long they take depends on the disk: the
-//! ratio to bare inserts is told and not judged.
+//! `strace` counts syncs, so that the real requests of SQLite are counted. How long they take
+//! depends on the disk, so the ratio to bare inserts is reported and not judged.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,18 +19,18 @@ use crate::shell::{self, TaskError, TaskResult};
 
 const GUESTS: &str = "1000";
 const NODES: &str = "10";
-/// How long a start takes, in milliseconds. The shortest is told and not judged: there the requests of an operation count, which are
-/// 8 % of it before anything is waited (docs/decisions/0012).
+/// How long a start takes, in milliseconds. The shortest is reported and not judged: the requests of an operation are 8 % of it before
+/// anything waits (docs/decisions/0012).
 const START_DURATIONS_MS: [&str; 4] = ["2000", "5000", "10000", "20000"];
-/// A run begins and ends.
+/// Commits for the start and the end of a run.
 const COMMITS_PER_RUN: f64 = 2.0;
-/// From the first seed on; a schedule that breaks a rule is a failure here too.
+/// Counted from the first seed. A schedule that violates an invariant is an error here too.
 const SCHEDULES: u32 = 5_000;
-/// So few and so many are counted by instructions.
+/// Two numbers of schedules; the difference of their instructions is the cost of the schedules alone.
 const COUNTED_SCHEDULES: [u32; 2] = [200, 1_000];
 const WORK_DIRECTORY: &str = "target/bench-engine";
 
-/// A thousand starts against the ideal for the limits, and the commits of each.
+/// A thousand starts, compared with the ideal schedule under the limits, and the commits of each.
 pub(super) fn measure_schedule(programs: &BenchPrograms, report: &mut BenchReport) -> TaskResult {
     let (mut over, mut commits) = (0.0_f64, 0.0_f64);
     for start_ms in START_DURATIONS_MS {
@@ -47,11 +48,11 @@ pub(super) fn measure_schedule(programs: &BenchPrograms, report: &mut BenchRepor
         bound: AtMost(10.0),
         unit: "% over the ideal, 1,000 starts of 5 s or more on 10 nodes",
     });
-    report.add_target(BenchTarget { name: "commits", value: commits, bound: AtMost(3.0), unit: "durable commits of an operation" });
+    report.add_target(BenchTarget { name: "commits", value: commits, bound: AtMost(3.0), unit: "durable commits per operation" });
     Ok(())
 }
 
-/// The same over SQLite: commits share transactions, and so syncs. Without sharing each would be above 3.
+/// The same with SQLite: commits share transactions and syncs. Without sharing, each value would be above 3.
 pub(super) fn measure_journal(programs: &BenchPrograms, report: &mut BenchReport) -> TaskResult {
     let state = format!("{WORK_DIRECTORY}/state");
     recreate_directory(Path::new(WORK_DIRECTORY))?;
@@ -63,31 +64,31 @@ pub(super) fn measure_journal(programs: &BenchPrograms, report: &mut BenchReport
         name: "transactions",
         value: transactions / guests,
         bound: AtMost(2.5),
-        unit: "transactions of an operation, shared",
+        unit: "transactions per operation, shared",
     });
     report.add_target(BenchTarget {
         name: "syncs",
         value: syncs as f64 / guests,
         bound: AtMost(2.5),
-        unit: "fsync or fdatasync of an operation, shared",
+        unit: "fsync or fdatasync per operation, shared",
     });
     Ok(())
 }
 
-/// The journal's time against bare inserts of the same bytes in groups of the same size.
+/// The time of the journal, compared with bare inserts of the same bytes in groups of the same size.
 pub(super) fn measure_journal_ratio(programs: &BenchPrograms, report: &mut BenchReport) -> TaskResult {
     let measured = child::run_for_json(&programs.store.commits, &[])?;
     let ratio = read_number(&measured, "ratio")?;
     report.add_remark(format!(
-        "journal: {ratio:.2} of the speed of bare group-committed inserts (aim 0.5; it depends on the disk and is not judged)"
+        "journal: {ratio:.2} of the speed of bare group-committed inserts (goal 0.5; depends on the disk, not judged)"
     ));
     report.add_measurement("commits", measured);
     Ok(())
 }
 
-/// Schedules of the simulation, told by one thread: the best of a few turns, by CPU time. That is one of the machine, too: of one program it was
-/// between 4,100 and 6,900 within a quarter of an hour (docs/decisions/0018). Beside it what can be repeated: instructions, those of many without those of few, so that
-/// what is done once does not count.
+/// The rate of simulated schedules on one thread: the best of a few turns, by CPU time. It still depends on the machine: for one program it
+/// was between 4,100 and 6,900 within 15 minutes (docs/decisions/0018). The number of instructions is repeatable: that of many schedules
+/// minus that of few, so that one-time work does not count.
 pub(super) struct SimulatorBench {
     program: PathBuf,
     cost: ProcessCost,
@@ -118,18 +119,18 @@ impl SimulatorBench {
             name: "simulator-work",
             value: instructions / 1e6,
             bound: AtMost(0.75),
-            unit: "million instructions of a schedule, by valgrind",
+            unit: "million instructions per schedule, by valgrind",
         });
         Ok(())
     }
 }
 
-/// What a bench says, and how often it asked the system to sync something. The count is taken in this room.
+/// Runs a bench; returns its result and how many syncs it requested. The count is written to this directory.
 pub(super) fn run_counting_syncs(program: &Path, arguments: &[&str], room: &str) -> Result<(Value, u64), TaskError> {
     let (name, counts) = (program.display().to_string(), format!("{room}/syncs"));
     let strace = [&["-f", "-c", "-e", "trace=fsync,fdatasync", "-o", &counts, &name], arguments].concat();
     let text = shell::capture_stdout(&mut shell::new_command("strace", &strace))
-        .map_err(|failure| TaskError::new(format!("{failure}; syncs are counted by `strace`, which must be installed")))?;
+        .map_err(|failure| TaskError::new(format!("{failure}; install `strace`, which counts the syncs")))?;
     let said = serde_json::from_str(&text).map_err(|error| TaskError::new(format!("`{name}` did not print JSON: {error}")))?;
     let table = fs::read_to_string(&counts).map_err(|error| TaskError::new(format!("cannot read `{counts}`: {error}")))?;
     let syncs = parse_sync_count(&table).ok_or_else(|| TaskError::new(format!("strace counted nothing: {table}")))?;
@@ -138,7 +139,7 @@ pub(super) fn run_counting_syncs(program: &Path, arguments: &[&str], room: &str)
 
 pub(super) fn recreate_directory(room: &Path) -> TaskResult {
     let _ = fs::remove_dir_all(room);
-    fs::create_dir_all(room).map_err(|error| TaskError::new(format!("cannot make `{}`: {error}", room.display())))
+    fs::create_dir_all(room).map_err(|error| TaskError::new(format!("cannot create `{}`: {error}", room.display())))
 }
 
 /// The calls in strace's summary, whose rows are `% time, seconds, usecs/call, calls, [errors,] syscall`.

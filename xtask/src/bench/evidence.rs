@@ -1,7 +1,8 @@
-//! What evidence costs: checking a ledger, making a decision again, and one entry more in a long log; and that the ledger asks the disk for
-//! nothing that was not asked for without it.
+//! The cost of evidence: verifying a ledger, reproducing a decision, and appending to a long log;
+//! and that the ledger causes no additional syncs.
 //!
-//! Syncs are counted by `strace`, as those of the engine are. How fast entries become durable depends on the disk: it is told and not judged.
+//! `strace` counts syncs, as for the engine. How fast entries become durable depends on the disk,
+//! so it is reported and not judged.
 
 use std::fs;
 use std::path::Path;
@@ -16,13 +17,14 @@ use crate::shell::{TaskError, TaskResult};
 
 const ENTRIES: &str = "100000";
 const TURNS: &str = "9";
-/// A ledger that is long, and appends to one that is short are compared with it.
+/// The length of the long ledger; appends to it are compared with appends to a short one.
 const LONG_LEDGER_ENTRIES: &str = "1000000";
 const GROWTH_TURNS: &str = "50";
-/// Guests of a decision that is made again. The smaller one is told and not judged: there the tables of the program count.
+/// Guests of a reproduced decision. The smaller number is reported and not judged, because there the constant tables of the program
+/// dominate.
 const GUESTS: [&str; 2] = ["10", "1000"];
 const DECISION_TURNS: &str = "100";
-/// Few enough that the log of the database is not brought over meanwhile.
+/// Few enough that no checkpoint of the database's WAL happens during the measurement.
 const BATCHES: [u32; 2] = [20, 40];
 const WORK_DIRECTORY: &str = "target/bench-evidence";
 
@@ -33,7 +35,7 @@ pub(super) fn measure_evidence(program: &Path, report: &mut BenchReport) -> Task
     measure_append(program, report)
 }
 
-/// A ledger checked by its hashes alone, and entry by entry.
+/// Verifies a ledger by its hashes alone, and entry by entry.
 fn measure_verify(program: &Path, report: &mut BenchReport) -> TaskResult {
     let measured = child::run_for_json(program, &["walk", ENTRIES, TURNS])?;
     let walk = read_number(&measured, "walk_ns")? / read_number(&measured, "sha_ns")?;
@@ -46,15 +48,16 @@ fn measure_verify(program: &Path, report: &mut BenchReport) -> TaskResult {
         name: "verify-walk",
         value: walk,
         bound: AtMost(3.0),
-        unit: "x a bare SHA-256 of the same, 100,000 entries",
+        unit: "x a bare SHA-256 of the same bytes, 100,000 entries",
     });
     report.add_target(BenchTarget {
         name: "verify-deep",
         value: deep,
         bound: AtMost(3.0),
-        unit: "x a typed parse with serde_json of the same, 100,000 entries and what is kept beside them",
+        unit: "x a typed parse with serde_json of the same bytes, 100,000 entries and their blobs",
     });
-    // Judged by itself: what is kept beside the entries is hashed and mostly not read, and is so much that it would hide what they cost.
+    // Judged separately: the blobs beside the entries are hashed and mostly not parsed, and are so large that they would hide the cost of
+    // the entries.
     report.add_target(BenchTarget {
         name: "verify-entries",
         value: entries,
@@ -64,29 +67,28 @@ fn measure_verify(program: &Path, report: &mut BenchReport) -> TaskResult {
     Ok(())
 }
 
-/// A decision made again of what was kept.
+/// Reproduces a decision from what was stored.
 fn measure_reproduce(program: &Path, report: &mut BenchReport) -> TaskResult {
     for guests in GUESTS {
         let measured = child::run_for_json(program, &["reproduce", guests, DECISION_TURNS])?;
         let ratio = read_number(&measured, "reproduce_ns")? / read_number(&measured, "bare_ns")?;
         report.add_measurement(&format!("reproduce-{guests}"), measured);
         if guests == GUESTS[0] {
-            report
-                .add_remark(format!("reproduce: {ratio:.2} times hashing and parsing what it rests on, for {guests} guests (not judged)"));
+            report.add_remark(format!("reproduce: {ratio:.2} times hashing and parsing its inputs, for {guests} guests (not judged)"));
         } else {
-            let unit = "x hashing and parsing what it rests on, 1,000 guests";
+            let unit = "x hashing and parsing its inputs, 1,000 guests";
             report.add_target(BenchTarget { name: "reproduce", value: ratio, bound: AtMost(5.0), unit });
         }
     }
     Ok(())
 }
 
-/// One entry more in a log of a million against one in a log of a thousand: in memory, and through the store with its journal.
+/// An append to a log of a million entries, compared with one to a log of a thousand: in memory, and through the store with its journal.
 fn measure_append(program: &Path, report: &mut BenchReport) -> TaskResult {
     recreate_directory(Path::new(WORK_DIRECTORY))?;
     let grown = child::run_for_json(program, &["growth", LONG_LEDGER_ENTRIES, GROWTH_TURNS])?;
     let stored = child::run_for_json(program, &["append", LONG_LEDGER_ENTRIES, WORK_DIRECTORY])?;
-    // It is most of a gigabyte.
+    // It is almost a gigabyte.
     fs::remove_dir_all(WORK_DIRECTORY).map_err(|error| TaskError::new(format!("cannot remove `{WORK_DIRECTORY}`: {error}")))?;
     let growth = read_number(&grown, "late_ns")? / read_number(&grown, "early_ns")?;
     let append = read_number(&stored, "late_ns")? / read_number(&stored, "early_ns")?;
@@ -95,19 +97,24 @@ fn measure_append(program: &Path, report: &mut BenchReport) -> TaskResult {
         name: "append-tree",
         value: growth,
         bound: AtMost(1.5),
-        unit: "x the 1,000th append, the 1,000,000th",
+        unit: "x the 1,000th append, for the 1,000,000th",
     });
-    report.add_target(BenchTarget { name: "append", value: append, bound: AtMost(1.5), unit: "x the same in the store, with its journal" });
+    report.add_target(BenchTarget {
+        name: "append",
+        value: append,
+        bound: AtMost(1.5),
+        unit: "x the same through the store, with its journal",
+    });
     Ok(())
 }
 
-/// What batches of 64 entries ask the disk for, and what batches without any do.
+/// What batches of 64 entries request from the disk, compared with batches without entries.
 fn measure_commits(program: &Path, report: &mut BenchReport) -> TaskResult {
     let (with, without) = (measure_batch(program, "entries")?, measure_batch(program, "blobs")?);
     let inserts = child::run_for_json(program, &["inserts"])?;
     let ratio = read_number(&inserts, "ratio")?;
     report.add_remark(format!(
-        "ledger: {ratio:.2} of the speed of bare group-committed inserts of its entries, with the journal (aim 0.6; it depends on the disk and is not judged)"
+        "ledger: {ratio:.2} of the speed of bare group-committed inserts of its entries, with the journal (goal 0.6; depends on the disk, not judged)"
     ));
     let told = |asked: &BatchCost| json!({ "transactions": asked.transactions, "syncs": asked.syncs });
     report.add_measurement("ledger-commits", json!({ "entries": told(&with), "blobs": told(&without), "inserts": inserts }));
@@ -115,30 +122,30 @@ fn measure_commits(program: &Path, report: &mut BenchReport) -> TaskResult {
         name: "ledger-commits",
         value: with.transactions,
         bound: AtMost(1.0),
-        unit: "transactions of a batch of 64 entries",
+        unit: "transactions per batch of 64 entries",
     });
     report.add_target(BenchTarget {
         name: "ledger-syncs",
         value: with.syncs,
         bound: AtMost(1.0),
-        unit: "fsync or fdatasync of such a batch",
+        unit: "fsync or fdatasync per batch of 64 entries",
     });
     report.add_target(BenchTarget {
         name: "ledger-syncs-own",
         value: with.syncs - without.syncs,
         bound: AtMost(0.0),
-        unit: "more than of a batch without entries",
+        unit: "more than for a batch without entries",
     });
     Ok(())
 }
 
-/// What one batch asks for.
+/// What one batch requests.
 struct BatchCost {
     transactions: f64,
     syncs: f64,
 }
 
-/// By what more batches ask for more: opening and closing a store is the same for any number of them.
+/// The difference between many and few batches, because opening and closing a store costs the same for any number.
 fn measure_batch(program: &Path, kind: &str) -> Result<BatchCost, TaskError> {
     let counted = |count: u32| -> Result<(f64, f64), TaskError> {
         recreate_directory(Path::new(WORK_DIRECTORY))?;

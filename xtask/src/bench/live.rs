@@ -1,5 +1,5 @@
-//! What a look at a live environment costs: requests counted by the lab, and CPU against a bare fetch and parse of the same answers;
-//! and what it costs the lab to be looked at.
+//! The cost of observing a live environment: requests, counted by the lab, and CPU time compared
+//! with a bare fetch and parse of the same responses; and what the requests cost the lab.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use super::{TURNS, child};
 use crate::lab::{LabChild, LabTime};
 use crate::shell::{self, TaskError, TaskResult};
 
-/// Audits of two sizes in which nothing differs and no config is managed.
+/// Audits of two sizes without drift and without managed config.
 pub(super) fn measure_audits(programs: &BenchPrograms, report: &mut BenchReport) -> TaskResult {
     for guests in [1_000_u32, 10_000] {
         measure_audit(programs, report, guests)?;
@@ -21,10 +21,10 @@ pub(super) fn measure_audits(programs: &BenchPrograms, report: &mut BenchReport)
     Ok(())
 }
 
-/// So many lists are fetched at once: long against the clock that counts, and more than one connection is kept for.
+/// How many lists are fetched per measurement: long enough for the resolution of the clock, and more than one connection serves.
 const LIST_REQUESTS: u32 = 250;
 
-/// What it costs the lab to list 10,000 guests over HTTPS on connections that are kept. The least of a few turns counts.
+/// What it costs the lab to list 10,000 guests over HTTPS on persistent connections. The lowest of a few turns counts.
 pub(super) fn measure_lists(programs: &BenchPrograms, report: &mut BenchReport) -> TaskResult {
     let room = Path::new("target/bench-live/lists");
     let lab =
@@ -42,7 +42,7 @@ pub(super) fn measure_lists(programs: &BenchPrograms, report: &mut BenchReport) 
         name: "lab-lists",
         value: least_ms,
         bound: AtMost(20.0),
-        unit: "ms of CPU for a list of 10,000 guests: 50 a second",
+        unit: "ms of CPU for a list of 10,000 guests, which allows 50 per second",
     });
     Ok(())
 }
@@ -61,7 +61,7 @@ fn measure_audit(programs: &BenchPrograms, report: &mut BenchReport, guests: u32
         fetch = fetch.best_of(child::measure_program(&programs.fetch, &[&directory], ".", &[0])?);
         audit = audit.best_of(child::measure_program(&programs.converger, &["audit", "desired.json"], &directory, &[0])?);
     }
-    // Each turn fetches three answers itself; what remains is the program's.
+    // Each turn fetches three responses itself; the rest are requests of the program.
     let requests = (lab.requests()?.len() - before) as f64 / f64::from(TURNS) - 3.0;
     let ratio = audit.cpu_ms / fetch.cpu_ms;
     report.add_measurement(&format!("audit-{guests}"), json!({ "fetch": fetch.to_json(), "audit": audit.to_json(), "requests": requests }));

@@ -1,4 +1,4 @@
-//! The report: what was measured, which target it is held against, and whether that is met.
+//! The report: what was measured, the targets, and whether they are met.
 
 use std::fmt::Write as _;
 
@@ -6,25 +6,25 @@ use serde_json::{Map, Value, json};
 
 use crate::shell::{TaskError, TaskResult};
 
-/// What a value is held against.
+/// The bound of a target.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum TargetBound {
     AtMost(f64),
     AtLeast(f64),
 }
 
-/// One target. It is met where the value keeps its bound.
+/// One target. It is met if the value is within its bound.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct BenchTarget {
     pub(super) name: &'static str,
     pub(super) value: f64,
     pub(super) bound: TargetBound,
-    /// What the value counts, read behind it.
+    /// The unit of the value, printed after it.
     pub(super) unit: &'static str,
 }
 
 impl BenchTarget {
-    /// Not `!(value > max)`: a value that is no number meets nothing.
+    /// Not `!(value > max)`: NaN must not meet a target.
     fn is_met(&self) -> bool {
         match self.bound {
             TargetBound::AtMost(max) => self.value <= max,
@@ -53,7 +53,7 @@ impl BenchReport {
         self.targets.push(target);
     }
 
-    /// What people are told and nobody is held to.
+    /// Adds a line that is printed and not judged.
     pub(super) fn add_remark(&mut self, line: String) {
         self.remarks.push(line);
     }
@@ -85,7 +85,7 @@ impl BenchReport {
         table
     }
 
-    /// All targets that are missed, in one sentence.
+    /// Fails with all missed targets in one sentence.
     pub(super) fn check_targets(&self) -> TaskResult {
         let missed = self.targets.iter().filter(|target| !target.is_met());
         let missed: Vec<String> = missed.map(BenchTarget::missed_text).collect();

@@ -1,12 +1,13 @@
-//! What a crash left behind, and what is wrong with it: what was told and is lost, what ran twice, what was sent without its intent.
+//! What a crash left behind, and what is wrong with it: reported results that are lost, steps that
+//! ran twice, requests without an intent.
 //!
-//! Three witnesses that share nothing: what the program told before it died, its journal as it was at that moment, and the requests
-//! that the lab counted. What never enters here: how they were gathered.
+//! Three independent witnesses: what the program reported before it died, its journal at that time,
+//! and the requests that the lab received. How they are gathered is in `sandbox`.
 
 use std::fmt;
 use std::time::Duration;
 
-/// A step: a guest, and what is done to it.
+/// A step: a guest and a change.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct CrashStep {
     pub(crate) vmid: u64,
@@ -19,87 +20,87 @@ impl fmt::Display for CrashStep {
     }
 }
 
-/// A step and how it ended, as somebody was told or as the journal has it; `None`: it has not ended.
+/// A step and its end, as reported or as in the journal; `None` if it has not ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct StepEnd {
     pub(crate) step: CrashStep,
     pub(crate) end: Option<String>,
 }
 
-/// What whoever came back and was killed or met a bad disk too left behind.
+/// What a recovery left behind that was killed or failed as well.
 #[derive(Clone, Debug)]
 pub(crate) struct RecoveryCrash {
-    /// What it told before it died.
+    /// What it reported before it died.
     pub(crate) reported: Vec<StepEnd>,
-    /// The journal as it left it; words, where it cannot be read.
+    /// The journal that it left; an error text if it cannot be read.
     pub(crate) journal: Result<Vec<StepEnd>, String>,
-    /// Whether the record was whole as it left it; words, where it was not.
+    /// Whether the ledger that it left verifies; otherwise the error text.
     pub(crate) verified: Result<(), String>,
-    /// What the lab got by then, from both.
+    /// The steps that the lab received so far, from both runs.
     pub(crate) sent: Vec<CrashStep>,
-    /// Whether a sync of the log failed there and it went on to sync it.
+    /// Whether a sync of the WAL failed and the run synced it again.
     pub(crate) continued_after_failed_sync: bool,
 }
 
-/// All that is known about one crash and what came after it.
+/// Everything that is known about one crash and its recovery.
 #[derive(Clone, Debug)]
 pub(crate) struct CrashEvidence {
-    /// What the plan has.
+    /// The steps of the plan.
     pub(crate) planned: Vec<CrashStep>,
-    /// What the victim told before it died.
+    /// What the victim reported before it died.
     pub(crate) reported: Vec<StepEnd>,
-    /// Whether the victim said that all was done.
+    /// Whether the victim ended with exit code 0.
     pub(crate) has_ended_well: bool,
-    /// Whether a sync of the log failed and it went on to sync it: the last one of all closes the store, and nothing hangs on it.
+    /// Whether a sync of the WAL failed and the victim synced it again. The very last sync closes the store, and nothing depends on it.
     pub(crate) continued_after_failed_sync: bool,
-    /// Whether it waited for so long that it was killed for that.
+    /// Whether it had to be killed because it waited too long.
     pub(crate) was_killed: bool,
-    /// The journal as the victim left it; words, where it cannot be read.
+    /// The journal that the victim left; an error text if it cannot be read.
     pub(crate) journal_then: Result<Vec<StepEnd>, String>,
-    /// Whether the record was whole then; words, where it was not.
+    /// Whether the ledger verified then; otherwise the error text.
     pub(crate) verified_then: Result<(), String>,
-    /// What the lab got from the victim.
+    /// The steps that the lab received from the victim.
     pub(crate) sent_then: Vec<CrashStep>,
-    /// A second death, in the recovery from the first.
+    /// A second crash, during the recovery from the first.
     pub(crate) second: Option<RecoveryCrash>,
-    /// How long the next apply took until it was ready to plan; none: it never was, and a later one does not make up for that.
+    /// How long the next apply took until it was ready to plan; `None` if it never was, even if a later one was.
     pub(crate) ready: Option<Duration>,
-    /// Everything that the lab got, from first to last.
+    /// All steps that the lab received.
     pub(crate) sent: Vec<CrashStep>,
-    /// What the lab got from the last apply of all, which should find nothing to do.
+    /// The steps that the lab received from the very last apply, which should have nothing to do.
     pub(crate) sent_last: Vec<CrashStep>,
-    /// The code that it ended with.
+    /// The exit code of the last apply.
     pub(crate) last_code: Option<i32>,
     /// The journal at the end.
     pub(crate) journal_last: Result<Vec<StepEnd>, String>,
-    /// Whether the record was whole at the end; words, where it was not.
+    /// Whether the ledger verified at the end; otherwise the error text.
     pub(crate) verified_last: Result<(), String>,
-    /// What those said who came back, one after another.
+    /// The output of each apply after the crash.
     pub(crate) output: Vec<String>,
 }
 
 /// The change whose effect cannot be read from the guest.
 const REBOOT_CHANGE: &str = "reboot";
-/// How whoever is to look for a person ends.
+/// The exit code if an operation is held for a person.
 const HELD_EXIT_CODE: i32 = 5;
 
-/// The longest that a start may take after a crash.
+/// The maximum time until a restart is ready.
 pub(crate) const READY_MAX: Duration = Duration::from_secs(2);
 
 impl CrashEvidence {
-    /// Everything that is wrong.
+    /// All violations.
     pub(crate) fn violations(&self) -> Vec<String> {
         let mut wrong = Vec::new();
         wrong.extend(faults_after_crash(&self.reported, &self.sent_then, &self.journal_then));
         wrong.extend(self.missing_after_success());
         wrong.extend(broken_ledger("after the crash", &self.verified_then));
         if let Some(RecoveryCrash { reported: told, journal, verified, sent, continued_after_failed_sync: was_unsynced }) = &self.second {
-            wrong.extend(was_unsynced.then(|| "in the recovery: unsynced: a sync of the log failed, and the run went on".to_owned()));
+            wrong.extend(was_unsynced.then(|| "in the recovery: unsynced: a sync of the WAL failed, and the run continued".to_owned()));
             wrong.extend(faults_after_crash(told, sent, journal).into_iter().map(|sentence| format!("in the recovery: {sentence}")));
             wrong.extend(broken_ledger("after the crash of the recovery", verified));
         }
         if self.continued_after_failed_sync {
-            wrong.push("unsynced: a sync of the log failed, and the run went on".into());
+            wrong.push("unsynced: a sync of the WAL failed, and the run continued".into());
         }
         wrong.extend(self.sent_wrong_number_of_times());
         wrong.extend(self.slow_restart());
@@ -108,12 +109,12 @@ impl CrashEvidence {
         wrong
     }
 
-    /// A run that ended well has all of its steps in the journal.
+    /// A run that succeeded has all its steps in the journal.
     fn missing_after_success(&self) -> Vec<String> {
         let journal = self.journal_then.as_deref().unwrap_or_default();
         let all = self.planned.iter().filter(|_| self.has_ended_well).map(|step| StepEnd { step: step.clone(), end: Some("done".into()) });
         let missing = all.filter(|done| !journal.contains(done));
-        missing.map(|done| format!("lost: the run ended well without {} in the journal", done.step)).collect()
+        missing.map(|done| format!("lost: the run succeeded without {} in the journal", done.step)).collect()
     }
 
     fn sent_wrong_number_of_times(&self) -> Vec<String> {
@@ -126,7 +127,7 @@ impl CrashEvidence {
         planned.chain(strange.map(|step| format!("unplanned: {step} was sent"))).collect()
     }
 
-    /// Whether nothing is wrong but the time that the restart took, which a busy machine may be to blame for. Never to be ready is more.
+    /// Whether the only violation is a slow restart, which load on the machine can cause. A restart that is never ready is more than slow.
     pub(crate) fn is_only_slow(&self) -> bool {
         self.ready.is_some() && self.slow_restart().is_some() && self.violations().len() == 1
     }
@@ -140,36 +141,37 @@ impl CrashEvidence {
     }
 
     fn wrong_final_state(&self) -> Vec<String> {
-        let mut wrong: Vec<String> = self.sent_last.iter().map(|step| format!("restless: the last apply sent {step}")).collect();
+        let mut wrong: Vec<String> = self.sent_last.iter().map(|step| format!("not settled: the last apply sent {step}")).collect();
         let journal = match &self.journal_last {
             Ok(journal) => journal,
             Err(cause) => return [wrong, vec![format!("the journal cannot be read at the end: {cause}")]].concat(),
         };
-        // What a reboot did no state shows afterwards. Where its end could not be written down either, a person is asked, and that is an end.
+        // The effect of a reboot is not visible in any state. If its end could not be recorded either, a person must resolve it, and that
+        // is a valid end.
         let is_held_reboot = |entry: &StepEnd| entry.step.change == REBOOT_CHANGE && entry.end.as_deref() == Some("held");
         let well = if journal.iter().any(is_held_reboot) { HELD_EXIT_CODE } else { 0 };
         if self.last_code != Some(well) {
-            wrong.push("restless: the last apply did not end well".into());
+            wrong.push("not settled: the last apply did not succeed".into());
         }
         let is_open = |entry: &&StepEnd| matches!(entry.end.as_deref(), None | Some("held")) && !is_held_reboot(entry);
-        wrong.extend(journal.iter().filter(is_open).map(|entry| format!("unsettled: nobody knows what became of {}", entry.step)));
+        wrong.extend(journal.iter().filter(is_open).map(|entry| format!("unresolved: the outcome of {} is unknown", entry.step)));
         for step in &self.planned {
             let done = journal.iter().filter(|entry| entry.step == *step && entry.end.as_deref() == Some("done")).count();
             let held = journal.iter().filter(|entry| entry.step == *step && is_held_reboot(entry)).count();
             if done + held != 1 {
-                wrong.push(format!("wrong journal: {step} was done {done} times by it"));
+                wrong.push(format!("wrong journal: it contains {step} as done {done} times"));
             }
         }
         wrong
     }
 }
 
-/// A record that is not whole.
+/// The violation if a ledger does not verify.
 fn broken_ledger(when: &str, verified: &Result<(), String>) -> Option<String> {
-    verified.as_ref().err().map(|cause| format!("the record is not whole {when}: {cause}"))
+    verified.as_ref().err().map(|cause| format!("the ledger does not verify {when}: {cause}"))
 }
 
-/// What is wrong with what a death left.
+/// The violations in what a crash left.
 fn faults_after_crash(told: &[StepEnd], sent: &[CrashStep], journal: &Result<Vec<StepEnd>, String>) -> Vec<String> {
     match journal {
         Ok(journal) => lost_ends(told, journal).into_iter().chain(sent_without_intent(sent, journal)).collect(),
@@ -177,12 +179,12 @@ fn faults_after_crash(told: &[StepEnd], sent: &[CrashStep], journal: &Result<Vec
     }
 }
 
-/// Told to somebody, and not in the journal.
+/// Reported, but not in the journal.
 fn lost_ends(told: &[StepEnd], journal: &[StepEnd]) -> Vec<String> {
     let told = told.iter().filter(|told| matches!(told.end.as_deref(), Some("done" | "failed")));
     let lost = told.filter(|told| !journal.contains(told)).map(|told| {
         let end = told.end.as_deref().unwrap_or_default();
-        format!("lost: {} was told to be {end}, and the journal does not have it", told.step)
+        format!("lost: {} was reported as {end}, and the journal does not contain it", told.step)
     });
     lost.collect()
 }
@@ -218,7 +220,7 @@ mod tests {
         StepEnd { step: test_step(vmid), end: Some(end.into()) }
     }
 
-    /// Two starts; the victim told of one and died while the other was under way.
+    /// Two starts; the victim reported one and died while the other was in flight.
     fn valid_evidence() -> CrashEvidence {
         CrashEvidence {
             planned: vec![test_step(101), test_step(102)],
@@ -260,13 +262,13 @@ mod tests {
             journal_then: Ok(vec![StepEnd { step: test_step(101), end: None }, StepEnd { step: test_step(102), end: None }]),
             ..valid_evidence()
         };
-        check_violations(&forgotten, &["lost: start of 101 was told to be done, and the journal does not have it"]);
+        check_violations(&forgotten, &["lost: start of 101 was reported as done, and the journal does not contain it"]);
         let other =
             CrashEvidence { journal_then: Ok(vec![test_step_end(101, "failed"), test_step_end(102, "failed")]), ..valid_evidence() };
-        check_violations(&other, &["lost: start of 101 was told to be done, and the journal does not have it"]);
+        check_violations(&other, &["lost: start of 101 was reported as done, and the journal does not contain it"]);
         check_violations(
             &CrashEvidence { has_ended_well: true, ..valid_evidence() },
-            &["lost: the run ended well without start of 102 in the journal"],
+            &["lost: the run succeeded without start of 102 in the journal"],
         );
         check_violations(&CrashEvidence { reported: vec![test_step_end(102, "held")], ..valid_evidence() }, &[]);
     }
@@ -303,10 +305,10 @@ mod tests {
         let unsynced = second(&[], &[]).second.map(|death| RecoveryCrash { continued_after_failed_sync: true, ..death });
         check_violations(
             &CrashEvidence { second: unsynced, ..valid_evidence() },
-            &["in the recovery: unsynced: a sync of the log failed, and the run went on"],
+            &["in the recovery: unsynced: a sync of the WAL failed, and the run continued"],
         );
         check_violations(&second(&[test_step_end(102, "failed")], &[test_step(101), test_step(102)]), &[]);
-        let told = "in the recovery: lost: start of 102 was told to be done, and the journal does not have it";
+        let told = "in the recovery: lost: start of 102 was reported as done, and the journal does not contain it";
         check_violations(&second(&[test_step_end(102, "done")], &[test_step(101)]), &[told]);
         let sent = "in the recovery: without intent: start of 102 was sent, and its intent is not on disk";
         check_violations(&second(&[], &[test_step(102), test_step(102)]), &[sent]);
@@ -320,12 +322,12 @@ mod tests {
         check_violations(&again, &["without intent: start of 102 was sent, and its intent is not on disk"]);
     }
 
-    /// What a failed sync leaves may be in memory only: whoever goes on then has seen nothing (S18).
+    /// After a failed sync the data may be in memory only, so continuing would rely on data that is not durable (S18).
     #[test]
     fn continuing_after_a_failed_sync_is_found() {
         check_violations(
             &CrashEvidence { continued_after_failed_sync: true, ..valid_evidence() },
-            &["unsynced: a sync of the log failed, and the run went on"],
+            &["unsynced: a sync of the WAL failed, and the run continued"],
         );
     }
 
@@ -350,7 +352,7 @@ mod tests {
         );
         check_violations(&CrashEvidence { ready: None, ..valid_evidence() }, &["slow: the restart was never ready"]);
         assert!(CrashEvidence { ready: Some(Duration::from_millis(2_001)), ..valid_evidence() }.is_only_slow());
-        assert!(!CrashEvidence { ready: None, ..valid_evidence() }.is_only_slow(), "that is not slow");
+        assert!(!CrashEvidence { ready: None, ..valid_evidence() }.is_only_slow(), "a restart that is never ready is not only slow");
         assert!(!CrashEvidence { last_code: Some(1), ..valid_evidence() }.is_only_slow());
     }
 
@@ -358,19 +360,19 @@ mod tests {
     fn wrong_final_states_are_found() {
         check_violations(
             &CrashEvidence { sent_last: vec![test_step(102)], ..valid_evidence() },
-            &["restless: the last apply sent start of 102"],
+            &["not settled: the last apply sent start of 102"],
         );
-        check_violations(&CrashEvidence { last_code: Some(1), ..valid_evidence() }, &["restless: the last apply did not end well"]);
+        check_violations(&CrashEvidence { last_code: Some(1), ..valid_evidence() }, &["not settled: the last apply did not succeed"]);
         let open = CrashEvidence { journal_last: Ok(vec![test_step_end(101, "done"), test_step_end(102, "held")]), ..valid_evidence() };
         check_violations(
             &open,
-            &["unsettled: nobody knows what became of start of 102", "wrong journal: start of 102 was done 0 times by it"],
+            &["unresolved: the outcome of start of 102 is unknown", "wrong journal: it contains start of 102 as done 0 times"],
         );
         let twice = CrashEvidence {
             journal_last: Ok(vec![test_step_end(101, "done"), test_step_end(102, "done"), test_step_end(102, "done")]),
             ..valid_evidence()
         };
-        check_violations(&twice, &["wrong journal: start of 102 was done 2 times by it"]);
+        check_violations(&twice, &["wrong journal: it contains start of 102 as done 2 times"]);
     }
 
     #[test]
@@ -389,11 +391,11 @@ mod tests {
         let cause = || Err("entry 3 is missing".to_owned());
         check_violations(
             &CrashEvidence { verified_then: cause(), ..valid_evidence() },
-            &["the record is not whole after the crash: entry 3 is missing"],
+            &["the ledger does not verify after the crash: entry 3 is missing"],
         );
         check_violations(
             &CrashEvidence { verified_last: cause(), ..valid_evidence() },
-            &["the record is not whole at the end: entry 3 is missing"],
+            &["the ledger does not verify at the end: entry 3 is missing"],
         );
         let death = RecoveryCrash {
             reported: Vec::new(),
@@ -403,6 +405,6 @@ mod tests {
             continued_after_failed_sync: false,
         };
         let again = CrashEvidence { second: Some(death), ..valid_evidence() };
-        check_violations(&again, &["the record is not whole after the crash of the recovery: entry 3 is missing"]);
+        check_violations(&again, &["the ledger does not verify after the crash of the recovery: entry 3 is missing"]);
     }
 }

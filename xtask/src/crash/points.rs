@@ -1,9 +1,10 @@
-//! Where a crash may happen: which run, which files, which system call, the how-manieth, and what becomes of it.
+//! Where a fault can be injected: which run, which files, which system call, the nth of them, and
+//! which fault.
 //!
-//! strace counts calls per thread and per kind of call, and strikes whichever thread comes to a number first. Which call that is, is
-//! told by a run that was counted. Calls are also counted by file, because threads have files of their own: one that comes later
-//! would never be the first to come to a small number. What is not reached in any of these ways is counted and named.
-//! What never enters here: strace itself.
+//! strace counts calls per thread and per call name, and injects into whichever thread reaches a
+//! number first. A counting run shows which call that is. Calls are also counted per file, because
+//! threads use different files: a thread that starts later would never be the first to reach a
+//! small number. Calls that no point reaches are counted and named. Running strace is in `trace`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -12,19 +13,19 @@ use std::str::FromStr;
 
 use super::trace::TracedCall;
 
-/// Who applies.
+/// Who runs the apply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum CrashActor {
-    /// A script: it confirms by the digest of the plan.
+    /// A script, which confirms with the digest of the plan.
     Script,
     /// A person at a terminal, who types the names of the guests that go down.
     Person,
 }
 
-/// What is there before the run.
+/// The state before the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum StateBefore {
-    /// No state directory: crashes while it is made.
+    /// No state directory: crashes happen while it is created.
     None,
     /// A store without operations.
     Kept,
@@ -33,32 +34,32 @@ pub(crate) enum StateBefore {
 /// Which calls are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum CallScope {
-    /// Those on the log of the store.
+    /// Calls on the WAL of the store.
     Log,
-    /// Those on everything else in the state directory.
+    /// Calls on all other files in the state directory.
     File,
-    /// By which one thread wakes another: a commit that is durable and not heard of yet.
+    /// Calls by which one thread wakes another: a commit that is durable, but not acknowledged yet.
     Wake,
-    /// What is told while it is under way, by a thread of its own.
+    /// Progress output, which has its own thread.
     Told,
-    /// What is drawn on a terminal.
+    /// Output to a terminal.
     Screen,
-    /// All.
+    /// All calls.
     Any,
 }
 
-/// What a thread is woken by.
+/// The file that wakes a thread.
 const EVENTFD_FILE: &str = "anon_inode:[eventfd]";
-/// A terminal that is lent has one of so many numbers; a victim has no other.
+/// Pseudo-terminals have one of this many numbers; a victim has no other.
 const TERMINALS_MAX: usize = 64;
-/// Where what is told while it is under way goes to.
+/// The file for progress output.
 pub(crate) const PROGRESS_FILE: &str = "told";
 
 impl CallScope {
-    /// Those that strace tells apart by file first: what is reached there need not be reached among all.
+    /// Scopes with files come first, because a call that is reachable there may not be reachable among all calls.
     const ALL: [Self; 6] = [Self::Log, Self::File, Self::Wake, Self::Told, Self::Screen, Self::Any];
 
-    /// The files in a room that it is about; none: every file.
+    /// The files of this scope in a directory; `None` means every file.
     pub(crate) fn files(self, room: &Path) -> Option<Vec<String>> {
         let path = |name: &str| room.join(name).display().to_string();
         match self {
@@ -74,27 +75,27 @@ impl CallScope {
         }
     }
 
-    /// What may befall a call. Waking somebody does not fail.
+    /// The faults of a call. Waking a thread cannot fail.
     fn faults(self) -> &'static [InjectedFault] {
         if self == Self::Wake { &[InjectedFault::Kill] } else { &InjectedFault::ALL }
     }
 }
 
-/// What becomes of the call.
+/// What happens to the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum InjectedFault {
     /// The process is killed before it.
     Kill,
-    /// It fails with an error of the disk.
+    /// It fails with an I/O error.
     Broken,
-    /// It fails for want of room.
+    /// It fails because the disk is full.
     Full,
 }
 
 impl InjectedFault {
     pub(crate) const ALL: [Self; 3] = [Self::Kill, Self::Broken, Self::Full];
 
-    /// In strace's words.
+    /// The fault in strace's syntax.
     pub(crate) fn strace_injection(self) -> &'static str {
         match self {
             Self::Kill => "signal=KILL",
@@ -110,11 +111,11 @@ pub(crate) struct CrashPoint {
     pub(crate) site: CallSite,
     pub(crate) nth: usize,
     pub(crate) fault: InjectedFault,
-    /// Something befalls whoever comes back after it too.
+    /// A fault in the recovery from this crash.
     pub(crate) recovery_fault: Option<RecoveryFault>,
 }
 
-/// What befalls whoever comes back, and where.
+/// A fault in a recovery, and where it happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct RecoveryFault {
     pub(crate) scope: CallScope,
@@ -124,20 +125,20 @@ pub(crate) struct RecoveryFault {
 }
 
 impl CrashPoint {
-    /// What befalls whoever comes back, as a point of its own.
+    /// The fault in the recovery as a point of its own.
     pub(crate) fn recovery_point(self) -> Option<Self> {
         let RecoveryFault { scope, call, nth, fault } = self.recovery_fault?;
         Some(Self { site: CallSite { scope, call, ..self.site }, nth, fault, recovery_fault: None })
     }
 
-    /// This point with everything that can befall whoever comes back after it, by the calls that they make undisturbed.
+    /// This point combined with every possible fault in its recovery, given the calls of an undisturbed recovery.
     pub(crate) fn with_recovery_faults(self, calls: &[TracedCall], room: &Path) -> Vec<Self> {
         let reached = CrashRun { who: self.site.who, memory: StateBefore::Kept }.reachable_points(calls, room).points;
         let then = |point: Self| RecoveryFault { scope: point.site.scope, call: point.site.call, nth: point.nth, fault: point.fault };
         reached.into_iter().map(|point| Self { recovery_fault: Some(then(point)), ..self }).collect()
     }
 
-    /// The fault of the last of what happens.
+    /// The fault that happens last.
     pub(crate) fn last_fault(self) -> InjectedFault {
         self.recovery_fault.map_or(self.fault, |then| then.fault)
     }
@@ -164,20 +165,20 @@ pub(crate) struct CrashRun {
     pub(crate) memory: StateBefore,
 }
 
-/// What a run that was counted says about the points of others like it.
+/// What a counting run shows about the points of runs like it.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct ReachablePoints {
     pub(crate) points: Vec<CrashPoint>,
     /// All calls that write.
     pub(crate) calls: usize,
-    /// Those that are never the first of their number, by thread, call and file.
+    /// Calls that are never the first to reach their number, by thread, call and file.
     pub(crate) unreachable: BTreeMap<String, usize>,
 }
 
-/// Writes where it makes a file.
+/// Writes only if it creates a file.
 pub(crate) const CREATE_CALL: &str = "openat";
 
-/// Calls that write, sync, cut, make, name or remove.
+/// Calls that write, sync, truncate, create, rename or remove.
 pub(crate) const WRITE_CALLS: [&str; 21] = [
     CREATE_CALL,
     "write",
@@ -216,8 +217,8 @@ impl CrashRun {
         }
     }
 
-    /// The points that a run has in which nothing happened. Each call is struck in one way only. Where there was no store, only its
-    /// making is of interest: what comes later is the same as with one.
+    /// The points of a run without faults. Each call is hit through one scope only. Without a store, only its creation matters: everything
+    /// after that is the same as with a store.
     pub(crate) fn reachable_points(self, calls: &[TracedCall], room: &Path) -> ReachablePoints {
         let first = calls.first().map(|call| call.thread);
         let calls = match self.memory {
@@ -243,7 +244,7 @@ impl CrashRun {
 }
 
 impl TracedCall {
-    /// Whose it is, what it is, and what for.
+    /// Thread, call and scope of a call.
     fn call_title(&self, room: &Path) -> String {
         let of = |scope: &&CallScope| scope.files(room).is_some_and(|files| self.files.iter().any(|file| files.contains(file)));
         let scope = CallScope::ALL.iter().find(of).map_or("other", |scope| name_of(&SCOPE_NAMES, scope));
@@ -252,7 +253,7 @@ impl TracedCall {
 }
 
 impl CallSite {
-    /// Each number that a thread comes to, and the first call that has it: the one that strace strikes.
+    /// Every number that a thread reaches, and the first call with it, which is the one that strace hits.
     fn first_calls(&self, calls: &[TracedCall], room: &Path) -> Vec<(usize, usize)> {
         let files = self.scope.files(room);
         let is_own =
@@ -269,7 +270,7 @@ impl CallSite {
     }
 }
 
-/// All points in an order that a seed decides, in which the faults take turns.
+/// All points in a seeded order, in which the faults alternate.
 pub(crate) fn shuffle_points(points: Vec<CrashPoint>, seed: u64) -> Vec<CrashPoint> {
     let mut keyed: Vec<(u64, CrashPoint)> = Vec::with_capacity(points.len());
     let mut state = seed;
@@ -289,7 +290,7 @@ pub(crate) fn shuffle_points(points: Vec<CrashPoint>, seed: u64) -> Vec<CrashPoi
     turns.into_iter().map(|(_, _, point)| point).collect()
 }
 
-/// The generator splitmix64.
+/// The splitmix64 generator.
 fn next_random(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mixed = (*state ^ (*state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -385,7 +386,7 @@ mod tests {
         Path::new("/r")
     }
 
-    /// `1:write` is a call of the first thread, `2:write:told` one on a file.
+    /// Parses calls: `1:write` is a call of the first thread, `2:write:told` one on a file.
     fn parse_calls(text: &str) -> Vec<TracedCall> {
         let call = |word: &str| {
             let parts: Vec<&str> = word.split(':').collect();
@@ -421,7 +422,7 @@ mod tests {
         assert_eq!((reached.calls, reached.unreachable), (6, BTreeMap::from([("t1 write other".into(), 1), ("t2 write other".into(), 1)])));
         let new = CrashRun { memory: StateBefore::None, ..KEPT_RUN }
             .reachable_points(&parse_calls("1:write 1:fsync 2:write 1:write"), test_directory());
-        assert_eq!(kill_points(&new), ["script/new/any/write/1", "script/new/any/fsync/1"], "only the making of the store");
+        assert_eq!(kill_points(&new), ["script/new/any/write/1", "script/new/any/fsync/1"], "only the creation of the store");
     }
 
     #[test]
@@ -430,7 +431,7 @@ mod tests {
             .reachable_points(&parse_calls("1:write:state/lab.lock 1:write 2:write:told 2:write:told 3:write:wake"), test_directory());
         let all = ["file/write/1", "wake/write/1", "told/write/1", "told/write/2", "any/write/2"];
         assert_eq!(kill_points(&reached), all.map(|rest| format!("script/kept/{rest}")));
-        assert_eq!((reached.unreachable.len(), reached.points.len()), (0, 4 * 3 + 1), "waking does not fail");
+        assert_eq!((reached.unreachable.len(), reached.points.len()), (0, 4 * 3 + 1), "waking a thread cannot fail");
     }
 
     #[test]

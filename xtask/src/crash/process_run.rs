@@ -1,6 +1,7 @@
-//! One process from its start to its end: what it says, when it is ready, and a person's answers where it asks at a terminal.
+//! Runs one process from start to end: its output, when it is ready, and a person's answers to
+//! prompts on a terminal.
 //!
-//! What never enters here: which program, and what its words mean for the journal.
+//! Must not know which program it is or what its output means for the journal.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -12,23 +13,24 @@ use std::time::{Duration, Instant};
 
 use crate::shell::{self, TaskError};
 
-/// What a process did.
+/// The result of a process.
 #[derive(Debug)]
 pub(crate) struct ProcessRun {
-    /// How it ended; none, where a signal ended it.
+    /// The exit code; `None` if a signal ended it.
     pub(crate) code: Option<i32>,
-    /// Everything that it said, without what acts on a terminal.
+    /// All output, without terminal escapes.
     pub(crate) output: String,
-    /// How long it took to say the word that was waited for, without the time in which it waited for a processor.
+    /// How long it took to print the expected text, without the time in which it waited for a processor.
     pub(crate) ready: Option<Duration>,
     /// It took too long and was killed.
     pub(crate) is_killed: bool,
 }
 
-/// Runs a program whose two outputs are one, answers what it asks, and kills it with all its children when its time is over. With `aside`
-/// its standard error goes there, so that calls on it can be told apart.
+/// Runs a program with both outputs combined, answers its prompts, and kills it with all its children after the timeout. With `aside`,
+/// standard error goes to that file, so that calls on it can be distinguished.
 ///
-/// The time until `word` is said is taken; the process of `friend` works for it meanwhile.
+/// Measures the time until `word` is printed. The time in which the process `friend`, which serves it, waits for a processor does not
+/// count.
 pub(crate) fn run_process(
     mut command: Command,
     aside: Option<&Path>,
@@ -92,7 +94,7 @@ pub(crate) fn run_process(
 struct TerminalDialog {
     input: Option<ChildStdin>,
     output: Vec<u8>,
-    /// How much of what was heard is answered.
+    /// How much of the output is already answered.
     answered: usize,
 }
 
@@ -101,14 +103,14 @@ impl TerminalDialog {
         self.output.extend_from_slice(chunk);
         let open = strip_escapes(&self.output[self.answered..]);
         if let (Some(answer), Some(input)) = (answer_prompt(&open), &mut self.input) {
-            // Whoever asked may be dead by now.
+            // The process may already be dead.
             let _ = input.write_all(format!("{answer}\n").as_bytes()).and_then(|()| input.flush());
             self.answered = self.output.len();
         }
     }
 }
 
-/// What a person answers to the last words on the screen, if they are a question.
+/// A person's answer, if the end of the output is a prompt.
 fn answer_prompt(said: &str) -> Option<&str> {
     let question = said.rsplit(['\n', '\r']).next()?;
     if question.ends_with("[yes/no] ") {
@@ -117,7 +119,7 @@ fn answer_prompt(said: &str) -> Option<&str> {
     question.strip_suffix(" goes down by this. Type its name: ")
 }
 
-/// Text without what moves a cursor or gives a colour.
+/// The text without escapes that move the cursor or set a colour.
 pub(crate) fn strip_escapes(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     let mut plain = String::with_capacity(text.len());
@@ -134,13 +136,13 @@ pub(crate) fn strip_escapes(bytes: &[u8]) -> String {
     plain
 }
 
-/// How long a process has waited for a processor, as Linux counts it: what neighbours cost it.
+/// How long a process waited for a processor according to Linux, which is what other load cost it.
 fn run_queue_time(process: u32) -> Duration {
     let text = fs::read_to_string(format!("/proc/{process}/schedstat")).unwrap_or_default();
     Duration::from_nanos(text.split(' ').nth(1).and_then(|waited| waited.parse().ok()).unwrap_or(0))
 }
 
-/// A process and all that came of it.
+/// A process and all its descendants.
 fn descendants(process: u32) -> Vec<u32> {
     let mut all = vec![process];
     let mut at = 0;
@@ -152,9 +154,9 @@ fn descendants(process: u32) -> Vec<u32> {
     all
 }
 
-/// With all that came of it: strace and script let go of their children when they are killed.
+/// Kills a process with all its descendants, because strace and script leave their children running when they are killed.
 fn kill_with_descendants(child: &Child) {
-    // From the first to the last: nobody is left to do anything about the death of a child.
+    // Parents first, so that none can react to the death of a child.
     let doomed: Vec<String> = descendants(child.id()).iter().map(u32::to_string).collect();
     let arguments: Vec<&str> = std::iter::once("-KILL").chain(doomed.iter().map(String::as_str)).collect();
     let _ = shell::succeeds(&mut shell::new_command("kill", &arguments));

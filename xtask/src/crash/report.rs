@@ -1,6 +1,7 @@
-//! What came of all crashes: a few lines for people, and JSON with every violation and the point at which it can be seen again.
+//! The results of all crashes: a short text, and JSON with every violation and the point that
+//! reproduces it.
 //!
-//! What never enters here: what a violation is.
+//! What a violation is, is in `evidence`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -14,18 +15,18 @@ use super::points::{CrashPoint, ReachablePoints};
 use crate::shell::{TaskError, TaskResult};
 
 const FILE: &str = "target/crash.json";
-/// How the titles of calls end that wake another thread, or draw on a terminal.
+/// The ends of call titles that wake another thread or draw on a terminal.
 const TRANSIENT_TITLES: [&str; 2] = [" wake", " screen"];
-/// Of so many calls that write, one at most may have no point.
+/// At most one in this many writing calls may have no point.
 const UNREACHED_ONE_IN: usize = 50;
 
-/// A point, and what was found; nothing, where the victim never came to it.
+/// A point and its evidence; `None` if the victim never reached the point.
 pub(crate) struct CrashRow {
     pub(crate) point: CrashPoint,
     pub(crate) evidence: Option<CrashEvidence>,
 }
 
-/// The calls that write, of all runs in which nothing happened, and those of them that no point is at.
+/// The writing calls of all runs without faults, and those that no point reaches.
 #[derive(Default)]
 pub(crate) struct CallCoverage {
     all: usize,
@@ -40,27 +41,27 @@ impl CallCoverage {
         }
     }
 
-    /// Whether hardly any is left out, but for what only wakes another thread or is drawn: nothing of that lasts.
+    /// Whether almost all calls have a point, except those that only wake a thread or draw: their effects do not persist.
     fn is_sufficient(&self) -> bool {
         let lasts = |title: &str| !TRANSIENT_TITLES.iter().any(|end| title.ends_with(end));
         let left_out: usize = self.unreachable.iter().filter(|(title, _)| lasts(title)).map(|(_, count)| count).sum();
         left_out * UNREACHED_ONE_IN <= self.all
     }
 
-    /// strace counts for each thread, and strikes the first that comes to a number.
+    /// strace counts per thread and hits the first thread that reaches a number, so some calls have no point.
     fn render_coverage(&self) -> String {
         let behind: usize = self.unreachable.values().sum();
         let each: Vec<String> = self.unreachable.iter().map(|(title, count)| format!("{count} {title}")).collect();
         let which = if each.is_empty() { String::new() } else { format!(" ({})", each.join(", ")) };
-        format!("{} of {} calls that write have a point; {behind} are behind another thread's{which}\n", self.all - behind, self.all)
+        format!("{} of {} writing calls have a point; {behind} are always behind another thread{which}\n", self.all - behind, self.all)
     }
 }
 
-/// What came of all.
+/// The results of all points.
 pub(crate) struct CrashReport {
     seed: u64,
     calls: CallCoverage,
-    /// How many were played again by themselves because they were slow among others.
+    /// How many slow points were replayed alone.
     replayed: usize,
     points_known: usize,
     points_missed: usize,
@@ -106,12 +107,12 @@ impl CrashReport {
         self.count_by(|point, _| point.last_fault().to_string())
     }
 
-    /// How many were met in the recovery too.
+    /// How many points had a fault in the recovery too.
     fn count_recoveries(&self) -> usize {
         self.points_hit.iter().filter(|(_, evidence)| evidence.second.is_some()).count()
     }
 
-    /// The slowest restart, and the one in the middle.
+    /// The median and the slowest restart.
     fn restart_times(&self) -> (Duration, Duration) {
         let mut all: Vec<Duration> = self.points_hit.iter().filter_map(|(_, evidence)| evidence.ready).collect();
         all.sort();
@@ -139,7 +140,7 @@ impl CrashReport {
         fs::write(FILE, format!("{:#}\n", self.to_json())).map_err(|error| TaskError::new(format!("cannot write `{FILE}`: {error}")))
     }
 
-    /// For people.
+    /// The report as text.
     pub(crate) fn render_text(&self) -> String {
         let (middle, slowest) = self.restart_times();
         let mut text = String::new();
@@ -148,7 +149,7 @@ impl CrashReport {
             let _ = writeln!(text, "{point}\n  {sentence}");
         }
         if let Some((point, evidence)) = self.points_hit.iter().find(|(_, evidence)| !evidence.violations().is_empty()) {
-            let _ = writeln!(text, "who came back after {point} said:");
+            let _ = writeln!(text, "output of the applies after {point}:");
             for (round, said) in evidence.output.iter().enumerate() {
                 let lines = said.lines().map(|line| format!("  {round}: {line}\n"));
                 text.extend(lines);
@@ -157,7 +158,7 @@ impl CrashReport {
         let faults: Vec<String> = self.count_by_fault().iter().map(|(fault, count)| format!("{count} {fault}")).collect();
         let _ = writeln!(
             text,
-            "{}{} points of {} (seed {}: {}; {} of them in the recovery too; {} were not come to), {} violations; ready after {} ms, at most {} ms, {} slow ones replayed alone; {FILE}",
+            "{}{} points of {} (seed {}: {}; {} of them also in the recovery; {} not reached), {} violations; ready after {} ms (median), {} ms (slowest), {} slow ones replayed alone; {FILE}",
             self.calls.render_coverage(),
             self.points_hit.len(),
             self.points_known,
@@ -173,14 +174,14 @@ impl CrashReport {
         text
     }
 
-    /// No violation, and enough points to say so, at nearly every call.
+    /// Fails on a violation, on too few points, or on too many calls without a point.
     pub(crate) fn check(&self, least: usize) -> TaskResult {
         match (self.violations.first(), self.points_hit.len()) {
             (Some((point, _)), _) => {
-                Err(TaskError::new(format!("what a crash leaves is wrong; `cargo xtask crash --point {point}` shows one")))
+                Err(TaskError::new(format!("a crash left a wrong state; `cargo xtask crash --point {point}` reproduces it")))
             }
-            (None, points) if points < least => Err(TaskError::new(format!("{points} points are too few; there should be {least}"))),
-            (None, _) if !self.calls.is_sufficient() => Err(TaskError::new("too many calls that write have no point; which, stands above")),
+            (None, points) if points < least => Err(TaskError::new(format!("only {points} points were hit; {least} are required"))),
+            (None, _) if !self.calls.is_sufficient() => Err(TaskError::new("too many writing calls have no point, see above")),
             (None, _) => Ok(()),
         }
     }
@@ -220,14 +221,17 @@ mod tests {
     fn a_violation_is_counted_shown_with_its_point_and_fails() {
         let report = CrashReport::new(7, 9, vec![test_row(1, 1), test_row(2, 2), CrashRow { evidence: None, ..test_row(3, 1) }]);
         let text = report.render_text();
-        assert!(text.starts_with("script/kept/log/fsync/2/kill\n  twice: start of 101 was sent 2 times\nwho came back after"), "{text}");
-        assert!(text.contains("said:\n  0: 103 guests in scope\n  1: nothing to do\n0 of 0 calls"), "{text}");
+        assert!(
+            text.starts_with("script/kept/log/fsync/2/kill\n  twice: start of 101 was sent 2 times\noutput of the applies after"),
+            "{text}"
+        );
+        assert!(text.contains("kill:\n  0: 103 guests in scope\n  1: nothing to do\n0 of 0 calls"), "{text}");
         assert!(text.contains("\n2 points of 9 "), "{text}");
         assert!(report.check(1).unwrap_err().to_string().contains("--point script/kept/log/fsync/2/kill"));
         assert_eq!(report.to_json()["violations"].as_array().map(Vec::len), Some(1));
     }
 
-    /// How many points there are is not how many calls there are.
+    /// The number of points is not the number of calls.
     #[test]
     fn unreached_calls_and_replays_are_reported() {
         let mut calls = CallCoverage::default();
@@ -240,7 +244,10 @@ mod tests {
         }
         let report = CrashReport::new(7, 9, vec![test_row(1, 1)]).with_calls(calls).with_replayed(3);
         let text = report.render_text();
-        assert!(text.starts_with("6 of 10 calls that write have a point; 4 are behind another thread's (4 writer write wake)\n"), "{text}");
+        assert!(
+            text.starts_with("6 of 10 writing calls have a point; 4 are always behind another thread (4 writer write wake)\n"),
+            "{text}"
+        );
         assert!(text.contains("3 slow ones replayed alone"), "{text}");
         assert_eq!((&report.to_json()["calls"], &report.to_json()["slow_and_replayed_alone"]), (&json!(10), &json!(3)));
     }

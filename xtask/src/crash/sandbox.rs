@@ -1,6 +1,7 @@
-//! One crash, told to its end: a lab, a victim, its death, what a person does then, and what all witnesses say.
+//! Plays one crash to its end: starts a lab, runs and kills the victim, applies again, and gathers
+//! the evidence.
 //!
-//! What never enters here: what is right and wrong about it (`evidence`), and which crashes there are (`points`).
+//! What is right and wrong is in `evidence`; which crashes exist is in `points`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,37 +18,37 @@ use crate::lab::{LabChild, LabTime};
 use crate::shell::{self, TaskError};
 
 const WORLD_FILE: &str = "xtask/crash/world.yaml";
-/// Lists are ten seconds old at most; with this they are half a second old.
+/// Lists are up to ten seconds old; at this speed, up to half a second.
 const LAB_SPEED: &str = "20";
-/// What an apply says first once everything that was under way is found out.
+/// What an apply prints first once it has recovered everything in flight.
 const READY_TEXT: &str = "guests in scope";
-/// What is kept in a state directory.
+/// The database file in a state directory.
 const STORE_FILE: &str = "converger.db";
-/// Who waits for longer than this kills what they wait for: an answer that was lost is looked for during a minute.
+/// A victim that takes longer is killed, because it may look for a lost response for a minute.
 const VICTIM_TIMEOUT: Duration = Duration::from_secs(4);
-/// For what must end by itself.
+/// Timeout of runs that must end by themselves.
 const RUN_TIMEOUT: Duration = Duration::from_secs(60);
-/// So often is applied after a crash until nothing is to be done.
+/// Maximum number of applies after a crash until nothing is left to do.
 const APPLY_ROUNDS_MAX: usize = 4;
 
-/// Where one crash after another is played.
+/// A directory in which crashes are played one after another.
 pub(crate) struct CrashSandbox {
     converger: PathBuf,
     directory: PathBuf,
-    /// Of the plan that every victim carries out.
+    /// The digest of the plan that every victim applies.
     digest: String,
 }
 
-/// What came of a point.
+/// The result of a point.
 pub(crate) enum PointOutcome {
-    /// The victim never came to that call.
+    /// The victim never reached that call.
     NotReached,
-    /// It did.
+    /// The fault was injected.
     Hit(Box<CrashEvidence>),
 }
 
 impl CrashSandbox {
-    /// A room of its own. Its store is made once and copied for each crash.
+    /// Prepares the directory. The store is created once and copied for each crash.
     pub(crate) fn new(converger: &Path, room: &Path) -> Result<Self, TaskError> {
         recreate_directory(room)?;
         let room = room.canonicalize().map_err(|error| file_error(room, &error))?;
@@ -64,7 +65,7 @@ impl CrashSandbox {
         Ok(stage)
     }
 
-    /// A store without operations, by people who freeze and thaw. Only reading would make none.
+    /// Creates a store without operations with a freeze and a thaw, because only reading would create none.
     fn make_store(&self, state: &str) -> Result<(), TaskError> {
         for said in [&["freeze", "lab", "--reason", "a store is made"][..], &["thaw", "lab"]] {
             let done =
@@ -74,22 +75,22 @@ impl CrashSandbox {
             }
         }
         let made = self.directory.join(state).join(STORE_FILE);
-        if made.exists() { Ok(()) } else { Err(TaskError::new(format!("`{}` was not made", made.display()))) }
+        if made.exists() { Ok(()) } else { Err(TaskError::new(format!("`{}` was not created", made.display()))) }
     }
 
-    /// The points of a run in which nothing happens.
+    /// The points of a run without faults.
     pub(crate) fn count_points(&self, run: CrashRun) -> Result<ReachablePoints, TaskError> {
         let lab = self.prepare_lab(run.memory)?;
         let victim = self.run_victim(run.who, TraceMode::Count, &lab, RUN_TIMEOUT)?;
         drop(lab);
         if victim.code != Some(0) {
-            return Err(TaskError::new(format!("an apply to which nothing happened failed:\n{}", victim.output)));
+            return Err(TaskError::new(format!("an apply without a fault failed:\n{}", victim.output)));
         }
         Ok(run.reachable_points(&trace::read_calls(&self.strace_log())?, &self.directory))
     }
 
-    /// All that can befall whoever comes back after a crash, by one who is left in peace; nothing, where the victim never came to it or
-    /// left nothing to be found out.
+    /// All points in the recovery from a crash, counted by an undisturbed recovery. Empty if the victim never reached the point or left
+    /// nothing to recover.
     pub(crate) fn count_recovery_points(&self, point: CrashPoint) -> Result<Vec<CrashPoint>, TaskError> {
         let CrashPoint { site: CallSite { who, memory, .. }, fault, .. } = point;
         let lab = self.prepare_lab(memory)?;
@@ -103,7 +104,7 @@ impl CrashSandbox {
         Ok(point.with_recovery_faults(&trace::read_calls(&self.strace_log())?, &self.directory))
     }
 
-    /// One crash and what comes after it.
+    /// Plays one crash and its recovery.
     pub(crate) fn play_point(&self, point: CrashPoint) -> Result<PointOutcome, TaskError> {
         let CrashPoint { site: CallSite { who, memory, .. }, fault, .. } = point;
         let lab = self.prepare_lab(memory)?;
@@ -160,10 +161,10 @@ impl CrashSandbox {
         })))
     }
 
-    /// What somebody who died left behind.
+    /// What a crashed run left behind.
     fn read_recovery_crash(&self, victim: &ProcessRun, was_unsynced: bool, lab: &LabChild) -> Result<RecoveryCrash, TaskError> {
         let (journal, verified) = (self.read_journal_copy("state")?, self.verify_ledger()?);
-        // Asked a little later than the journal was copied: what was still on its way to the lab has arrived.
+        // The lab is asked after the journal was copied, so requests that were in flight have arrived.
         Ok(RecoveryCrash {
             reported: parse_reported_ends(&victim.output),
             journal,
@@ -173,19 +174,19 @@ impl CrashSandbox {
         })
     }
 
-    /// Whether the record is whole as it is now, by a copy; words, where it is not.
+    /// Verifies a copy of the current ledger; returns the error text if it fails.
     fn verify_ledger(&self) -> Result<Result<(), String>, TaskError> {
         self.remove_state("then")?;
         self.copy_state("state", "then")?;
         let verify = self.converger_command(&["verify", "--db", "then"]);
         let said = self.in_sandbox(verify, "then").output().map_err(|error| file_error(&self.converger, &error))?;
         let words = String::from_utf8_lossy(&said.stderr).trim().to_owned();
-        // Whoever died before anything was decided left no ledger.
+        // A run that died before its first decision left no ledger.
         let is_none = said.status.code() == Some(2) && words.contains("there is no ledger in ");
         Ok(if said.status.success() || is_none { Ok(()) } else { Err(words) })
     }
 
-    /// The journal in a directory as it is now, by a copy: whoever reads it changes nothing.
+    /// Reads a copy of a journal, so that reading changes nothing.
     fn read_journal_copy(&self, state: &str) -> Result<Result<Vec<StepEnd>, String>, TaskError> {
         self.remove_state("then")?;
         self.copy_state(state, "then")?;
@@ -197,7 +198,7 @@ impl CrashSandbox {
         if old.exists() { fs::remove_dir_all(&old).map_err(|error| file_error(&old, &error)) } else { Ok(()) }
     }
 
-    /// What it leaves names a state directory; here each command names its own (`in_sandbox`).
+    /// Starts the lab and removes the store section from its config: here each command sets its own state directory (`in_sandbox`).
     fn start_lab(&self) -> Result<LabChild, TaskError> {
         let lab = LabChild::start(shell::new_command(&self.converger, &[]), &[WORLD_FILE], &self.directory, LabTime::Real(LAB_SPEED))?;
         let config = self.directory.join("converger.toml");
@@ -222,7 +223,7 @@ impl CrashSandbox {
         shell::new_command(&self.converger, arguments)
     }
 
-    /// In the room, with the state there.
+    /// Runs a command in the sandbox directory with this state directory.
     fn in_sandbox(&self, mut command: Command, state: &str) -> Command {
         command.current_dir(&self.directory).env("STATE_DIRECTORY", self.directory.join(state)).env("TERM", "xterm");
         command
@@ -237,8 +238,8 @@ impl CrashSandbox {
         self.run_apply(who, apply, lab, patience)
     }
 
-    /// What a person does after a crash: the same again. A script reads the plan first and confirms what it read; every second time
-    /// it expects that there is nothing to confirm. Whoever comes back may be traced too.
+    /// What a person does after a crash: apply again. A script reads the plan first and confirms it; every second time it expects that
+    /// nothing needs confirmation. The apply can be traced as well.
     fn run_apply_again(&self, who: CrashActor, round: usize, wish: Option<TraceMode>, lab: &LabChild) -> Result<ProcessRun, TaskError> {
         let apply = match who {
             CrashActor::Person => self.converger_command(&["apply", "person.yaml"]),
@@ -249,7 +250,7 @@ impl CrashSandbox {
             Some(wish) => trace::strace_command(wish, &self.directory, &self.strace_log(), &apply),
             None => apply,
         };
-        // What is sent anew there and meets a bad disk is looked for as long as the victim's.
+        // A request that is sent again on a failing disk gets the same timeout as the victim.
         let patience = if matches!(wish, Some(TraceMode::Fail(_))) { VICTIM_TIMEOUT } else { RUN_TIMEOUT };
         self.run_apply(who, apply, lab, patience)
     }
@@ -259,13 +260,13 @@ impl CrashSandbox {
             CrashActor::Script => apply,
             CrashActor::Person => wrap_in_terminal(&apply),
         };
-        // At a terminal there is one place for all that is said.
+        // On a terminal, both outputs go to the same place.
         let aside = self.directory.join(PROGRESS_FILE);
         let aside = (who == CrashActor::Script).then_some(aside.as_path());
         process_run::run_process(self.in_sandbox(apply, "state"), aside, READY_TEXT, lab.process_id(), patience)
     }
 
-    /// The digest of what would be done now.
+    /// The digest of the current plan.
     fn current_plan_digest(&self) -> Result<String, TaskError> {
         let plan = self.converger_command(&["plan", "script.yaml", "--json"]);
         let plan = self.in_sandbox(plan, "state").output().map_err(|error| file_error(&self.converger, &error))?;
@@ -273,7 +274,7 @@ impl CrashSandbox {
         digest.ok_or_else(|| TaskError::new(format!("no plan: {}", String::from_utf8_lossy(&plan.stderr))))
     }
 
-    /// What the journal in a directory has; words, where it cannot be read.
+    /// The journal in a state directory; an error text if it cannot be read.
     fn read_journal(&self, state: &str) -> Result<Result<Vec<StepEnd>, String>, TaskError> {
         let list = self.converger_command(&["ops", "list", "lab", "--json", "--limit", "1000"]);
         let list = self.in_sandbox(list, state).output().map_err(|error| file_error(&self.converger, &error))?;
@@ -281,11 +282,11 @@ impl CrashSandbox {
             return Ok(Err(String::from_utf8_lossy(&list.stderr).trim().to_owned()));
         }
         let text = String::from_utf8_lossy(&list.stdout).into_owned();
-        Ok(text.lines().map(|line| parse_journal_entry(line).ok_or_else(|| format!("no operation: {line}"))).collect())
+        Ok(text.lines().map(|line| parse_journal_entry(line).ok_or_else(|| format!("not an operation: {line}"))).collect())
     }
 
-    /// What was about to be sent keeps its guest for two minutes after a crash, because it may still come. A person need not wait for that:
-    /// they look whether it arrived, and say so where it did not.
+    /// Resolves operations that are held because their request may still arrive, which blocks a guest for two minutes after a crash. A
+    /// person need not wait: they check whether the request arrived, and resolve the operation as not run if it did not.
     fn resolve_held(&self, lab: &LabChild) -> Result<(), TaskError> {
         let list = self.converger_command(&["ops", "list", "lab", "--held", "--json"]);
         let list = self.in_sandbox(list, "state").output().map_err(|error| file_error(&self.converger, &error))?;
@@ -302,7 +303,7 @@ impl CrashSandbox {
         Ok(())
     }
 
-    /// Copies the files of a store as they are; how they are shared is not copied, since nobody shares the copy.
+    /// Copies the files of a store, except the shared-memory file, because nobody else uses the copy.
     fn copy_state(&self, from: &str, to: &str) -> Result<(), TaskError> {
         let (from, to) = (self.directory.join(from), self.directory.join(to));
         if !from.exists() {
@@ -323,7 +324,7 @@ impl CrashSandbox {
     }
 }
 
-/// A converger.toml without its section about the store.
+/// A converger.toml without its `[store]` section.
 fn remove_store_section(text: &str) -> String {
     let mut is_kept = true;
     let mut kept = String::new();
@@ -348,7 +349,7 @@ fn file_error(path: &Path, error: &std::io::Error) -> TaskError {
     TaskError::new(format!("`{}`: {error}", path.display()))
 }
 
-/// `script` lends it a terminal.
+/// Runs a command on a pseudo-terminal of `script`.
 fn wrap_in_terminal(command: &Command) -> Command {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     let quoted: Vec<String> = words.map(|word| format!("'{}'", word.to_string_lossy())).collect();
@@ -374,7 +375,7 @@ fn planned_steps(who: CrashActor) -> Vec<CrashStep> {
     steps.iter().map(|(vmid, change)| CrashStep { vmid: *vmid, change: (*change).to_owned() }).collect()
 }
 
-/// A line of `ops list --json`.
+/// Parses a line of `ops list --json`.
 fn parse_journal_entry(line: &str) -> Option<StepEnd> {
     let history: Value = serde_json::from_str(line).ok()?;
     let operation = &history["operation"];
@@ -383,8 +384,8 @@ fn parse_journal_entry(line: &str) -> Option<StepEnd> {
     Some(StepEnd { step, end: end.map(str::to_owned) })
 }
 
-/// The id and the step of an operation that may still come, from a line of `ops list --json`, or of a reboot that left no task: a second
-/// one could not be told from it, so that only a person can say what became of it.
+/// Parses a line of `ops list --json`: id and step of an operation whose request may still arrive, or of a reboot without a task. A second
+/// reboot could not be distinguished from the first, so only a person can resolve it.
 fn parse_held(line: &str) -> Option<(String, CrashStep)> {
     let history: Value = serde_json::from_str(line).ok()?;
     let (step, outcome) = (parse_journal_entry(line)?.step, &history["ended"]["outcome"]);
@@ -393,17 +394,17 @@ fn parse_held(line: &str) -> Option<(String, CrashStep)> {
     Some((history["operation"]["id"].as_str()?.to_owned(), step))
 }
 
-/// Whether nobody knows what became of it.
+/// Whether the outcome is unknown.
 fn is_unresolved(entry: &StepEnd) -> bool {
     matches!(entry.end.as_deref(), None | Some("held"))
 }
 
-/// The ends that were told: `101 qemu web-1 start: done`. On a terminal such words are followed by blanks and others.
+/// The reported ends, such as `101 qemu web-1 start: done`. On a terminal, blanks and other text follow.
 fn parse_reported_ends(said: &str) -> Vec<StepEnd> {
     let pieces = said.split(['\n', '\r']).flat_map(|line| line.split("  "));
     let mut all: Vec<StepEnd> = Vec::new();
     for ended in pieces.filter_map(|piece| parse_reported_end(piece.trim())) {
-        // The end of the run tells all of them once more.
+        // The end of the run reports all of them again.
         if !all.contains(&ended) {
             all.push(ended);
         }
@@ -419,12 +420,10 @@ fn parse_reported_end(piece: &str) -> Option<StepEnd> {
     Some(StepEnd { step: CrashStep { vmid: vmid.parse().ok()?, change: (*change).to_owned() }, end: Some(end.to_owned()) })
 }
 
-/// Everything that the lab got and that changes something.
+/// All modifying requests that the lab received.
 fn requested_steps(lab: &LabChild) -> Result<Vec<CrashStep>, TaskError> {
     let changes = lab.requests()?.into_iter().filter(|request| request["method"] != "GET");
-    changes
-        .map(|request| parse_request_step(&request).ok_or_else(|| TaskError::new(format!("the lab got something strange: {request}"))))
-        .collect()
+    changes.map(|request| parse_request_step(&request).ok_or_else(|| TaskError::new(format!("unexpected request: {request}")))).collect()
 }
 
 fn parse_request_step(request: &Value) -> Option<CrashStep> {
@@ -452,7 +451,7 @@ mod tests {
         assert_eq!(parse_reported_ends("101 qemu web-1 start: do"), []);
     }
 
-    /// With it every command would use one directory, and there would be neither a store before the run nor a copy of what it left.
+    /// With it, all commands would share one directory: no store before the run, and no copy of what the run left.
     #[test]
     fn the_store_section_is_removed_from_the_config() {
         let text = "# a\n[environments.lab]\nmode = \"solo\"\n\n[store]\ndirectory = \"state\"\n\n[limits]\nguests = 5\n";
@@ -468,7 +467,7 @@ mod tests {
         assert_eq!(step("/api2/extjs/access/ticket"), None);
     }
 
-    /// Only what may still come is a person's to look after: whatever else is held is what the sweep is to find.
+    /// Only operations whose request may still arrive are for a person to resolve; the sweep must find everything else that is held.
     #[test]
     fn only_possibly_pending_operations_are_resolved() {
         let line = |evidence: Value| {

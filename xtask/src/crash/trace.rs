@@ -1,6 +1,6 @@
-//! strace around a program: it counts calls, or lets one of them fail.
+//! Runs a program under strace, which counts calls or fails one of them.
 //!
-//! What never enters here: which calls, and what follows from their failing.
+//! Must not know which calls matter or what their failure means.
 
 use std::ffi::OsString;
 use std::fs;
@@ -10,28 +10,28 @@ use std::process::Command;
 use super::points::{CREATE_CALL, CallScope, CrashPoint, InjectedFault, WRITE_CALLS};
 use crate::shell::TaskError;
 
-/// The end of the log's name in a line.
+/// How the name of the WAL ends in a line.
 const STORE_LOG_SUFFIX: &str = "/converger.db-wal>";
 
-/// A call that a thread made.
+/// A call of a thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TracedCall {
     pub(crate) thread: u32,
-    /// What the thread is called.
+    /// The name of the thread.
     pub(crate) thread_name: String,
     pub(crate) name: String,
-    /// The files that it is about, as strace selects them by name.
+    /// The files that it concerns, as strace selects them by name.
     pub(crate) files: Vec<String>,
-    /// Whether it changes anything: opening does where it makes the file.
+    /// Whether it changes anything; opening does if it creates the file.
     pub(crate) writes: bool,
 }
 
-/// What is traced.
+/// What strace does.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum TraceMode {
-    /// All calls are counted.
+    /// Counts all calls.
     Count,
-    /// One of them fails.
+    /// Fails one call.
     Fail(CrashPoint),
 }
 
@@ -44,7 +44,7 @@ impl TraceMode {
     }
 }
 
-/// The arguments of strace before those of the program: everything into `log`, with the names of files and threads.
+/// The arguments of strace before those of the program: everything goes to `log`, with names of files and threads.
 pub(crate) fn strace_arguments(wish: TraceMode, room: &Path, log: &Path) -> Vec<OsString> {
     let mut arguments: Vec<OsString> = ["-f", "-y", "-Y", "-qq", "-s", "0", "-o"].map(OsString::from).into();
     arguments.push(log.into());
@@ -62,14 +62,14 @@ pub(crate) fn strace_arguments(wish: TraceMode, room: &Path, log: &Path) -> Vec<
     arguments
 }
 
-/// strace itself, with a program and its arguments.
+/// strace with a program and its arguments.
 pub(crate) fn strace_command(wish: TraceMode, room: &Path, log: &Path, program: &Command) -> Command {
     let mut strace = Command::new("strace");
     strace.args(strace_arguments(wish, room, log)).arg(program.get_program()).args(program.get_args());
     strace
 }
 
-/// The calls in a log. What was interrupted in print stands there twice, and counts once.
+/// The calls in a log. An interrupted call is printed twice and counts once.
 pub(crate) fn read_calls(log: &Path) -> Result<Vec<TracedCall>, TaskError> {
     let text = read_log(log)?;
     Ok(text.lines().filter_map(parse_call).collect())
@@ -94,7 +94,7 @@ fn parse_call(line: &str) -> Option<TracedCall> {
     })
 }
 
-/// What stands behind the number of a file, and in quotes. Where a path begins is no file that is meant.
+/// The files behind file descriptors and in quotes. The directory that a path is relative to does not count.
 fn parse_files(arguments: &str) -> Vec<String> {
     let quoted = arguments.split('"').skip(1).step_by(2).map(str::to_owned);
     let numbered = arguments.match_indices('<').filter_map(|(at, _)| {
@@ -104,7 +104,7 @@ fn parse_files(arguments: &str) -> Vec<String> {
     quoted.chain(numbered).filter(|file| !file.is_empty()).collect()
 }
 
-/// Whether the call was made to fail, or was the last one.
+/// Whether the fault was injected.
 pub(crate) fn was_fault_injected(log: &Path, fault: InjectedFault) -> Result<bool, TaskError> {
     let text = read_log(log)?;
     Ok(match fault {
@@ -113,7 +113,7 @@ pub(crate) fn was_fault_injected(log: &Path, fault: InjectedFault) -> Result<boo
     })
 }
 
-/// Whether the call that failed was one on the log of the store, and others on the log came after it.
+/// Whether the failed call was one on the WAL of the store, and other calls on the WAL followed.
 pub(crate) fn continued_after_failure(log: &Path) -> Result<bool, TaskError> {
     read_log(log).map(|text| log_used_after_failure(&text))
 }

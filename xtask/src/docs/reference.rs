@@ -1,6 +1,7 @@
-//! The text of each generated page, taken from the program itself, so that a page cannot say what the program does not.
+//! The texts of the generated pages, taken from the program itself, so that no page can contradict
+//! it.
 //!
-//! What never enters here: knowledge of codes, fields or options. The built `run_converger` is asked for them.
+//! Must not know codes, fields or options; it runs the built `converger` to get them.
 
 use std::fmt::Write as _;
 
@@ -48,15 +49,16 @@ const COMMANDS: [&str; 34] = [
     "completions",
 ];
 
-/// The program, built as `ci` builds it, so that nothing is built twice. Once for each page: the first has it built in.
+/// Builds the program like `ci` does, so that nothing is built twice. Called for each page, because the first page is embedded in the
+/// program.
 fn build_converger() -> Result<(), TaskError> {
     let build = ["build", "--quiet", "--workspace", "--all-features", "--profile", "ci", "--bin", "converger"];
     shell::capture_stdout(&mut shell::cargo_command(&build)).map(drop)
 }
 
-/// What the program prints for these arguments.
+/// The output of the program for these arguments.
 fn run_converger(arguments: &[&str]) -> Result<String, TaskError> {
-    // The width of the help is that of the terminal unless it is told.
+    // A fixed width; otherwise the help would use that of the terminal.
     shell::capture_stdout(shell::built_command("converger", arguments).env("COLUMNS", "100"))
 }
 
@@ -67,7 +69,7 @@ fn read_rows(arguments: &[&str]) -> Result<Vec<Value>, TaskError> {
     parsed.map_err(|error| TaskError::new(format!("`converger {}` did not print a list of JSON: {error}", arguments.join(" "))))
 }
 
-/// A member of a row as text; what is not text is shown as JSON.
+/// A member of a row as text; other values are shown as JSON.
 fn cell_text(row: &Value, key: &str) -> String {
     let value = row.get(key).unwrap_or(&Value::Null);
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
@@ -101,7 +103,7 @@ pub(super) fn refusals_page() -> Result<String, TaskError> {
         );
     }
     page.push_str(
-        "\n# Failure codes\n\nA failure is an inability and no decision. The codes of steps that were held or not run stand here too.\n",
+        "\n# Failure codes\n\nA failure is an inability, not a decision. The codes of steps that were held or not run are listed here too.\n",
     );
     for row in rows.iter().filter(|row| cell_text(row, "kind") == "failure") {
         let [code, title, meaning, remedy] = ["code", "title", "meaning", "remedy"].map(|key| cell_text(row, key));
@@ -110,7 +112,7 @@ pub(super) fn refusals_page() -> Result<String, TaskError> {
     Ok(page)
 }
 
-/// How a process ends by a code, and what a client is told.
+/// The exit status and the HTTP status of a code.
 fn end_text(row: &Value) -> String {
     format!("exit status {}, HTTP {}", row["exit"], row["http"])
 }

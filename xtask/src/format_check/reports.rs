@@ -1,6 +1,7 @@
-//! What commands report about a lab, written down to be judged: findings, pins, adopted guests, results, the journal.
+//! Writes the reports of commands on a lab to files for checking: findings, pins, adopted guests,
+//! results, the journal.
 //!
-//! What never enters here: the judging, and what the reports should say beyond their form.
+//! Must not judge them, beyond their form.
 
 use std::fs;
 use std::path::Path;
@@ -15,7 +16,7 @@ const WORK_DIRECTORY: &str = "target/opinion";
 const WORLD_FILE: &str = "xtask/crash/world.yaml";
 const DESIRED_FILE: &str = "xtask/crash/script.yaml";
 
-/// Runs the commands, and names the files that hold what each of them printed.
+/// Runs the commands and returns the files with their output.
 pub(super) fn write_reports() -> Result<Vec<String>, TaskError> {
     let room = Path::new(WORK_DIRECTORY);
     let emptied = if room.exists() { fs::remove_dir_all(room) } else { Ok(()) };
@@ -34,7 +35,7 @@ pub(super) fn write_reports() -> Result<Vec<String>, TaskError> {
     Ok(files)
 }
 
-/// What the ledger has of it, and what those print who check it and make it again.
+/// What the ledger contains of it, and the output of the commands that verify and reproduce it.
 fn write_evidence_reports() -> Result<[String; 12], TaskError> {
     let digest = read_plan_digest()?;
     shell::run_quietly(&mut converger_command(&["ledger", "export", "evidence"])?)?;
@@ -63,7 +64,7 @@ fn converger_command(arguments: &[&str]) -> Result<Command, TaskError> {
     Ok(command)
 }
 
-/// Whatever it ends with: refusals have a form too.
+/// Any exit code is fine: refusals have a form too.
 fn write_report(file: &str, arguments: &[&str]) -> Result<String, TaskError> {
     let path = Path::new(WORK_DIRECTORY).join(file);
     let output = converger_command(arguments)?.output().map_err(|error| file_error(&path, &error))?;
@@ -75,7 +76,7 @@ fn write_report(file: &str, arguments: &[&str]) -> Result<String, TaskError> {
     Ok(path.display().to_string())
 }
 
-/// One guest is held, so that both a step that is done and one that is refused are among them.
+/// One guest is held, so that the reports contain both a step that is done and one that is refused.
 fn write_apply_report(file: &str) -> Result<String, TaskError> {
     shell::run_quietly(&mut converger_command(&["hold", "lab", "107", "--reason", "to see a refusal"])?)?;
     write_report(PLAN_FILE, &["plan", "desired.yaml", "--json"])?;

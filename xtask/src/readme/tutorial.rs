@@ -1,6 +1,7 @@
-//! The README's walk over a lab, as it stands there: from an empty directory to guests that are declared and converged.
+//! Runs the tutorial of the README exactly as it is printed there: from an empty directory to
+//! declared and converged guests.
 //!
-//! Only the lab is started for it, on free ports; everything behind `$ cd lab` is typed for the reader.
+//! It starts the lab on free ports and runs everything after `$ cd lab`.
 
 use std::fs;
 use std::path::Path;
@@ -10,13 +11,13 @@ use crate::lab::{LabChild, LabTime};
 use crate::shell::{self, TaskError, TaskResult};
 
 const LAB_DIRECTORY: &str = "target/readme/lab";
-/// What opens the block of commands that are typed beside a running lab.
+/// The start of the block of commands that are typed next to a running lab.
 const FIRST_COMMAND: &str = "$ cd lab\n";
 const COMMAND_PREFIX: &str = "$ converger ";
-/// What the walk comes to, whatever else the lab has.
+/// The result of the tutorial.
 const LAST_LINE: &str = "Converged: 3 converged, 0 to change in 0 steps, 0 refused, ";
 
-/// Takes the walk. Each command must end well, and the last one find everything as declared.
+/// Runs the tutorial. Every command must succeed, and the last one must find everything converged.
 pub(super) fn run_tutorial(readme: &str) -> TaskResult {
     let room = Path::new(LAB_DIRECTORY);
     if room.exists() {
@@ -30,7 +31,7 @@ pub(super) fn run_tutorial(readme: &str) -> TaskResult {
     if said.lines().any(|line| line.starts_with(LAST_LINE)) {
         Ok(())
     } else {
-        Err(TaskError::new(format!("the README's walk over the lab does not come to `{LAST_LINE}`, but to:\n{said}")))
+        Err(TaskError::new(format!("the README's tutorial does not end with `{LAST_LINE}`, but with:\n{said}")))
     }
 }
 
@@ -43,13 +44,13 @@ fn command_in_lab(arguments: &[String], room: &Path) -> Result<Command, TaskErro
     Ok(command)
 }
 
-/// The arguments of every command of the block, without the remarks behind them.
+/// The arguments of all commands in the block, without the comments after them.
 fn parse_commands(readme: &str) -> Result<Vec<Vec<String>>, TaskError> {
     let block = readme.split_once(FIRST_COMMAND).and_then(|(_, rest)| rest.split("```").next());
-    let block = block.ok_or_else(|| TaskError::new(format!("the README has no block that begins with `{}`", FIRST_COMMAND.trim_end())))?;
+    let block = block.ok_or_else(|| TaskError::new(format!("the README has no block that starts with `{}`", FIRST_COMMAND.trim_end())))?;
     let lines = block.lines().filter_map(|line| line.strip_prefix(COMMAND_PREFIX)).map(|line| line.split(" #").next().unwrap_or(line));
     let commands: Vec<Vec<String>> = lines.map(|line| line.split_whitespace().map(str::to_owned).collect()).collect();
-    if commands.is_empty() { Err(TaskError::new("the README's walk over the lab has no command")) } else { Ok(commands) }
+    if commands.is_empty() { Err(TaskError::new("the README's tutorial has no command")) } else { Ok(commands) }
 }
 
 #[cfg(test)]
@@ -61,6 +62,6 @@ mod tests {
         let readme = "```console\n$ converger lab\n```\n```console\n$ cd lab\n$ converger doctor   # what is missing\n$ converger audit x.yaml\n```\n";
         assert_eq!(parse_commands(readme), Ok(vec![vec!["doctor".to_owned()], vec!["audit".to_owned(), "x.yaml".to_owned()]]));
         assert!(parse_commands("$ converger doctor").is_err());
-        assert!(parse_commands("$ cd lab\n```\n$ converger doctor").is_err(), "behind the block");
+        assert!(parse_commands("$ cd lab\n```\n$ converger doctor").is_err(), "after the block");
     }
 }

@@ -1,38 +1,37 @@
-//! Words that no Rust file of ours contains, and the opening that every one has.
+//! Words that none of our Rust files may contain, and the comment that each must start with.
 //!
-//! What never enters here: words that depend on more than one file, and what only core may not say
-//! (see `purity`).
+//! Rules that only apply to the pure crates are in `purity`.
 
 use super::TidyViolation;
 use super::rust_source::{RustSource, line_at, offsets_of_word};
 
-/// Why a word is not welcome.
+/// Why a word is banned.
 type BanReason = &'static str;
 
-const UNFINISHED_REASON: BanReason = "finish it, or leave it out and say so in the issue";
+const UNFINISHED_REASON: BanReason = "finish it, or leave it out and note that in the issue";
 const SKIPPED_TEST_REASON: BanReason = "a test that does not run, or passes by failing, proves nothing; assert the outcome";
 
-/// Words that may not stand in code.
+/// Words that are banned in code.
 const BANNED_IN_CODE: &[(&str, BanReason)] = &[
     ("todo!", UNFINISHED_REASON),
     ("unimplemented!", UNFINISHED_REASON),
     ("#[ignore", SKIPPED_TEST_REASON),
     ("should_panic", SKIPPED_TEST_REASON),
     ("assert!(true)", SKIPPED_TEST_REASON),
-    ("thread::sleep", "nothing here waits by the clock; hand in the time, or wait for the event"),
+    ("thread::sleep", "code must not wait by the clock; take the time as an argument, or wait for the event"),
     ("unsafe", "unsafe code is forbidden in the whole workspace"),
 ];
 
-/// Words that may not stand in comments.
+/// Words that are banned in comments.
 const BANNED_IN_COMMENTS: &[(&str, BanReason)] = &[
     ("FIXME", UNFINISHED_REASON),
     ("XXX", UNFINISHED_REASON),
-    ("TODO:", "a debt carries its kind and its issue, as in TODO-limit(#42)"),
-    ("TODO(", "a debt carries its kind and its issue, as in TODO-limit(#42)"),
+    ("TODO:", "a TODO needs its kind and its issue, such as TODO-limit(#42)"),
+    ("TODO(", "a TODO needs its kind and its issue, such as TODO-limit(#42)"),
     ("```ignore", SKIPPED_TEST_REASON),
 ];
 
-/// Rust that is data for a test may look as it likes.
+/// Rust files that are test data are exempt.
 const TEST_DATA_FOLDERS: &[&str] = &["/tests/data/", "/tests/fixtures/", "/testdata/"];
 
 pub(super) fn violations(source: &RustSource) -> Vec<TidyViolation> {
@@ -52,7 +51,7 @@ fn missing_opening(source: &RustSource) -> Option<TidyViolation> {
     let data = TEST_DATA_FOLDERS.iter().any(|folder| source.path.contains(folder));
     let wrong = ours && !data && !source.text.starts_with("//! ");
     wrong.then(|| {
-        let sentence = "a file opens with `//!`: what this room is for and what never enters it";
+        let sentence = "a file must start with `//!`: what the module does and what it must not depend on";
         TidyViolation::new(&source.path, 1, sentence)
     })
 }
@@ -63,7 +62,7 @@ mod tests {
     use super::*;
 
     fn violation_lines(text: &str) -> Vec<usize> {
-        lines(&violations(&source("crates/a/src/lib.rs", &format!("//! A room.\n{text}\n"))))
+        lines(&violations(&source("crates/a/src/lib.rs", &format!("//! A module.\n{text}\n"))))
     }
 
     #[test]
@@ -92,7 +91,7 @@ mod tests {
         let at = |path, text| lines(&violations(&source(path, text)));
         assert_eq!(at("crates/a/src/lib.rs", "fn f() {}\n"), [1]);
         assert_eq!(at("xtask/src/main.rs", "\n//! Too late.\n"), [1]);
-        assert!(at("crates/a/src/lib.rs", "//! A room.\n").is_empty());
+        assert!(at("crates/a/src/lib.rs", "//! A module.\n").is_empty());
         assert!(at("crates/a/tests/data/b.rs", "fn f() {}\n").is_empty());
         assert!(at("fuzz/a.rs", "fn f() {}\n").is_empty());
     }

@@ -1,8 +1,8 @@
-//! Which crate may use which: the table below is the architecture, and cargo's resolved graph is
-//! held against it.
+//! Which crate may use which: the table below is the architecture, compared with cargo's resolved
+//! graph.
 //!
-//! Dev-dependencies are free: a test may bring together what the program must keep apart. What
-//! never enters here: words in source files (see `purity` and `words`).
+//! Dev-dependencies are free: a test may combine what the program must keep apart. Words in source
+//! files are checked in `purity` and `banned_words`.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -30,17 +30,17 @@ struct CrateRules {
     name: &'static str,
     /// Crates of this workspace that it may use.
     ours: AllowedCrates,
-    /// Crates of others that it may use directly.
+    /// External crates that it may use directly.
     others: AllowedCrates,
-    /// Crates that it may not reach over any number of arrows.
+    /// Crates that it must not reach, directly or indirectly.
     unreachable: &'static [&'static str],
     has_binary: bool,
 }
 
-/// No I/O, clock, randomness, async, logging.
+/// No I/O, clock, randomness, async or logging.
 const IMPURE: &[&str] = &["tokio", "reqwest", "rand", "getrandom", "tracing", "log", "chrono", "jiff", "rusqlite", "axum", "clap"];
 
-/// What prints for a person, reads a command line, or serves HTTP: the program does that, and the run library is used without it.
+/// Crates that print for people, parse a command line or serve HTTP. The program does that; the run library is used without it.
 const OF_A_PROGRAM: &[&str] = &[
     "clap",
     "anstream",
@@ -60,12 +60,12 @@ const OF_A_PROGRAM: &[&str] = &[
     "tide",
 ];
 
-/// Crates that also serve HTTP if a feature is on. Cargo unifies features over the workspace, so that
-/// what counts is which package asks for the feature.
+/// Crates that also serve HTTP if a feature is enabled. Cargo unifies features over the workspace, so what counts is which package requests
+/// the feature.
 const SERVING: &[(&str, &str)] =
     &[("hyper", "server"), ("hyper-util", "server"), ("hyper-util", "server-auto"), ("hyper-util", "server-graceful")];
 
-/// Rows for crates that do not exist yet; the row applies from the commit that adds the crate.
+/// Crates that may not exist yet; the row applies from the commit that adds the crate.
 const PLANNED: &[&str] = &["converger-runtime"];
 
 const CRATE_RULES: &[CrateRules] = &[
@@ -87,7 +87,7 @@ const CRATE_RULES: &[CrateRules] = &[
         name: "converger-ledger",
         ours: AllowedCrates::Only(&[]),
         others: AllowedCrates::Only(&["base64", "ed25519-dalek", "sha2", "thiserror"]),
-        // Its oracles in the tests bring chance along (`getrandom`); it uses none itself.
+        // Its test oracles depend on randomness (`getrandom`); the crate itself uses none.
         unreachable: &["tokio", "reqwest", "tracing", "log", "chrono", "jiff", "rusqlite", "axum", "clap"],
         has_binary: false,
     },
@@ -139,8 +139,7 @@ const CRATE_RULES: &[CrateRules] = &[
 
 const TABLE: &str = "xtask/src/tidy/crate_rules.rs";
 
-/// Features that change what bytes a plan has: with them two builds would give one plan two
-/// digests.
+/// Features that change the bytes of a plan: with them, two builds would give one plan two digests.
 const BANNED_FEATURES: &[(&str, &str)] = &[("serde_json", "preserve_order"), ("serde_json", "arbitrary_precision")];
 
 pub(super) fn violations(graph: &PackageGraph, files: &[TrackedFile]) -> Vec<TidyViolation> {
@@ -154,7 +153,7 @@ pub(super) fn violations(graph: &PackageGraph, files: &[TrackedFile]) -> Vec<Tid
     members.chain(stale_rules(graph, CRATE_RULES)).chain(banned).collect()
 }
 
-/// A rule that a crate breaks, and the package whose line in the manifest does it.
+/// A violated rule of a crate, and the dependency that violates it.
 struct CrateViolation {
     used: String,
     sentence: String,
@@ -169,7 +168,7 @@ impl CrateViolation {
 fn member_violations(graph: &PackageGraph, package: &CargoPackage, rooms: &[CrateRules]) -> Vec<CrateViolation> {
     let name = &package.name;
     let Some(room) = rooms.iter().find(|room| room.name == name) else {
-        let sentence = format!("nobody said what `{name}` may use; add it to the table in {TABLE}");
+        let sentence = format!("no rule says what `{name}` may use; add it to the table in {TABLE}");
         return vec![CrateViolation::new(name, sentence)];
     };
     let direct = direct_violations(graph, package, room);
@@ -196,17 +195,18 @@ fn find_path_to_banned(graph: &PackageGraph, package: &CargoPackage, banned: &st
     shortest_path(graph, package, |last| last.name == banned).map(|path| reached_violation(&path))
 }
 
-/// The shortest path to a package that asks for a server.
+/// The shortest path to a package that requests a server.
 fn served(graph: &PackageGraph, package: &CargoPackage) -> Option<CrateViolation> {
     let asks = |last: &CargoPackage| last.asks.iter().any(|(name, feature)| SERVING.contains(&(name.as_str(), feature.as_str())));
     let path = shortest_path(graph, package, asks)?;
     let names: Vec<&str> = path.iter().map(|package| package.name.as_str()).collect();
-    let sentence = format!("no HTTP server may be reachable, and the last of these asks for one: {}; drop the feature", names.join(" -> "));
+    let sentence =
+        format!("no HTTP server may be reachable, and the last of these packages requests one: {}; drop the feature", names.join(" -> "));
     Some(CrateViolation::new(names.get(1).or(names.first()).unwrap_or(&""), sentence))
 }
 
-/// The shortest path from `package` to one that `is_target`. Build-dependencies of others run on the
-/// machine that compiles and never enter the program, so only normal arrows are followed.
+/// The shortest path from `package` to one that `is_target`. Build dependencies run on the build machine and are not part of the program,
+/// so only normal dependencies are followed.
 fn shortest_path<'a>(
     graph: &'a PackageGraph,
     package: &'a CargoPackage,
@@ -244,7 +244,7 @@ fn stale_rules(graph: &PackageGraph, rooms: &[CrateRules]) -> Vec<TidyViolation>
     let members: BTreeSet<&str> = graph.members().map(|(package, _)| package.name.as_str()).collect();
     let stale = rooms.iter().filter(|room| !members.contains(room.name) && !PLANNED.contains(&room.name));
     stale
-        .map(|room| TidyViolation::new(TABLE, 1, format!("the table names `{}`, which is no crate of ours; remove it", room.name)))
+        .map(|room| TidyViolation::new(TABLE, 1, format!("the table names `{}`, which is not one of our crates; remove it", room.name)))
         .collect()
 }
 
@@ -256,13 +256,13 @@ fn find_banned_features(graph: &PackageGraph) -> Vec<TidyViolation> {
     let banned = BANNED_FEATURES.iter().filter(on);
     banned
         .map(|(name, feature)| {
-            let who = format!("`cargo tree --workspace -e features -i {name}` shows who asks for it");
-            TidyViolation::new("Cargo.toml", 1, format!("the feature `{feature}` of `{name}` is on; {who}"))
+            let who = format!("`cargo tree --workspace -e features -i {name}` shows what requests it");
+            TidyViolation::new("Cargo.toml", 1, format!("the feature `{feature}` of `{name}` is enabled; {who}"))
         })
         .collect()
 }
 
-/// The line of a manifest that begins with `key`; the first one if a rename or a table hides it.
+/// The line of a manifest that starts with `key`; the first line if a rename or a table hides it.
 fn dependency_line(manifest: &str, key: &str) -> usize {
     let follows = |rest: &str| rest.is_empty() || rest.starts_with([' ', '.', '=']);
     let begins = |line: &str| line.strip_prefix(key).is_some_and(follows);
@@ -277,7 +277,7 @@ mod tests {
     use super::super::sample::file;
     use super::*;
 
-    /// A package that is ours if its name begins with `converger` or is `xtask`.
+    /// A package that is ours if its name starts with `converger` or is `xtask`.
     fn test_package(name: &str, uses: &[(&str, DependencyKind)]) -> CargoPackage {
         let ours = name.starts_with("converger") || name == "xtask";
         let arrow = |(id, kind): &(&str, DependencyKind)| PackageUse { id: (*id).to_owned(), kinds: vec![*kind] };
@@ -296,7 +296,7 @@ mod tests {
         PackageGraph { packages: by_name.collect::<BTreeMap<_, _>>() }
     }
 
-    /// What is wrong with `package`, where the others are just there.
+    /// The violations of `subject` in a graph with the other packages.
     fn violation_texts(subject: CargoPackage, others: &[&str]) -> Vec<String> {
         let name = subject.name.clone();
         let others = others.iter().map(|other| test_package(other, &[]));

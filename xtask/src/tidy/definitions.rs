@@ -1,7 +1,7 @@
-//! The names that a Rust file defines: its types, and its functions with what they return.
+//! The names that a Rust file defines: its types, and its functions with their return types.
 //!
-//! This reads the code layer only, so a definition in a comment or in a literal does not count. It
-//! counts declarations in traits too, which have no body (see `functions` for bodies).
+//! Only the code layer is read, so definitions in comments and literals do not count. Declarations
+//! in traits, which have no body, count too (see `functions` for bodies).
 
 use super::functions::{attributes_make_a_test, name_after};
 use super::rust_source::{RustSource, line_at, offsets_of_word};
@@ -18,14 +18,14 @@ pub(super) struct TypeDefinition<'a> {
 pub(super) struct FunctionSignature<'a> {
     pub(super) name: &'a str,
     pub(super) line: usize,
-    /// The return type as written; `None` for `()` that is not written.
+    /// The return type as written; `None` if none is written.
     pub(super) returns: Option<&'a str>,
     pub(super) is_test: bool,
 }
 
 const TYPE_KEYWORDS: &[&str] = &["struct", "enum", "trait"];
 
-/// Every struct, enum and trait of the file. A name that a macro fills in (`$name`) is no name yet.
+/// All structs, enums and traits of the file. A name that a macro fills in (`$name`) does not count.
 pub(super) fn type_definitions(source: &RustSource) -> Vec<TypeDefinition<'_>> {
     let code = source.code.as_str();
     let of_keyword = |keyword: &'static str| {
@@ -37,7 +37,7 @@ pub(super) fn type_definitions(source: &RustSource) -> Vec<TypeDefinition<'_>> {
     TYPE_KEYWORDS.iter().flat_map(|keyword| of_keyword(keyword)).collect()
 }
 
-/// Every function of the file, methods, declarations and nested ones too.
+/// All functions of the file, including methods, declarations and nested ones.
 pub(super) fn function_signatures(source: &RustSource) -> Vec<FunctionSignature<'_>> {
     let code = source.code.as_str();
     offsets_of_word(code, "fn").filter_map(|offset| function_signature(code, offset)).collect()
@@ -55,7 +55,7 @@ fn function_signature(code: &str, offset: usize) -> Option<FunctionSignature<'_>
     })
 }
 
-/// Up to the body or to the semicolon of a declaration.
+/// The length up to the body or to the semicolon of a declaration.
 fn signature_length(rest: &str) -> usize {
     let mut depth = 0_i32;
     for (offset, character) in rest.char_indices() {
@@ -69,7 +69,7 @@ fn signature_length(rest: &str) -> usize {
     rest.len()
 }
 
-/// What follows the arrow outside of all brackets: `fn f(g: impl Fn() -> u8) -> bool` returns `bool`.
+/// The type after the arrow outside of all brackets: `fn f(g: impl Fn() -> u8) -> bool` returns `bool`.
 fn return_type(signature: &str) -> Option<&str> {
     let mut depth = 0_i32;
     let mut previous = ' ';

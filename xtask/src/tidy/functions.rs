@@ -1,7 +1,7 @@
-//! The functions of a Rust file: name, place, length, body, and whether it is a test.
+//! The functions of a Rust file: name, line, length, body, and whether it is a test.
 //!
-//! What never enters here: rules. This is a reading of the code layer, exact enough for code that
-//! rustfmt has seen.
+//! Must not contain rules. It parses the code layer, exactly enough for code that is formatted by
+//! rustfmt.
 
 use super::rust_source::{RustSource, is_name_character, line_at, offsets_of_word};
 
@@ -9,14 +9,14 @@ use super::rust_source::{RustSource, is_name_character, line_at, offsets_of_word
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct RustFunction<'a> {
     pub(super) name: &'a str,
-    /// The line of the word `fn`; attributes and docs do not make a function long.
+    /// The line of the word `fn`; attributes and docs do not count as length.
     pub(super) line: usize,
     pub(super) lines: usize,
     pub(super) body: &'a str,
     pub(super) is_test: bool,
 }
 
-/// Every function of the file that has a body, nested ones too.
+/// All functions of the file with a body, including nested ones.
 pub(super) fn find_functions(source: &RustSource) -> Vec<RustFunction<'_>> {
     let code = source.code.as_str();
     offsets_of_word(code, "fn").filter_map(|offset| parse_function(code, offset)).collect()
@@ -43,7 +43,7 @@ pub(super) fn name_after<'a>(rest: &'a str, keyword: &str) -> Option<&'a str> {
     Some(&after[..length]).filter(|name| !name.is_empty())
 }
 
-/// Where the body opens; `None` for a declaration, which ends with a semicolon outside of brackets.
+/// Where the body starts; `None` for a declaration, which ends with a semicolon outside of brackets.
 fn body_start(rest: &str) -> Option<usize> {
     let mut depth = 0_i32;
     for (offset, character) in rest.char_indices() {
@@ -73,7 +73,7 @@ fn block_length(block: &str) -> usize {
     block.len()
 }
 
-/// The attributes stand between the end of whatever came before and the word `fn`.
+/// The attributes are between the end of the previous item and the word `fn`.
 pub(super) fn attributes_make_a_test(before: &str) -> bool {
     let attributes = &before[before.rfind(['{', '}', ';']).unwrap_or(0)..];
     ["#[test]", "::test]", "::test("].iter().any(|mark| attributes.contains(mark))

@@ -1,7 +1,7 @@
-//! Every guarantee that DESIGN.md names has a test that is named after it, and no test is named
-//! after another one.
+//! Checks that every guarantee in DESIGN.md has a test named after it, and that no test names an
+//! unknown guarantee.
 //!
-//! What never enters here: whether the test proves the guarantee. That is for the reviewer.
+//! Whether the test proves the guarantee is for the reviewer.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ const TESTS: &str = "crates/";
 
 pub(super) fn violations(files: &[TrackedFile], sources: &[RustSource]) -> Vec<TidyViolation> {
     let Some(design) = find_file(files, DESIGN) else {
-        let sentence = "this file does not exist, or git does not track it; it names the guarantees";
+        let sentence = "this file must name the guarantees, and does not exist or is not tracked by git";
         return vec![TidyViolation::new(DESIGN, 1, sentence)];
     };
     let named = parse_guarantees(&design.text);
@@ -26,7 +26,7 @@ pub(super) fn violations(files: &[TrackedFile], sources: &[RustSource]) -> Vec<T
     [untested_guarantees(&named, &tests), unknown_guarantees(&named, &tests)].concat()
 }
 
-/// Every test that is named after a guarantee: its number, file and name, in that order.
+/// All tests that are named after a guarantee: number, file and name, in that order.
 pub(super) fn list_named_tests(sources: &[RustSource]) -> Vec<(u32, String, String)> {
     let mut named: Vec<(u32, String, String)> =
         sources.iter().flat_map(find_tests).map(|test| (test.number, test.path, test.name)).collect();
@@ -34,7 +34,7 @@ pub(super) fn list_named_tests(sources: &[RustSource]) -> Vec<(u32, String, Stri
     named
 }
 
-/// A guarantee's number, and where it is said.
+/// The number of a guarantee, and where it occurs.
 struct NamedGuarantee {
     number: u32,
     path: String,
@@ -48,14 +48,14 @@ fn parse_guarantees(design: &str) -> Vec<NamedGuarantee> {
     numbered.map(|(line, number)| NamedGuarantee { number, path: DESIGN.to_owned(), line, name: String::new() }).collect()
 }
 
-/// The number in a heading (`## G3 · title`) or a list line (`- G3: title`, `- **G3** title`).
+/// The number in a heading (`## G3 · title`) or a list item (`- G3: title`, `- **G3** title`).
 fn parse_guarantee_number(line: &str) -> Option<u32> {
     let rest = line.trim_start_matches(['#', '-', '*', ' ']);
     let marked = line.starts_with(['#', '-', '*']);
     parse_number(rest.strip_prefix('G').filter(|_| marked)?, |after| !after.is_alphanumeric())
 }
 
-/// The test functions whose names begin with `g<n>_`.
+/// The test functions whose names start with `g<n>_`.
 fn find_tests(source: &RustSource) -> Vec<NamedGuarantee> {
     let tests = find_functions(source).into_iter().filter(|function| function.is_test && source.is_under(TESTS));
     let numbered = tests.filter_map(|test| {
@@ -65,7 +65,7 @@ fn find_tests(source: &RustSource) -> Vec<NamedGuarantee> {
     numbered.collect()
 }
 
-/// The number that `text` begins with, if `ends` holds for what follows.
+/// The number at the start of `text`, if `ends` holds for the character after it.
 fn parse_number(text: &str, ends: impl Fn(char) -> bool) -> Option<u32> {
     let digits = text.find(|character: char| !character.is_ascii_digit()).unwrap_or(text.len());
     let (number, rest) = text.split_at(digits);
@@ -75,7 +75,7 @@ fn parse_number(text: &str, ends: impl Fn(char) -> bool) -> Option<u32> {
 fn untested_guarantees(guarantees: &[NamedGuarantee], tests: &[NamedGuarantee]) -> Vec<TidyViolation> {
     without_counterpart(guarantees, tests)
         .map(|NamedGuarantee { number, path, line, .. }| {
-            let wanted = format!("write one below {TESTS} with a name that begins `g{number}_`");
+            let wanted = format!("write one below {TESTS} with a name that starts with `g{number}_`");
             TidyViolation::new(path, *line, format!("G{number} has no test; {wanted}"))
         })
         .collect()
@@ -89,7 +89,7 @@ fn unknown_guarantees(guarantees: &[NamedGuarantee], tests: &[NamedGuarantee]) -
         .collect()
 }
 
-/// What is in `these` under a number that is not in `those`.
+/// The items of `these` whose number does not occur in `those`.
 fn without_counterpart<'a>(these: &'a [NamedGuarantee], those: &[NamedGuarantee]) -> impl Iterator<Item = &'a NamedGuarantee> {
     let numbers: BTreeSet<u32> = those.iter().map(|named| named.number).collect();
     these.iter().filter(move |named| !numbers.contains(&named.number))
@@ -109,7 +109,7 @@ mod tests {
     #[test]
     fn missing_and_empty_designs_are_found() {
         let absent = violations(&[], &[]);
-        assert!(absent[0].sentence.starts_with("this file does not exist"), "{absent:?}");
+        assert!(absent[0].sentence.starts_with("this file must name the guarantees"), "{absent:?}");
         let found = violation_texts(
             "# Design
 G1 in passing

@@ -1,8 +1,7 @@
-//! Lengths of files and functions, and the ratchet on the few that may be longer: the tables below
-//! only get tighter.
+//! Limits the length of files and functions. The tables below list exceptions and may only get
+//! tighter.
 //!
-//! What never enters here: a limit that is raised. A new long function is split, or listed with its
-//! reason.
+//! No limit is ever raised: a new long function is split, or listed with its reason.
 
 use super::TidyViolation;
 use super::functions::find_functions;
@@ -11,7 +10,7 @@ use super::rust_source::RustSource;
 const FILE_LINES_MAX: usize = 800;
 const FUNCTION_LINES_MAX: usize = 70;
 
-/// What may be longer than the limit, how long it is today, and why it is not split.
+/// An item that may exceed the limit: its current length, and why it is not split.
 struct LengthException {
     item: &'static str,
     lines: usize,
@@ -68,22 +67,22 @@ fn too_long_violation(found: &MeasuredItem, limit: usize, table: &[LengthExcepti
     let excess = match listed {
         _ if found.lines <= allowed => return None,
         None => format!("the limit is {allowed}; split it by what it does, or list it with a reason in {TABLES}"),
-        Some(entry) => format!("it is listed with {allowed} ({}), and that number only falls; split it", entry.reason),
+        Some(entry) => format!("it is listed with {allowed} ({}), which must not grow; split it", entry.reason),
     };
     let sentence = format!("`{}` is {} lines long; {excess}", found.item, found.lines);
     Some(TidyViolation::new(&found.path, found.line, sentence))
 }
 
-/// Of several functions with one name the longest counts.
+/// If several functions share a name, the longest counts.
 fn too_loose_violation(entry: &LengthException, limit: usize, measured: &[MeasuredItem]) -> Option<TidyViolation> {
     let namesakes = measured.iter().filter(|found| found.item == entry.item);
     let remedy = match namesakes.map(|found| found.lines).max() {
-        None => "which is not there; remove the entry".to_owned(),
+        None => "which does not exist; remove the entry".to_owned(),
         Some(lines) if lines <= limit => {
-            format!("which is {lines} lines long by now; remove the entry")
+            format!("which now has {lines} lines; remove the entry")
         }
         Some(lines) if lines < entry.lines => {
-            format!("which is {lines} lines long by now; write {lines}")
+            format!("which now has {lines} lines; write {lines}")
         }
         Some(_) => return None,
     };
@@ -97,7 +96,7 @@ mod tests {
 
     const TABLE: &[LengthException] = &[LengthException { item: "a.rs::f", lines: 5, reason: "a flat table" }];
 
-    /// What the ratchet says of a function `f` of so many lines, where three are allowed.
+    /// The violations of a function `f` with this many lines, if three are allowed.
     fn violation_texts(lines: usize, table: &[LengthException]) -> Vec<String> {
         let text = format!("fn f() {{{}}}\n", "\n".repeat(lines - 1));
         let violations = check_lengths(&measure_functions(&source("a.rs", &text)), 3, table);
@@ -121,9 +120,9 @@ mod tests {
 
     #[test]
     fn exceptions_are_tightened_and_then_removed() {
-        assert!(violation_texts(4, TABLE)[0].ends_with("which is 4 lines long by now; write 4"));
-        assert!(violation_texts(3, TABLE)[0].ends_with("which is 3 lines long by now; remove the entry"));
-        assert!(check_lengths(&[], 3, TABLE)[0].sentence.ends_with("which is not there; remove the entry"));
+        assert!(violation_texts(4, TABLE)[0].ends_with("which now has 4 lines; write 4"));
+        assert!(violation_texts(3, TABLE)[0].ends_with("which now has 3 lines; remove the entry"));
+        assert!(check_lengths(&[], 3, TABLE)[0].sentence.ends_with("which does not exist; remove the entry"));
     }
 
     #[test]

@@ -1,15 +1,15 @@
-//! What means nothing on another machine: its paths, and the registries that it happens to download
+//! Finds text that is specific to one machine: its paths, and the registries that it downloads
 //! from.
 //!
-//! What never enters here: what a file says about guests and their nodes. Those paths are somebody
-//! else's machine, and test data avoids the few folders below.
+//! Paths of guests and nodes belong to other machines and are not checked; test data avoids the few
+//! folders below.
 
 use super::{TidyViolation, TrackedFile};
 
-/// Folders of machines that this repository was worked on.
+/// Folders of machines on which this repository was developed.
 const MACHINE_FOLDERS: &[&str] = &["work", "root", "farm"];
 
-/// Split, so that this table does not find itself.
+/// Split, so that this table does not match itself.
 const REGISTRY_HOSTS: &[&str] = &[
     concat!("crates", ".io"),
     concat!("pypi", ".org"),
@@ -26,7 +26,7 @@ pub(super) fn violations(file: &TrackedFile) -> Vec<TidyViolation> {
 
 fn line_violation(file: &TrackedFile, line: &str) -> Option<String> {
     let path =
-        machine_path(line).map(|path| format!("`{path}` is a path of one machine; make it relative to the repository, or an argument"));
+        machine_path(line).map(|path| format!("`{path}` is specific to one machine; make it relative to the repository, or an argument"));
     path.or_else(|| registry_host(file, line))
 }
 
@@ -35,8 +35,7 @@ fn machine_path(line: &str) -> Option<String> {
     folders.find(|folder| is_absolute(line, folder)).or_else(|| home_path(line))
 }
 
-/// A path is absolute where nothing that could belong to it stands before: not in `a/b`, `./b`,
-/// `~/b` or `{a}/b`.
+/// A path is absolute if no path character precedes it: not in `a/b`, `./b`, `~/b` or `{a}/b`.
 fn is_absolute(line: &str, folder: &str) -> bool {
     line.match_indices(folder).any(|(offset, _)| is_path_start(line, offset))
 }
@@ -46,7 +45,7 @@ fn is_path_start(line: &str, offset: usize) -> bool {
     !before.is_some_and(|character| character.is_alphanumeric() || "_-.~})>*".contains(character))
 }
 
-/// `/home/` and a name; `/home/<user>` and `/home/$USER` name nobody.
+/// `/home/` and a name; placeholders such as `/home/<user>` and `/home/$USER` do not count.
 fn home_path(line: &str) -> Option<String> {
     let offsets = line.match_indices("/home/").map(|(offset, _)| offset);
     let names = offsets.filter(|offset| is_path_start(line, *offset)).map(|offset| &line[offset + "/home/".len()..]);
@@ -57,7 +56,7 @@ fn home_path(line: &str) -> Option<String> {
 fn registry_host(file: &TrackedFile, line: &str) -> Option<String> {
     let locked = file.path.ends_with("Cargo.lock") && line.starts_with("source = ");
     let host = REGISTRY_HOSTS.iter().find(|host| !locked && line.contains(*host))?;
-    Some(format!("`{host}` is a registry's host; cargo, pip and apt know theirs, which may be a mirror"))
+    Some(format!("`{host}` is the host of a registry; remove it, because cargo, pip and apt may be configured to use a mirror"))
 }
 
 #[cfg(test)]
@@ -69,7 +68,7 @@ mod tests {
         lines(&violations(&file(path, text)))
     }
 
-    /// A path put together at run time, so that this file does not find itself.
+    /// A path that is joined at run time, so that this file does not match itself.
     fn joined_path(parts: &[&str]) -> String {
         format!("/{}", parts.join("/"))
     }

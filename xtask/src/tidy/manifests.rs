@@ -1,8 +1,8 @@
-//! The lints that hold everywhere: forbidden in the workspace, inherited by every crate, denied in
-//! core.
+//! Checks the lints that apply everywhere: forbidden in the workspace, inherited by every crate,
+//! denied in core.
 //!
-//! What never enters here: dependencies (see `arrows`). Manifests are read line by line, as cargo's
-//! own form has them.
+//! Dependencies are checked in `crate_rules`. Manifests are read line by line, in the form that
+//! cargo writes.
 
 use super::package_graph::PackageGraph;
 use super::rust_source::RustSource;
@@ -11,7 +11,7 @@ use super::{TidyViolation, TrackedFile, find_file};
 const ROOT_MANIFEST: &str = "Cargo.toml";
 const CORE_FILE: &str = "crates/converger-core/src/lib.rs";
 
-/// Core never panics.
+/// Lints that keep core from panicking.
 const DENIED_IN_CORE: &[&str] = &["clippy::unwrap_used", "clippy::expect_used", "clippy::panic", "clippy::indexing_slicing"];
 
 pub(super) fn violations(graph: &PackageGraph, files: &[TrackedFile]) -> Vec<TidyViolation> {
@@ -34,7 +34,7 @@ fn inheritance_violation(path: &str, manifest: &str) -> Option<TidyViolation> {
     (!inherited).then(|| TidyViolation::new(path, 1, sentence))
 }
 
-/// The value of `key` in the section that opens with `header`.
+/// The value of `key` in the section that starts with `header`.
 fn manifest_value<'a>(manifest: &'a str, header: &str, key: &str) -> Option<&'a str> {
     let mut lines = manifest.lines().map(str::trim).skip_while(|line| *line != header).skip(1);
     let section = lines.by_ref().take_while(|line| !line.starts_with('['));
@@ -48,7 +48,7 @@ fn denied_lint_violations(core: &RustSource) -> Vec<TidyViolation> {
     missing.map(|lint| TidyViolation::new(&core.path, 1, format!("core must not panic; add `{lint}` to its `#![deny(...)]`"))).collect()
 }
 
-/// Every lint that an inner attribute of the crate denies or forbids.
+/// All lints that an inner attribute of the crate denies or forbids.
 fn denied_lints(code: &str) -> Vec<&str> {
     let attributes = code.split("#![").skip(1).filter_map(|after| after.split(']').next());
     let lists = attributes.filter_map(|attribute| {

@@ -1,7 +1,9 @@
-//! The one road to a change: what is sent is made by the engine's operation, put into a request by the hand, and comes from an
-//! approved plan by the driver. Whoever else says these words has found a second road.
+//! Checks that there is only one path to a change: the engine's operation creates what is sent, the
+//! actuator turns it into a request, and the executor takes it from an approved plan. Any other use
+//! of these words is a second path.
 //!
-//! What never enters here: tests, which may send what they like to a lab; and which crate may use which (see `arrows`).
+//! Tests are exempt: they may send anything to a lab. Which crate may use which is in
+//! `crate_rules`.
 
 use super::TidyViolation;
 use super::rust_source::{RustSource, line_at, offsets_of_word};
@@ -13,7 +15,7 @@ const CODEC: &str = "crates/converger-adapters/src/proxmox/codec/";
 const APPROVE: &str = "crates/converger-core/src/approve.rs";
 const EXECUTOR: &str = "crates/converger-runtime/src/executor.rs";
 
-/// Words, and where they may stand.
+/// Words, and the files that may contain them.
 const RESTRICTED_WORDS: &[(&str, &[&str])] = &[
     ("EnvRequest::Send", &[OPERATION, ACTUATOR]),
     ("ProxmoxCommand::Write", &[CODEC, ACTUATOR]),
@@ -28,7 +30,7 @@ pub(super) fn violations(source: &RustSource) -> Vec<TidyViolation> {
     RESTRICTED_WORDS.iter().flat_map(|(word, places)| misplaced_words(source, word, places)).collect()
 }
 
-/// What is compiled into the program: sources of crates that are no tests.
+/// Sources that are compiled into the program: those of crates, without tests.
 fn is_program_source(path: &str) -> bool {
     path.starts_with("crates/") && path.contains("/src/") && !path.contains("/tests/") && !path.ends_with("/tests.rs")
 }
@@ -37,7 +39,7 @@ fn misplaced_words(source: &RustSource, word: &str, places: &[&str]) -> Vec<Tidy
     if places.iter().any(|place| source.is_under(place)) {
         return Vec::new();
     }
-    let sentence = format!("`{word}` here is a second road to a change; all mutation goes through the engine");
+    let sentence = format!("`{word}` here is a second path to a change; all changes must go through the engine");
     offsets_of_word(&source.code, word).map(|offset| TidyViolation::new(&source.path, line_at(&source.code, offset), &*sentence)).collect()
 }
 
@@ -49,7 +51,7 @@ mod tests {
     #[test]
     fn restricted_words_are_found_outside_their_files() {
         for (word, places) in RESTRICTED_WORDS {
-            let text = format!("//! A room.\nuse {word} something;\n// {word}\n");
+            let text = format!("//! A module.\nuse {word} something;\n// {word}\n");
             assert_eq!(lines(&violations(&source("crates/converger/src/commands/doctor.rs", &text))), [2], "{word}");
             for place in *places {
                 assert!(violations(&source(place, &text)).is_empty(), "{word} in {place}");

@@ -1,9 +1,9 @@
-//! Figures on names and wording over the whole workspace, held against limits that only fall.
+//! Figures on names and wording over the whole workspace, compared with limits that only fall.
 //!
 //! Four figures: types that share a name with another type, functions whose name is a participle,
 //! functions named as predicates that do not return `bool`, and lines with a word that readers
 //! stumble over. The limits are in `xtask/ratchets.toml`; a figure above its limit is a violation.
-//! What never enters here: a list of exceptions by name.
+//! There is no list of exceptions by name.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -20,13 +20,13 @@ const LIMITS: &str = "xtask/ratchets.toml";
 /// Prefixes that promise a `bool`.
 const PREDICATES: &[&str] = &["is_", "has_", "may_", "can_"];
 
-/// In two pieces, so that this file does not contain it.
+/// In two parts, so that this file does not contain it.
 const BANNED_WORD: &str = concat!("who", "ever");
 
-/// How many offenders of each figure the report lists.
+/// How many offenders per figure the report lists.
 const LISTED: usize = 60;
 
-/// One figure: how many offend, of how many, and who.
+/// One figure: the number of offenders, the total, and the offenders.
 struct Figure {
     key: &'static str,
     what: &'static str,
@@ -34,7 +34,7 @@ struct Figure {
     offending: usize,
     /// `None` for a plain count.
     total: Option<usize>,
-    /// By name or path, with how many times it offends and where.
+    /// By name or path, with all places.
     offenders: BTreeMap<String, Vec<String>>,
 }
 
@@ -50,7 +50,7 @@ impl Figure {
         Self { key, what, remedy, offending, total, offenders }
     }
 
-    /// What the limit is compared with: the count, or the share in hundredths of a percent, rounded up.
+    /// The value that the limit applies to: the count, or the share in hundredths of a percent, rounded up.
     fn value(&self) -> usize {
         self.total.map_or(self.offending, |total| (self.offending * 10_000).div_ceil(total.max(1)))
     }
@@ -99,13 +99,13 @@ pub(super) fn violations(files: &[TrackedFile], sources: &[RustSource]) -> Vec<T
     figures(files, sources).iter().filter_map(|figure| figure.violation(limits)).collect()
 }
 
-/// Every figure with its limit and its worst offenders.
+/// All figures with their limits and worst offenders.
 pub(super) fn report(files: &[TrackedFile], sources: &[RustSource]) -> String {
     let limits = limits_text(files);
     figures(files, sources).iter().map(|figure| figure.report(limits)).collect::<Vec<_>>().join("\n")
 }
 
-/// Writes today's figures where they are lower than their limits.
+/// Lowers the limits to the current figures.
 pub(super) fn tighten(files: &[TrackedFile], sources: &[RustSource]) -> Result<(), TaskError> {
     let text = tightened_limits(limits_text(files), &figures(files, sources));
     fs::write(LIMITS, text).map_err(|error| TaskError::new(format!("cannot write `{LIMITS}`: {error}")))
@@ -123,7 +123,7 @@ fn limits_text(files: &[TrackedFile]) -> &str {
     find_file(files, LIMITS).map_or("", |file| file.text.as_str())
 }
 
-/// The line and the number of `key = number`.
+/// Line and number of `key = number`.
 fn limit(limits: &str, key: &str) -> Option<(usize, usize)> {
     limits.lines().enumerate().find_map(|(index, line)| {
         let (name, number) = line.split_once('=')?;
@@ -197,7 +197,7 @@ fn functions_where(
     offenders
 }
 
-/// In every tracked text: code, documents, goldens and help.
+/// In all tracked text: code, documents, goldens and help.
 fn lines_with_a_banned_word(files: &[TrackedFile]) -> Figure {
     let mut offenders: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for file in files {
@@ -225,7 +225,7 @@ mod tests {
     use super::super::sample::{file, source};
     use super::*;
 
-    /// The sentences of the violations if `key` may be at most `limit` and the others are free.
+    /// The sentences of the violations if `key` may be at most `limit` and the other figures are not limited.
     fn sentences(key: &str, limit: usize, text: &str) -> Vec<String> {
         let keys = ["types_sharing_a_name", "functions_named_by_a_participle", "predicates_without_bool", "lines_with_a_banned_word"];
         let lines = keys.map(|other| format!("{other} = {}\n", if other == key { limit } else { 10_000 }));

@@ -1,7 +1,7 @@
-//! What cargo knows of our dependencies: packages, their features, and who uses whom and for what.
+//! Cargo's view of our dependencies: packages, their features, and which package uses which for
+//! what.
 //!
-//! What never enters here: opinions about it (see `arrows`), and graphs that were not resolved by
-//! cargo itself.
+//! Must not judge it (see `crate_rules`), and must not resolve graphs itself.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,23 +10,23 @@ use serde_json::Value;
 
 use crate::shell::{self, TaskError};
 
-/// The resolved graph of the workspace with all features on, by package id.
+/// The resolved graph of the workspace with all features, by package id.
 pub(super) struct PackageGraph {
     pub(super) packages: BTreeMap<String, CargoPackage>,
 }
 
 pub(super) struct CargoPackage {
     pub(super) name: String,
-    /// Relative to the root; `None` for what is not ours.
+    /// Relative to the root; `None` for external packages.
     pub(super) manifest: Option<String>,
     pub(super) has_binary: bool,
     pub(super) features: Vec<String>,
-    /// The features that it asks for by name in its normal dependencies: package and feature.
+    /// The features that it requests by name in its normal dependencies: package and feature.
     pub(super) asks: Vec<(String, String)>,
     pub(super) uses: Vec<PackageUse>,
 }
 
-/// One arrow: the id of the used package, and what for.
+/// One dependency: the id of the used package, and the kinds.
 pub(super) struct PackageUse {
     pub(super) id: String,
     pub(super) kinds: Vec<DependencyKind>,
@@ -40,15 +40,14 @@ pub(super) enum DependencyKind {
 }
 
 impl PackageGraph {
-    /// Ask cargo. Without a platform filter: what core may not reach, it may not reach on any
-    /// platform.
+    /// Reads the graph from cargo, without a platform filter: what core must not reach, it must not reach on any platform.
     pub(super) fn read() -> Result<Self, TaskError> {
         let arguments = ["metadata", "--format-version", "1", "--all-features"];
         let answer = shell::capture_stdout(&mut shell::cargo_command(&arguments))?;
-        let metadata =
-            serde_json::from_str(&answer).map_err(|error| TaskError::new(format!("the answer of `cargo metadata` is no JSON: {error}")))?;
+        let metadata = serde_json::from_str(&answer)
+            .map_err(|error| TaskError::new(format!("the output of `cargo metadata` is not JSON: {error}")))?;
         Self::parse(&metadata)
-            .ok_or_else(|| TaskError::new("`cargo metadata` answered in a form that xtask/src/tidy/package_graph.rs cannot read"))
+            .ok_or_else(|| TaskError::new("the output of `cargo metadata` has a form that xtask/src/tidy/package_graph.rs cannot read"))
     }
 
     fn parse(metadata: &Value) -> Option<Self> {
@@ -63,12 +62,12 @@ impl PackageGraph {
         Some(Self { packages })
     }
 
-    /// Our own crates.
+    /// The crates of this workspace.
     pub(super) fn members(&self) -> impl Iterator<Item = (&CargoPackage, &str)> {
         self.packages.values().filter_map(|package| Some((package, package.manifest.as_deref()?)))
     }
 
-    /// The packages that `package` uses by an arrow of one of these kinds.
+    /// The packages that `package` uses by a dependency of one of these kinds.
     pub(super) fn used_packages<'a>(
         &'a self,
         package: &'a CargoPackage,

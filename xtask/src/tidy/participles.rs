@@ -1,7 +1,7 @@
 //! Whether the name of a function is a past participle (`told`, `unread`, `killed_at`), which says
 //! what happened to something instead of what the function does.
 //!
-//! The rule, for functions that are no tests (a test is named after behaviour, in a sentence):
+//! The rule, for functions that are not tests (tests are named after behaviour):
 //!
 //! 1. A name of one word counts if the word is a participle: it is in `IRREGULAR`, or it ends in `ed`
 //!    and is not in `NOT_PARTICIPLES`, or it is `un` before one of both (`unsent`, `unread`).
@@ -10,9 +10,8 @@
 //!    of `OPENINGS` (`is_closed`, `with_observed`) nor one of `VERBS` (`drop_queued`).
 //!
 //! A participle before a noun is an adjective, and the name is a noun: `sorted_rows` and
-//! `built_in_roles` are fine. Forms
-//! that equal the infinitive (`read`, `set`, `split`) are verbs. Fields and enum states are not
-//! looked at.
+//! `built_in_roles` are fine. Forms that equal the infinitive (`read`, `set`, `split`) are verbs.
+//! Fields and enum variants are not checked.
 
 /// Past participles and past tenses that do not end in `ed`.
 const IRREGULAR: &str = "\
@@ -24,25 +23,24 @@ const IRREGULAR: &str = "\
     taken taught thrown told took torn understood undone unread went withdrawn withheld woken won worn wove woven written \
     wrote";
 
-/// Words that end in `ed` and are infinitives or nouns; `cloned`, `copied` and `sorted`, which every
-/// Rust programmer knows from iterators; and `desired`, which is a noun of this domain.
+/// Words that end in `ed` and are infinitives or nouns; `cloned`, `copied` and `sorted`, which every Rust programmer knows from iterators;
+/// and `desired`, which is a noun of this domain.
 const NOT_PARTICIPLES: &str = "\
     bed bleed breed cloned copied creed deed desired embed exceed feed greed heed hundred indeed need proceed red reed seed \
     shed shred sled sorted speed succeed weed";
 
-/// After a participle and at the end of a name, these words make it the verb of the name.
+/// At the end of a name and after a participle, these words make the participle the verb of the name.
 const PREPOSITIONS: &str = "\
     about after again ahead alone along already among anew apart around as aside at away back before below between beyond by \
     down during for from in into last late later of off on once only out over since so than that through to together twice \
     under until up upon with within without";
 
-/// Openings that say what the function is: a predicate, a conversion, a constructor or an accessor.
+/// First words that say what the function is: a predicate, a conversion, a constructor or an accessor.
 const OPENINGS: &str = "\
     all any are as be by can does for from get had has have into is may must needs new of should some stays to try until was \
     were will with";
 
-/// Verbs that open a name and have what follows as their object. If a name is reported although it
-/// begins with a verb, add the verb.
+/// Verbs at the start of a name, with what follows as their object. If a name is reported although it starts with a verb, add the verb.
 const VERBS: &str = "\
     accept add admit allocate allow append apply assert assign attest block build call cancel change check classify clear \
     close collect commit compare compute convert copy count create decode delete describe detect discard drain drop emit \
@@ -55,7 +53,7 @@ const VERBS: &str = "\
     spawn split spoil stage start step stop store stream submit sum summarise switch sync take tell test tighten trace track \
     transform trim truncate turn undo unlock update use validate verify visit wait walk warn watch withdraw wrap write";
 
-/// Whether this name of a function that is no test is a participle by the rule above.
+/// Whether this name of a function is a participle by the rule above. Tests are not checked.
 pub(super) fn is_participle_name(name: &str) -> bool {
     let words: Vec<&str> = name.split('_').filter(|word| !word.is_empty()).collect();
     match words.as_slice() {
@@ -72,7 +70,7 @@ fn is_participle(word: &str) -> bool {
     (is_regular || is_irregular) && !contains(NOT_PARTICIPLES, word)
 }
 
-/// Whether a list of words, separated by spaces, has this one.
+/// Whether a list of words, separated by spaces, contains this one.
 fn contains(list: &str, word: &str) -> bool {
     list.split(' ').any(|listed| listed == word)
 }

@@ -1,15 +1,15 @@
-//! What the pure crates may not say: no clock, files, environment, network, processes, output,
+//! What the pure crates must not use: clock, files, environment, network, processes, output,
 //! randomness, unordered collections.
 //!
-//! In core clippy finds uses by type (`crates/converger-core/clippy.toml`); this finds the words,
-//! in core and in the ledger, so that an import, a type in a signature or an `allow` cannot slip
-//! past. A key of a ledger is made of bytes that are handed in, so that not even that draws any.
-//! What never enters here: crates (see `arrows`).
+//! In core, clippy finds uses by type (`crates/converger-core/clippy.toml`). This rule finds the
+//! words, in core and in the ledger, so that an import, a type in a signature or an `allow` cannot
+//! bypass it. Even the keys of a ledger are made of bytes that the caller passes in. Dependencies
+//! are checked in `crate_rules`.
 
 use super::TidyViolation;
 use super::rust_source::{RustSource, is_name_character, line_at, offsets_of_word};
 
-/// The crates that are pure, and where they are.
+/// The pure crates and their directories.
 const PURE_CRATES: &[(&str, &str)] = &[("core", "crates/converger-core/src/"), ("the ledger", "crates/converger-ledger/src/")];
 
 const BANNED_MODULES: &[&str] = &["time", "fs", "env", "net", "process"];
@@ -17,10 +17,10 @@ const BANNED_MODULES: &[&str] = &["time", "fs", "env", "net", "process"];
 const BANNED_WORDS: &[(&str, &str)] = &[
     ("HashMap", "its order differs from run to run; use BTreeMap"),
     ("HashSet", "its order differs from run to run; use BTreeSet"),
-    ("println!", "it returns reports, the shell prints them"),
-    ("eprintln!", "it returns reports, the shell prints them"),
-    ("print!", "it returns reports, the shell prints them"),
-    ("eprint!", "it returns reports, the shell prints them"),
+    ("println!", "return a report; the program prints it"),
+    ("eprintln!", "return a report; the program prints it"),
+    ("print!", "return a report; the program prints it"),
+    ("eprint!", "return a report; the program prints it"),
     ("SystemTime", "time is an argument"),
     ("Instant", "time is an argument"),
     ("RandomState", "randomness is an argument"),
@@ -46,14 +46,13 @@ fn banned_module_violations(source: &RustSource, room: &str) -> Vec<TidyViolatio
     });
     named
         .map(|(offset, name)| {
-            let sentence = format!("`std::{name}` in {room}: what it gives is handed in by the caller");
+            let sentence = format!("`std::{name}` in {room}: take what it provides as an argument");
             violation(source, offset, &sentence)
         })
         .collect()
 }
 
-/// The modules that a path after `std::` goes through first: one, or in a group `{fs,
-/// time::Duration}` several.
+/// The first modules of a path after `std::`: one, or several for a group such as `{fs, time::Duration}`.
 fn first_path_names(path: &str) -> Vec<&str> {
     match path.trim_start().strip_prefix('{') {
         None => vec![first_path_name(path)],
@@ -61,8 +60,7 @@ fn first_path_names(path: &str) -> Vec<&str> {
     }
 }
 
-/// The members of a group up to its closing brace, split at the commas that are not in a nested
-/// group.
+/// The members of a group up to its closing brace, split at commas outside of nested groups.
 fn split_group(group: &str) -> Vec<&str> {
     let mut members = Vec::new();
     let (mut depth, mut start) = (0_i32, 0);

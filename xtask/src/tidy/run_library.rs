@@ -1,8 +1,8 @@
-//! What the run library may not do itself: print, end the process, or read the terminal or the
-//! command line. It is embedded in programs that own all of these.
+//! What the run library must not do itself: print, end the process, or read the terminal or the
+//! command line. The programs that embed it own all of these.
 //!
-//! The rule applies to the sources of `converger-runtime` and finds nothing until that crate exists.
-//! Crates that it may not reach are in `arrows`.
+//! The rule applies to the sources of `converger-runtime`. Crates that it must not reach are in
+//! `crate_rules`.
 
 use super::TidyViolation;
 use super::rust_source::{RustSource, is_name_character, line_at, offsets_of_word};
@@ -37,7 +37,7 @@ pub(super) fn violations(source: &RustSource) -> Vec<TidyViolation> {
     macros.chain(functions).map(violation).collect()
 }
 
-/// Where `module::name` stands, also as a member of a group: `process::{self, exit}`.
+/// Where `module::name` is used, also as a member of a group: `process::{self, exit}`.
 fn uses_of(code: &str, module: &str, name: &str) -> Vec<usize> {
     let names_it = |offset: &usize| {
         let Some(path) = code[offset + module.len()..].trim_start().strip_prefix("::") else { return false };
@@ -49,7 +49,7 @@ fn uses_of(code: &str, module: &str, name: &str) -> Vec<usize> {
     offsets_of_word(code, module).filter(names_it).collect()
 }
 
-/// The first names of the members of a group, nested groups left out.
+/// The first names of the members of a group, without nested groups.
 fn group_members(group: &str) -> Vec<&str> {
     let mut members = Vec::new();
     let (mut depth, mut start) = (0_i32, 0);

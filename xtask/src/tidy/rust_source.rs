@@ -1,11 +1,12 @@
-//! A Rust file as three layers: code, comments, and literals, each on its own lines and columns.
+//! Splits a Rust file into three layers, code, comments and literals, each with the original lines
+//! and columns.
 //!
-//! This is why a rule may forbid a word and name that word in a string without finding itself. What
-//! never enters here: grammar. No rule needs to know more than which layer a character is in.
+//! Because of this, a rule can forbid a word and name it in a string without matching itself. There
+//! is no grammar: rules only need to know the layer of a character.
 
 use super::TrackedFile;
 
-/// A Rust file with its layers apart. In `code` and `comments` everything else is blank.
+/// A Rust file and its layers. In `code` and `comments`, everything else is blank.
 pub(super) struct RustSource {
     pub(super) path: String,
     pub(super) text: String,
@@ -29,12 +30,12 @@ impl RustSource {
     }
 }
 
-/// The line, from one, on which the byte at `offset` stands.
+/// The line of the byte at `offset`, counted from 1.
 pub(super) fn line_at(text: &str, offset: usize) -> usize {
     text.bytes().take(offset).filter(|byte| *byte == b'\n').count() + 1
 }
 
-/// Where `word` stands by itself in `text`: `unsafe` is not in `unsafe_code`.
+/// Where `word` occurs as a whole word: `unsafe` is not in `unsafe_code`.
 pub(super) fn offsets_of_word<'a>(text: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 'a {
     let stands_alone = move |offset: usize| {
         let (before, after) = (&text[..offset], &text[offset + word.len()..]);
@@ -72,7 +73,7 @@ fn split_layers(text: &str) -> Vec<(SourceLayer, &str)> {
     stretches
 }
 
-/// The layer that `rest` begins with, and how many bytes of it are known to be in that layer.
+/// The layer at the start of `rest`, and how many bytes are known to be in it.
 fn first_layer(rest: &str, previous: Option<char>) -> (SourceLayer, usize) {
     if rest.starts_with("//") {
         (SourceLayer::Comment, rest.find('\n').unwrap_or(rest.len()))
@@ -109,8 +110,7 @@ fn block_comment_length(rest: &str) -> usize {
     rest.len()
 }
 
-/// `r"..."`, `r#"..."#`, `br"..."`, `cr"..."`; but neither the raw name `r#fn` nor the end of the
-/// name `bar`.
+/// `r"..."`, `r#"..."#`, `br"..."`, `cr"..."`; but neither the raw name `r#fn` nor the end of the name `bar`.
 fn raw_string_length(rest: &str, previous: Option<char>) -> Option<usize> {
     let inside_a_name = previous.is_some_and(is_name_character) && !matches!(previous, Some('b' | 'c'));
     let fenced = rest.strip_prefix('r').filter(|_| !inside_a_name)?;
@@ -122,7 +122,7 @@ fn raw_string_length(rest: &str, previous: Option<char>) -> Option<usize> {
     Some(rest.len() - body.len() + end)
 }
 
-/// From the opening quote to the closing one, over escapes.
+/// The length from the opening quote to the closing one, skipping escapes.
 fn quoted_length(rest: &str, quote: char) -> usize {
     let mut escaped = false;
     for (offset, character) in rest.char_indices().skip(1) {
@@ -146,7 +146,7 @@ fn keep_layer(layer: SourceLayer, stretches: &[(SourceLayer, &str)]) -> String {
     stretches.iter().map(|(of, stretch)| if *of == layer { (*stretch).to_owned() } else { blank_out(stretch) }).collect()
 }
 
-/// Spaces of the same length in bytes, so that offsets and lines stay what they were.
+/// Spaces of the same length in bytes, so that offsets and lines stay the same.
 fn blank_out(stretch: &str) -> String {
     stretch.bytes().map(|byte| if byte == b'\n' { '\n' } else { ' ' }).collect()
 }

@@ -1,13 +1,12 @@
-//! Tests that look at nothing: a test function whose body contains no word that could make it fail
-//! on purpose.
+//! Finds tests that check nothing: test functions without any word that could make them fail.
 //!
-//! What never enters here: whether an assertion is a good one. That is for the reviewer.
+//! Whether an assertion is a good one is for the reviewer.
 
 use super::TidyViolation;
 use super::functions::find_functions;
 use super::rust_source::RustSource;
 
-/// Our own assertion functions are called `check` or begin with it; so say what they do.
+/// Our own assertion functions are called `check` or start with it.
 const ASSERTION_WORDS: &[&str] =
     &["assert", "check", "expect", "unwrap", "panic!", "prop_", "proptest!", "matches!", "verify", "snapshot", "?;"];
 
@@ -16,7 +15,7 @@ pub(super) fn violations(source: &RustSource) -> Vec<TidyViolation> {
     let silent = tests.filter(|test| !ASSERTION_WORDS.iter().any(|word| test.body.contains(word)));
     silent
         .map(|test| {
-            let sentence = format!("the test `{}` asserts nothing; compare the outcome with what it must be", test.name);
+            let sentence = format!("the test `{}` asserts nothing; compare the result with the expected one", test.name);
             TidyViolation::new(&source.path, test.line, sentence)
         })
         .collect()

@@ -1,30 +1,30 @@
-//! A made-up fleet as texts: what its owners declare, and what an observer would have recorded of it.
+//! A generated fleet as texts: its desired state, and what an observer would have recorded.
 //!
-//! The same fleet gives the same bytes. Rows have the members of real ones, in the order of the design's example:
-//! guards, tags, birth marks, config. What never enters: what is planned of them; benches and tests find that out.
+//! The same fleet gives the same bytes. Rows have the members of real ones: guards, tags, birth marks, config. Must not know what is
+//! planned; benches and tests find that out.
 
-// Each bench and test uses a part of it.
+// Each bench and test uses only a part of it.
 #![allow(dead_code)]
 
 use converger_core::testing::Rng;
 
-/// A fleet: so many guests, some of them not as declared.
+/// A fleet with this many guests, some of them drifted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BenchFleet {
-    /// How many are declared.
+    /// The number of declared guests.
     pub(crate) guests: u32,
-    /// How many of them are not as declared.
+    /// The share of drifted guests.
     pub(crate) drifted_share: GuestShare,
-    /// How many of them come after the guest before them.
+    /// The share of guests that come after the previous guest.
     pub(crate) ordered_share: GuestShare,
 }
 
-/// A part of the guests, by chance.
+/// A random share of the guests.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum GuestShare {
-    /// Nobody.
+    /// No guest.
     None,
-    /// One in so many.
+    /// On average one in this many guests.
     OneIn(u64),
 }
 
@@ -79,7 +79,7 @@ enum FleetDrift {
 }
 
 impl FleetDrift {
-    /// Most drifted guests differ in config, some in their run-state, and one in eight cannot be touched.
+    /// Most drifted guests differ in config, some in run-state, and one in eight cannot be changed.
     fn random(rng: &mut Rng) -> Self {
         match rng.below(32) {
             0..4 => Self::Cores,
@@ -98,19 +98,19 @@ impl FleetDrift {
 }
 
 impl BenchFleet {
-    /// desired.json on one line, as a machine writes it.
+    /// desired.json on one line, as written by a machine.
     pub(crate) fn desired_json(self) -> String {
         let rows: Vec<String> = self.guests().map(|guest| guest.declared_json()).collect();
         format!("{{\"version\":1,\"environment\":\"lab\",\"guests\":[{}]}}\n", rows.join(","))
     }
 
-    /// desired.yaml, as a person lays it out.
+    /// desired.yaml in the layout of a person.
     pub(crate) fn desired_yaml(self) -> String {
         let rows: String = self.guests().map(|guest| guest.declared_yaml()).collect();
         format!("version: 1\nenvironment: lab\nguests:\n{rows}")
     }
 
-    /// current.json on one line, as an observer writes it.
+    /// current.json on one line, as written by an observer.
     pub(crate) fn current_json(self) -> String {
         let nodes: Vec<String> = (1..=NODES).map(|node| format!(r#"{{"name":"pve{node}","online":true}}"#)).collect();
         let listed = self.guests().filter(|guest| guest.drift != FleetDrift::Missing);
@@ -123,7 +123,7 @@ impl BenchFleet {
         )
     }
 
-    /// The guests, by id.
+    /// The guests, sorted by id.
     fn guests(self) -> impl Iterator<Item = FleetGuest> {
         let mut rng = Rng::new(2026);
         let mut vmid = 100;

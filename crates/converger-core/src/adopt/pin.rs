@@ -1,7 +1,7 @@
-//! Which birth marks are written into a declared state, and which are not.
+//! Decides which birth marks to write into a desired state.
 //!
-//! A pin that does not hold says that the id was recycled, or that the guest was restored: it is replaced only for a guest that
-//! somebody names. Marks that a guest never had are absent, and said to be.
+//! A pin that does not match means that the id was reused or the guest was restored. It is replaced only for guests that the request names.
+//! Marks that a guest does not have are reported as absent.
 
 use std::collections::BTreeMap;
 
@@ -13,69 +13,69 @@ use crate::observe::{ObservedGuest, Reading, Scoped, Seen};
 use crate::plan;
 use crate::refusal::Refusal;
 
-/// What somebody wants to be pinned.
+/// What to pin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PinRequest {
-    /// The guests to look at.
+    /// The guests to pin.
     pub selection: PinSelection,
-    /// The guests whose pin may be replaced where it does not hold.
+    /// The guests whose pin may be replaced if it does not match.
     pub repin: Scope,
 }
 
-/// Which of the declared guests are looked at.
+/// Which declared guests to pin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PinSelection {
     /// All of them.
     All,
-    /// Those of them that are named here.
+    /// Only these.
     Only(Scope),
 }
 
-/// A declared state with birth marks, and what was done for it.
+/// A desired state with birth marks, and what was done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PinResult {
-    /// The new text; the old one, byte for byte, where there was nothing to write.
+    /// The new text; byte for byte the old one if there was nothing to write.
     pub text: String,
-    /// Causes that concern the whole reading; each guest's refusals repeat them.
+    /// Refusals that concern the whole observation; each guest's refusals repeat them.
     pub refusals: Vec<Refusal>,
-    /// The guests that were looked at, in the order of their ids.
+    /// The selected guests, sorted by id.
     pub guests: Vec<GuestPin>,
 }
 
-/// What was done about one guest.
+/// The result for one guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GuestPin {
     /// Its id.
     pub vmid: Vmid,
     /// Its declared kind.
     pub kind: GuestKind,
-    /// Its declared name or, where only its marks are declared, the observed one.
+    /// Its declared name, or the observed one if only its marks are declared.
     pub name: Option<Box<str>>,
     /// What was done.
     pub outcome: PinOutcome,
-    /// The marks that guests of this kind can have and that this one never had, as far as it was looked at.
+    /// The marks that its kind can have and that it does not have, as far as they were read.
     pub absent: Vec<&'static str>,
 }
 
 /// What was done about the marks of one guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PinOutcome {
-    /// It had no pin and has one now.
+    /// It had no pin and was pinned.
     Pinned(GuestIdentity),
-    /// Its pin holds and lacked some marks, which it has now.
+    /// Its pin matches; missing marks were added.
     Completed(GuestIdentity),
-    /// Its pin did not hold for these reasons, and was replaced as asked for.
+    /// Its pin did not match for these reasons, and was replaced as requested.
     Replaced(GuestIdentity, Vec<String>),
-    /// Its pin holds and is whole.
+    /// Its pin matches and is complete.
     Unchanged,
-    /// It has no birth marks: there is nothing to pin it by.
+    /// It has no birth marks to pin.
     NoMarks,
-    /// Nothing was written for it, for all of these causes.
+    /// Nothing was written for it, for all of these reasons.
     Refused(Vec<Refusal>),
 }
 
 impl PinOutcome {
-    /// The marks that are written, where some are.
+    /// The marks that are written, if any.
     #[must_use]
     pub fn written_marks(&self) -> Option<&GuestIdentity> {
         match self {
@@ -85,16 +85,14 @@ impl PinOutcome {
     }
 }
 
-/// Pins declared guests by the birth marks that were read of them. Everything else in the text stays as it is.
-///
-/// Ids in the wish that are not declared mean nothing here.
+/// Pins declared guests by their observed birth marks. All other text stays as it is. Ids in the request that are not declared are ignored.
 ///
 /// # Refuses
-/// Guest by guest: what is missing, unknown, of another kind or name, on a silent node, or without marks that were read; and a pin that
-/// does not hold and was not named. All guests where the reading had no quorum or was not whole.
+/// Per guest: if it is missing or unknown, has another kind or name, is on an offline node, or its marks were not read; and if its pin does
+/// not match and the request does not name it. All guests: if the observation has no quorum or is incomplete.
 ///
 /// # Errors
-/// All faults of the text, or a place in it into which marks cannot be written.
+/// All faults of the text, or a position into which marks cannot be written.
 pub fn pin(bytes: &[u8], notation: Notation, observation: &Scoped, wish: &PinRequest) -> Result<PinResult, Diagnostics> {
     let desired = desired::parse(bytes, notation)?;
     let refusals = plan::observation_refusals(observation);
@@ -128,14 +126,14 @@ fn pin_guest(guest: &DesiredGuest, observation: &Scoped, refusals: &[Refusal], w
     GuestPin { vmid: guest.vmid, kind: guest.kind, name, outcome, absent }
 }
 
-/// The marks that were read of a guest, if it is the declared one as far as that can be said without them.
+/// The observed marks of a guest, if everything else identifies it as the declared one.
 fn read_marks(guest: &DesiredGuest, listed: Option<&ObservedGuest>, observation: &Scoped) -> Result<GuestIdentity, Vec<Refusal>> {
     let row = match observation.presence(guest.vmid, listed) {
         Seen::Missing => return Err(vec![Refusal::guest_missing()]),
         Seen::Unknown(cause) => return Err(vec![Refusal::guest_unknown(cause)]),
         Seen::Present(row, _) => row,
     };
-    // Neither pin nor config is looked at: the one may be replaced, the other is not touched.
+    // Ignore pin and config: the pin may be replaced, and the config does not matter here.
     let bare = DesiredGuest { identity: None, config: Box::new([]), ..guest.clone() };
     if let Some(refusals) = plan::check_guest(&bare, row, observation) {
         return Err(refusals);

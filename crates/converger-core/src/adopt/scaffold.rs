@@ -1,11 +1,11 @@
-//! A declared state for guests that nobody has declared yet: as they were seen, so that adopting it changes nothing.
+//! Writes a desired state for guests that are not declared yet, exactly as observed, so that adopting it changes nothing.
 //!
-//! Every value is written and parsed by itself before it is kept: what desired.yaml cannot say (an old boot order, a value out of
-//! bounds) is left out with the parser's own words, and so is whatever is not this program's to hold on to: a run-state that high
-//! availability owns, values with a change that waits, tags that keep this program away. At the end the whole text is planned on the
-//! same reading; if that planned anything, there would be no text.
+//! Each value is formatted and parsed again before it is included. A value that desired.yaml cannot express (an old boot order, a value out
+//! of bounds) is omitted with the parser's message. Omitted too is what this program must not manage: a run-state that high availability
+//! owns, values with a pending change, and tags that hold the guest. Finally the whole text is planned on the same observation; if the plan
+//! is not empty, the text is not returned.
 //!
-//! What never enters: guesses. A guest that was not read in full is refused, and with it the whole text.
+//! Must not guess: a guest that was not fully read is refused, and with it the whole text.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -20,41 +20,41 @@ use crate::plan::{self, Verdict};
 use crate::policy::{HOLD_TAG, Rules};
 use crate::refusal::Refusal;
 
-/// What came of adopting guests.
+/// The result of adopting guests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Scaffold {
-    /// A declared state, and what it holds.
+    /// A desired state.
     Declared {
         /// desired.yaml.
         text: String,
-        /// The guests, in the order of their ids.
+        /// The guests, sorted by id.
         guests: Vec<AdoptedGuest>,
     },
-    /// At least one guest cannot be adopted, and nothing is written.
+    /// At least one guest cannot be adopted, so nothing is written.
     Refused {
-        /// Causes that concern the whole reading.
+        /// Refusals that concern the whole observation.
         refusals: Vec<Refusal>,
-        /// The guests that cannot be adopted, in the order of their ids.
+        /// The guests that cannot be adopted, sorted by id.
         guests: Vec<UnadoptableGuest>,
     },
 }
 
-/// A guest that is declared now.
+/// A guest that is now declared.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdoptedGuest {
     /// Its id.
     pub vmid: Vmid,
     /// Its kind.
     pub kind: GuestKind,
-    /// Its name as it was seen.
+    /// Its observed name.
     pub name: Box<str>,
-    /// What was seen of it and is not declared.
+    /// What was observed and is not declared.
     pub left_out: Vec<OmittedField>,
-    /// The birth marks that guests of this kind can have and that this one never had.
+    /// The birth marks that its kind can have and that it does not have.
     pub absent: Vec<&'static str>,
 }
 
-/// Something that was seen and is not declared.
+/// Something that was observed and is not declared.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OmittedField {
     /// The key.
@@ -68,18 +68,18 @@ pub struct OmittedField {
 pub struct UnadoptableGuest {
     /// Its id.
     pub vmid: Vmid,
-    /// All causes.
+    /// All reasons.
     pub refusals: Vec<Refusal>,
 }
 
-/// Declares the guests with these ids as they were seen.
+/// Declares the guests with these ids as observed.
 ///
 /// # Guarantees
-/// The text parses, declares these guests and no others, and planning it on the same reading plans nothing and refuses nothing.
+/// The text parses and declares exactly these guests, and planning it on the same observation gives no step and no refusal.
 ///
 /// # Refuses
-/// All of it where one guest is missing, unknown, on a silent node, not read in full, or has neither a name that can be declared nor
-/// birth marks; and where the reading had no quorum or was not whole.
+/// All guests, if one of them is missing, unknown, on an offline node or not fully read, or has neither birth marks nor a name that can be
+/// declared; or if the observation has no quorum or is incomplete.
 #[must_use]
 pub fn scaffold(observation: &Scoped, ids: &Scope) -> Scaffold {
     let run = plan::observation_refusals(observation);
@@ -107,8 +107,8 @@ pub fn scaffold(observation: &Scoped, ids: &Scope) -> Scaffold {
 fn file_header(observation: &Scoped, ids: &Scope) -> String {
     let taken_at = observation.taken_at.as_deref().map(|time| format!(" at {time}")).unwrap_or_default();
     let lines = [
-        format!("Guests of {} as they were seen{taken_at}, written by `converger init`. Adopting them changes nothing.", observation.environment),
-        "Only what is listed is managed: take a line out, and its value is left alone.".to_owned(),
+        format!("Guests of {} as observed{taken_at}, written by `converger init`. Adopting them changes nothing.", observation.environment),
+        "Only what is listed is managed: remove a line to stop managing its value.".to_owned(),
         "`converger explain fields` lists the config keys. A guest can also have `restart: when-needed`, `after`, `stop` and `stop_timeout`.".to_owned(),
     ];
     let comments: String = lines.iter().map(|line| to_yaml_comment(line) + "\n").collect();
@@ -120,7 +120,7 @@ fn file_header(observation: &Scoped, ids: &Scope) -> String {
     )
 }
 
-/// The guest and its lines.
+/// The guest and its lines in the text.
 fn adopt_guest(vmid: Vmid, observation: &Scoped) -> Result<(AdoptedGuest, String), Vec<Refusal>> {
     let (row, state) = match observation.presence(vmid, observation.find(vmid)) {
         Seen::Missing => return Err(vec![Refusal::guest_missing()]),
@@ -131,12 +131,12 @@ fn adopt_guest(vmid: Vmid, observation: &Scoped) -> Result<(AdoptedGuest, String
     let mut draft = GuestTextBuilder::new(row, observation.tag_case);
     match GuestName::new(name) {
         Some(_) => draft.push_line(&format!("name: {}", to_yaml_scalar(name))),
-        None if has_marks(&identity) => draft.omit_field("name", "it cannot be declared; the birth marks tell the guest apart".into()),
+        None if has_marks(&identity) => draft.omit_field("name", "it cannot be declared; the birth marks identify the guest".into()),
         None => return Err(vec![Refusal::guest_unknown("neither-a-name-nor-marks")]),
     }
     match has_marks(&identity) {
         true => draft.push_line(&format!("identity: {}", desired::format_marks(&identity))),
-        false => draft.push_comment("it has no birth marks: only the name tells it apart"),
+        false => draft.push_comment("it has no birth marks: only its name identifies it"),
     }
     match state_omission_reason(row) {
         None => draft.push_line(&format!("state: {}", state.word())),
@@ -147,12 +147,12 @@ fn adopt_guest(vmid: Vmid, observation: &Scoped) -> Result<(AdoptedGuest, String
     Ok((AdoptedGuest { vmid, kind: row.kind, name: name.into(), left_out: draft.left_out, absent }, draft.text))
 }
 
-/// What must have been read of a guest to declare it.
+/// The readings that are needed to declare a guest.
 struct FullReading<'o> {
     name: &'o str,
     identity: GuestIdentity,
     pending: &'o [PendingChange],
-    /// The values of fields that can be declared for the kind, tags among them.
+    /// The values of the fields that can be declared for its kind, including tags.
     values: Vec<(&'static FieldRule, FieldValue)>,
 }
 
@@ -176,7 +176,7 @@ fn managed_rules(kind: GuestKind) -> impl Iterator<Item = &'static FieldRule> {
     TABLE.iter().filter(move |rule| rule.kind == kind && rule.role == FieldRole::Managed)
 }
 
-/// What was not read, of all that has to be.
+/// Refusals for everything that had to be read and was not.
 fn unread_refusals(row: &ObservedGuest) -> Vec<Refusal> {
     let mut guards = plan::unread_guards(row);
     guards.extend((!row.identity.is_read()).then(|| "identity".to_owned()));
@@ -186,7 +186,7 @@ fn unread_refusals(row: &ObservedGuest) -> Vec<Refusal> {
     guards.into_iter().chain(config).collect()
 }
 
-/// The guest with nothing declared of it.
+/// The guest with no declarations.
 fn undeclared_guest(row: &ObservedGuest) -> DesiredGuest {
     DesiredGuest {
         vmid: row.vmid,
@@ -202,7 +202,7 @@ fn undeclared_guest(row: &ObservedGuest) -> DesiredGuest {
     }
 }
 
-/// Why the run-state is not declared, where it is not.
+/// Why the run-state is not declared, if it is not.
 fn state_omission_reason(row: &ObservedGuest) -> Option<String> {
     match (&row.template, &row.lock, &row.ha) {
         (Reading::Read(true), ..) => Some("a template does not run".into()),
@@ -215,7 +215,7 @@ fn state_omission_reason(row: &ObservedGuest) -> Option<String> {
     }
 }
 
-/// The lines of one guest as they grow.
+/// Builds the lines of one guest.
 struct GuestTextBuilder {
     text: String,
     tag_case: Option<TagCase>,
@@ -240,7 +240,7 @@ impl GuestTextBuilder {
         self.left_out.push(OmittedField { key: key.into(), reason: why });
     }
 
-    /// Each value is parsed together with those before it: some do not go together.
+    /// Adds the config. Each value is parsed together with the previous ones, because some values exclude each other.
     fn push_config(&mut self, row: &ObservedGuest, values: &[(&'static FieldRule, FieldValue)], pending: &[PendingChange]) {
         for change in pending {
             self.omit_field(change.key(), describe_pending(change, row));
@@ -266,38 +266,37 @@ impl GuestTextBuilder {
         }
     }
 
-    /// Whether these lines of config can be declared, and the last of them says what was seen.
+    /// Checks that these config lines can be declared, and that the last line means the observed value.
     fn check_config(&self, rule: &FieldRule, value: &FieldValue, lines: &str) -> Result<(), String> {
         if matches!(value, FieldValue::Tags(tags) if tags.contains_ignore_case(HOLD_TAG)) {
-            return Err(format!("`{HOLD_TAG}` is among them, and would be put back once somebody takes it away"));
+            return Err(format!("they include `{HOLD_TAG}`, which would be set again after somebody removes it"));
         }
         if self.tag_case.is_none() && matches!(value, FieldValue::Tags(tags) if tags.has_upper_case()) {
-            return Err("the datacenter's rule for the case of letters in tags was not read".into());
+            return Err("whether the datacenter stores tags in lower case was not read".into());
         }
-        // The name and the marks are not looked at here: either may be what cannot be declared.
+        // Use a placeholder name: the real name may be what cannot be declared.
         let text =
             format!("version: 1\nenvironment: x\nguests:\n  - vmid: 100\n    kind: {}\n    name: x\n    config:\n{lines}", rule.kind);
         let desired = desired::parse(text.as_bytes(), Notation::Yaml).map_err(|faults| {
-            // The deepest place says most: a list whose only entry is faulty is also too short.
+            // The last fault is the most specific: a list whose only entry is faulty is also too short.
             let reason = faults.list().last().map_or("", |fault| fault.message.as_str());
             format!("it cannot be declared ({reason})")
         })?;
         let settings = desired.guests().iter().flat_map(|guest| &guest.config);
         let is_same = settings.filter(|setting| setting.field == rule.field).any(|own| is_met(rule, own.wanted.as_ref(), Some(value)));
-        if is_same { Ok(()) } else { Err("it would not read back as it is".into()) }
+        if is_same { Ok(()) } else { Err("it would not read back unchanged".into()) }
     }
 }
 
-/// The key that keeps a field from being declared because its value is not understood: the field itself, or one that is decided
-/// together with it.
+/// The field whose value is not understood and therefore prevents declaring `field`: the field itself, or one that it depends on.
 fn strange_value(row: &ObservedGuest, field: Field) -> Option<(Field, &str)> {
     let config = row.config.as_ref().into_option()?;
     std::iter::once(field).chain(read_with(field).iter().copied()).find_map(|own| Some((own, config.not_understood(own)?)))
 }
 
-/// What waits for the next start, beside what is in effect.
+/// Describes a pending change and the effective value.
 fn describe_pending(change: &PendingChange, row: &ObservedGuest) -> String {
-    let PendingChange::Known(field, after) = change else { return "a change of it waits for the next start".into() };
+    let PendingChange::Known(field, after) = change else { return "a change of it is pending until the next start".into() };
     let tags =
         row.tags.as_ref().into_option().filter(|tags| *field == Field::Tags && !tags.is_empty()).map(|tags| FieldValue::Tags(tags.clone()));
     let now = tags.or_else(|| row.config.as_ref().into_option().and_then(|config| config.get(*field)).cloned());
@@ -307,13 +306,13 @@ fn describe_pending(change: &PendingChange, row: &ObservedGuest) -> String {
         Some(_) => "a long value".to_owned(),
     };
     let (now, after) = (shown(now.as_ref(), "the default"), shown(after.as_ref(), "its removal"));
-    format!("{now} is in effect and {after} waits for the next start; declare the one that is meant")
+    format!("{now} is in effect and {after} is pending until the next start; declare the one that you want")
 }
 
-/// Longer values are not repeated in a comment.
+/// The longest value that is repeated in a comment.
 const COMMENT_VALUE_CHARS_MAX: usize = 40;
 
-/// A value as desired.yaml writes it, behind its key in the config of a guest.
+/// Formats a value for desired.yaml, as it follows its key in the config of a guest.
 fn format_value(value: &FieldValue) -> String {
     let list = |words: &mut dyn Iterator<Item = &str>| format!("[{}]", words.map(to_yaml_scalar).collect::<Vec<_>>().join(", "));
     match value {
@@ -338,7 +337,7 @@ fn format_startup(startup: &StartupOrder) -> String {
     format!("{{ {} }}", parts.join(", "))
 }
 
-/// The guests for which the text would lead to anything but nothing, on the same reading.
+/// The guests that would not be converged under this text on the same observation.
 fn find_unconverged(text: &str, observation: &Scoped, ids: &Scope) -> Vec<UnadoptableGuest> {
     let odd = |vmid: Vmid, why: &str| UnadoptableGuest { vmid, refusals: vec![Refusal::unsupported_change("init", why)] };
     let desired = match desired::parse(text.as_bytes(), Notation::Yaml) {

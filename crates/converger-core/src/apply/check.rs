@@ -1,10 +1,10 @@
-//! Whether the one change of an operation may be sent now: what it was planned on is read again, and must still hold.
+//! Decides whether the change of an operation may be sent now. The preconditions of the plan are read again and must still hold.
 //!
-//! Stale means that a precondition no longer holds (identity, run-state, before-values, guards), never that something else
-//! of the world changed. What is already as wanted is not done again. The rules of protection are looked at anew (G3): a
-//! guest that got a protecting tag a second ago is protected.
+//! An operation is stale if one of its preconditions no longer holds (identity, run-state, before-values, guards), not if anything else
+//! changed. A change whose result is already in effect is not sent. Protection rules are evaluated again (G3): a guest that got a
+//! protecting tag a second ago is protected.
 //!
-//! What never enters: who reads and when, and what is done after a refusal.
+//! Must not read anything itself, and must not decide what follows a refusal.
 
 use std::sync::Arc;
 
@@ -19,9 +19,9 @@ use crate::observe::{CAUSE_NOT_GIVEN, CAUSE_NOT_LISTED, ObservedStatus, PendingC
 use crate::policy::{HOLD_TAG, OwnGuest, Rules};
 use crate::refusal::Refusal;
 
-/// What a step is held against beyond what its operation records: the rules of protection, and what is declared of the guest.
+/// What a step is checked against beyond its recorded operation: the protection rules and the declared settings of the guest.
 ///
-/// It lives as long as the run: a stored operation has none, because it is never sent again.
+/// It lives as long as the run. A stored operation has no context because it is never sent again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckContext {
     rules: Arc<Rules>,
@@ -29,18 +29,18 @@ pub struct CheckContext {
     dependencies: Box<[DependencyCheck]>,
 }
 
-/// Another guest that a step relies on by `after`: it was seen so when the step was planned, or another step sees to it, and it is
-/// read again before the step is sent.
+/// Another guest that a step depends on through `after`. Planning saw it in the required state, or another step brings it there; it is read
+/// again before the step is sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DependencyCheck {
-    /// Which, and where it was.
+    /// The guest, and where it was.
     pub address: GuestAddress,
-    /// What it must be.
+    /// The run-state that it must have.
     pub state: RunState,
 }
 
 impl DependencyCheck {
-    /// Why the step that relies on it is not sent, with what was read of it; `None`: it is as it must be.
+    /// Why the dependent step is not sent, given this reading; `None` if the guest is in the required state.
     #[must_use]
     pub fn refusal(&self, live: &LiveStatus) -> Option<Refusal> {
         let on = || vec![self.address.vmid];
@@ -52,7 +52,7 @@ impl DependencyCheck {
         }
     }
 
-    /// The same where it could not be read.
+    /// The refusal if the guest could not be read.
     #[must_use]
     pub fn unread_refusal(&self) -> Refusal {
         Refusal::dependency_refused(vec![self.address.vmid])
@@ -60,42 +60,42 @@ impl DependencyCheck {
 }
 
 impl CheckContext {
-    /// The terms of one declared guest.
+    /// The context of one declared guest.
     #[must_use]
     pub fn new(rules: Arc<Rules>, guest: &DesiredGuest) -> Self {
         Self { rules, declared: guest.config.clone(), dependencies: Box::new([]) }
     }
 
-    /// The same, and other guests that the step relies on.
+    /// Adds the guests that the step depends on.
     #[must_use]
     pub fn with_dependencies(self, relies: Vec<DependencyCheck>) -> Self {
         Self { dependencies: relies.into(), ..self }
     }
 
-    /// The guest with this number among those that the step relies on.
+    /// The dependency with this index.
     #[must_use]
     pub fn dependency(&self, number: usize) -> Option<&DependencyCheck> {
         self.dependencies.get(number)
     }
 }
 
-/// What `found_so` says where the guest was as wanted before anything was sent.
+/// Value of the `found_so` fact if the guest was already as wanted before anything was sent.
 pub const FOUND_BEFORE_SENDING: &str = "before anything was sent";
 
 /// Whether a change may be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SendDecision {
-    /// Everything is as it was planned on.
+    /// All preconditions hold.
     Send,
-    /// The guest is already as wanted: there is nothing to send.
+    /// The guest is already as wanted; there is nothing to send.
     AlreadyDone,
-    /// It is part of a restart, and what that is for is in effect already: the guest need not go down.
+    /// The change is part of a restart whose values are already in effect, so the guest need not go down.
     NotNeeded,
     /// It must not be sent.
     Refused(Refusal),
 }
 
-/// Whether the cluster allows anything at all to be sent to this node (S4).
+/// Refuses if the cluster has no quorum or the node is offline (S4).
 #[must_use]
 pub fn check_cluster(membership: &ClusterMembership, node: &NodeName) -> Option<Refusal> {
     if !membership.quorate {
@@ -105,15 +105,15 @@ pub fn check_cluster(membership: &ClusterMembership, node: &NodeName) -> Option<
     (!is_online).then(|| Refusal::node_offline(node.as_str()))
 }
 
-/// Why nothing is sent to a guest that cannot be read (G1).
+/// The refusal for a guest that cannot be read (G1).
 #[must_use]
 pub fn unreadable_refusal(cause: &EnvFault) -> Refusal {
     Refusal::guest_unknown(cause.word.as_str())
 }
 
-/// Why a guest that is not where it was looked for is not followed; `None`: it is on another node, and checked there.
+/// Refuses to follow a guest that is not on the expected node; `None` if it is on another node and can be checked there.
 ///
-/// Not being listed proves nothing (S5): the guest is unknown then, and not missing.
+/// Not being listed proves nothing (S5): the guest is then unknown, not missing.
 #[must_use]
 pub fn check_relocation(looked: &GuestAddress, found: Option<&GuestAddress>) -> Option<Refusal> {
     match found {
@@ -124,13 +124,13 @@ pub fn check_relocation(looked: &GuestAddress, found: Option<&GuestAddress>) -> 
     }
 }
 
-/// Why a guest that keeps moving is left alone.
+/// The refusal for a guest that keeps moving.
 #[must_use]
 pub fn moved_refusal() -> Refusal {
     Refusal::guest_unknown("moved-while-read")
 }
 
-/// The refusal that a no of the environment amounts to, where its cause is one that this program would have refused for too.
+/// Maps a rejection by the environment to a refusal, if this program would have refused for the same cause.
 #[must_use]
 pub fn refusal_for_rejection(operation: &Operation, cause: &EnvFault) -> Option<Refusal> {
     let text = &*cause.text;
@@ -150,7 +150,7 @@ pub fn refusal_for_rejection(operation: &Operation, cause: &EnvFault) -> Option<
     }
 }
 
-/// Whether the change of an operation may be sent to the guest that was read.
+/// Decides whether the change of an operation may be sent to the guest that was read.
 #[must_use]
 pub fn decide_send(operation: &Operation, terms: &CheckContext, live: &LiveStatus, config: &LiveConfig) -> SendDecision {
     if let Some(refusal) = check_same_guest(operation, config) {
@@ -176,7 +176,7 @@ pub fn decide_send(operation: &Operation, terms: &CheckContext, live: &LiveStatu
     refusal.map_or(SendDecision::Send, SendDecision::Refused)
 }
 
-/// Why this is not the guest that was planned on (S6). Also asked before anything is said about an operation's outcome.
+/// Refuses if this is not the guest that was planned on (S6). Also called before an operation gets an outcome.
 #[must_use]
 pub fn check_same_guest(operation: &Operation, config: &LiveConfig) -> Option<Refusal> {
     let target = &operation.guest;
@@ -184,10 +184,10 @@ pub fn check_same_guest(operation: &Operation, config: &LiveConfig) -> Option<Re
         return Some(Refusal::name_mismatch(&target.name, &config.name));
     }
     match &target.identity {
-        // Whoever was not told apart at plan time cannot be now.
+        // Guests that planning could not distinguish cannot be distinguished here.
         None => Some(Refusal::guard_unread(vec!["identity".into()])),
         Some(planned) if *planned == config.identity => None,
-        // A mark that it had not then is a difference too: marks do not grow.
+        // A mark that is new since planning is a difference too: guests do not gain birth marks.
         Some(planned) => Some(Refusal::identity_mismatch(differing_marks(planned, &config.identity))),
     }
 }
@@ -201,7 +201,7 @@ fn differing_marks(planned: &GuestIdentity, found: &GuestIdentity) -> Vec<String
         .collect()
 }
 
-/// It is in somebody else's hands: locked, a template, held, or owned by high availability (S12).
+/// Refuses if the guest is locked, a template, held, or owned by high availability (S12).
 fn check_guards(operation: &Operation, live: &LiveStatus, config: &LiveConfig, state: RunState) -> Option<Refusal> {
     if let Some(lock) = config.lock.as_ref().or(live.lock.as_ref()) {
         return Some(Refusal::guest_locked(lock));
@@ -217,7 +217,7 @@ fn check_guards(operation: &Operation, live: &LiveStatus, config: &LiveConfig, s
     (changes_power || !ha.is_settled(state)).then(|| Refusal::ha_owned(ha.state.as_deref().unwrap_or("not known yet")))
 }
 
-/// What the guest has, and what it gets at its next start.
+/// The tags that the guest has now and those that it gets at its next start.
 fn current_and_pending_tags(config: &LiveConfig) -> impl Iterator<Item = &str> {
     let next = config.pending.iter().find_map(|entry| match entry {
         PendingChange::Known(Field::Tags, Some(FieldValue::Tags(tags))) => Some(tags),
@@ -226,7 +226,7 @@ fn current_and_pending_tags(config: &LiveConfig) -> impl Iterator<Item = &str> {
     std::iter::once(&config.tags).chain(next).flat_map(WordSet::iter)
 }
 
-/// What differs from what the step was planned on.
+/// Refuses if the run-state or a value differs from what the step was planned on.
 fn check_preconditions(operation: &Operation, config: &LiveConfig, state: RunState) -> Option<Refusal> {
     let mut differences = Vec::new();
     if state != operation.step.from {
@@ -241,7 +241,7 @@ fn check_preconditions(operation: &Operation, config: &LiveConfig, state: RunSta
     (!differences.is_empty()).then(|| Refusal::plan_stale(differences))
 }
 
-/// A field whose value, in effect or waiting, is not the one that the write was planned on.
+/// Describes a field whose effective or pending value is not the one that the write was planned on.
 fn describe_field_difference(operation: &Operation, change: &FieldChange, config: &LiveConfig) -> Option<String> {
     let name = change.field.word();
     let Some(rule) = normalize::rule_of(operation.guest.kind, change.field) else { return Some(format!("{name}: not a field")) };
@@ -263,9 +263,10 @@ fn describe_field_difference(operation: &Operation, change: &FieldChange, config
     (!is_same).then(|| format!("{name}: planned with {} waiting, found {}", shown(planned), shown(waiting)))
 }
 
-/// Keys that wait for the next start and are not ours: any write or power change would apply them too (design 6.21).
+/// Refuses if changes of others are pending: any write or power change would apply them too (decision 0003).
 ///
-/// Ours is what waits with the declared value, what this program wrote in an earlier run, and what this write was planned to replace.
+/// A pending value is ours if it is the declared one, if this program wrote it in an earlier run, or if this write was planned to replace
+/// it.
 fn check_foreign_pending(operation: &Operation, terms: &CheckContext, config: &LiveConfig) -> Option<Refusal> {
     let written: &[FieldChange] = match &operation.step.change {
         Change::ConfigSet(fields) => fields,
@@ -282,13 +283,13 @@ fn check_foreign_pending(operation: &Operation, terms: &CheckContext, config: &L
     (!foreign.is_empty()).then(|| Refusal::config_pending(foreign))
 }
 
-/// What the guest would go down for is gone: somebody took it back while it was waited.
+/// Refuses if the pending change that the guest would restart for was withdrawn in the meantime.
 fn check_restart_reason(operation: &Operation, config: &LiveConfig) -> Option<Refusal> {
     let gone = promise::lost_restart_reasons(operation, config);
     (!gone.is_empty()).then(|| Refusal::plan_stale(gone))
 }
 
-/// G3 at the moment of sending, by what the guest is now.
+/// Enforces G3 at the moment of sending, by the current state of the guest.
 fn check_protection(operation: &Operation, terms: &CheckContext, config: &LiveConfig) -> Option<Refusal> {
     let step = &operation.step;
     if step.interrupts() {

@@ -1,7 +1,7 @@
-//! Stored operations and outcomes, read back strictly: what is not exactly as this program writes it is refused.
+//! Strict decoder for stored operations and outcomes: text that this program would not have written exactly so is rejected.
 //!
-//! After a crash another version may meet what this one stored. It must read it whole or say that it cannot: a part
-//! that is silently dropped could be the very thing that was sent.
+//! After a crash another version may read what this one stored. It must read all of it or report that it cannot: a silently dropped part
+//! could be exactly what was sent.
 
 use std::fmt;
 
@@ -25,16 +25,16 @@ use crate::plan::{RestartField, Step, StepReason};
 /// Why a stored text cannot be read back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoredTextError {
-    /// It is of another schema: another version wrote it.
+    /// The text has another schema: another version wrote it.
     OtherSchema {
         /// The schema that it names.
         found: String,
         /// The schema that this program reads.
         known: &'static str,
     },
-    /// It is damaged: all faults, with their places.
+    /// The text is damaged. Contains all faults with their positions.
     Invalid(Diagnostics),
-    /// It says something that is well-formed, in another form than the one that this program writes.
+    /// The text is well-formed, but not in the form that this program writes.
     NotCanonical,
 }
 
@@ -42,14 +42,14 @@ impl fmt::Display for StoredTextError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::OtherSchema { found, known } => {
-                write!(formatter, "it is of the schema {}, and this program reads `{known}`", quote(found))
+                write!(formatter, "its schema is {}; this program reads `{known}`", quote(found))
             }
             Self::Invalid(faults) => {
                 let first = faults.list().first();
-                let (at, message) = first.map_or((0, "it is not whole"), |fault| (fault.span.start, fault.message.as_str()));
+                let (at, message) = first.map_or((0, "it is incomplete"), |fault| (fault.span.start, fault.message.as_str()));
                 write!(formatter, "at byte {at}: {message}")
             }
-            Self::NotCanonical => formatter.write_str("it is not in the one form that this program writes, or has a key of another kind"),
+            Self::NotCanonical => formatter.write_str("it is not in canonical form, or has a key that does not belong"),
         }
     }
 }
@@ -72,11 +72,11 @@ pub fn parse_outcome(bytes: &[u8]) -> Result<Outcome, StoredTextError> {
     parse_stored(bytes, OUTCOME_SCHEMA, OutcomeDecoder)
 }
 
-/// Another schema is said as such, whatever else was found: faults of a format that is not known say nothing.
+/// Reports another schema before any other fault: faults in an unknown format mean nothing.
 pub(crate) fn parse_stored<T>(bytes: &[u8], known: &'static str, file: impl DocumentDecoder<Option<T>>) -> Result<T, StoredTextError> {
     match decode(bytes, Notation::Json, file) {
         Ok(Some(value)) => Ok(value),
-        // A decoder that has nothing to give has reported why.
+        // A decoder that returns `None` has reported why.
         Ok(None) => Err(StoredTextError::Invalid(Diagnostics::default())),
         Err(faults) => match decode(bytes, Notation::Json, SchemaIdDecoder) {
             Ok(Some(found)) if found != known => Err(StoredTextError::OtherSchema { found, known }),
@@ -163,7 +163,7 @@ impl OperationDraft {
     }
 }
 
-/// Text that a checked type accepts.
+/// Reads text that a checked type accepts.
 pub(crate) fn read_checked<'t, S: Events<'t>, T>(
     reader: &mut DocumentReader<'t, S>,
     what: &str,
@@ -184,7 +184,7 @@ pub(crate) fn read_vmid<'t, S: Events<'t>>(reader: &mut DocumentReader<'t, S>, w
     Ok(reader.read_integer(what, u64::from(Vmid::MIN), u64::from(Vmid::MAX))?.and_then(|(number, _)| Vmid::new(number)))
 }
 
-/// One of a closed set, by its word.
+/// Reads one value of a closed set, by its word.
 pub(crate) fn read_enum<'t, S: Events<'t>, T: Copy>(
     reader: &mut DocumentReader<'t, S>,
     what: &str,
@@ -258,7 +258,7 @@ fn read_source<'t, S: Events<'t>>(reader: &mut DocumentReader<'t, S>) -> Result<
     }
 }
 
-/// What a step amounted to when it was judged.
+/// How a step was classified when it was judged.
 struct StepClassification {
     impact: Impact,
     risk: Risk,
@@ -312,7 +312,8 @@ fn read_step<'t, S: Events<'t>>(reader: &mut DocumentReader<'t, S>) -> Result<Op
     reader.require_keys(&seen, "`step`", &STEP_KEYS, &[0, 1, 3, 4, 5, 8, 10])?;
     match draft.finish() {
         Some(step) => Ok(Some(step)),
-        None => reader.report_none(Diagnostic::new(seen.span, "`step` lacks a key that its change or reason needs, or has one of another")),
+        None => reader
+            .report_none(Diagnostic::new(seen.span, "`step` lacks a key that its change or reason needs, or has a key of another one")),
     }
 }
 
@@ -331,7 +332,7 @@ pub(crate) fn read_list<'t, S: Events<'t>, T>(
 
 impl StepDraft {
     fn finish(self) -> Option<(Step, StepClassification)> {
-        // In the order of the catalogue.
+        // The indices follow the order of `CATALOGUE`.
         let change = match (self.change?, self.fields, self.timeout_secs) {
             (0, Some(fields), None) => Change::ConfigSet(fields.into()),
             (1, None, Some(timeout_secs)) => Change::Reboot { timeout_secs },
@@ -354,7 +355,7 @@ impl StepDraft {
     }
 }
 
-/// What a restart was for, in a record of before its values were kept.
+/// A restart reason from a record that predates stored values.
 fn without_value(field: Field) -> RestartField {
     RestartField { field, value: None }
 }
@@ -405,7 +406,7 @@ fn read_field_change<'t, S: Events<'t>>(
     Ok(Some(FieldChange { field, before, after, pending, effect }))
 }
 
-/// A value of a field; `Some(None)` is `null`: the key is absent.
+/// Reads a value of a field; `Some(None)` is `null`: the key is absent.
 fn read_field_value<'t, S: Events<'t>>(
     reader: &mut DocumentReader<'t, S>,
     field: Field,
@@ -415,7 +416,7 @@ fn read_field_value<'t, S: Events<'t>>(
         let Some(loose) = read_value(reader)? else { return Ok(None) };
         match loose.into_value(field.shape()) {
             Some(value) => Ok(Some(value)),
-            None => reader.report_none(Diagnostic::new(span, format!("a value of {} is of another type", field.quoted_name()))),
+            None => reader.report_none(Diagnostic::new(span, format!("a value of {} has the wrong type", field.quoted_name()))),
         }
     })
 }
@@ -444,7 +445,7 @@ impl DocumentDecoder<Option<Outcome>> for OutcomeDecoder {
         match build_outcome(end, code, release, Findings { evidence, observed }) {
             Some(outcome) => Ok(Some(outcome)),
             None => reader
-                .report_none(Diagnostic::new(seen.span, "the outcome lacks `code` or `release`, or has one that its end does not have")),
+                .report_none(Diagnostic::new(seen.span, "the outcome lacks `code` or `release`, or has one that contradicts its `end`")),
         }
     }
 }
@@ -465,7 +466,7 @@ pub(crate) fn read_evidence<'t, S: Events<'t>>(reader: &mut DocumentReader<'t, S
     let seen = reader.read_entries("the evidence", |reader, key, span| {
         let (word, fact) = (Slug::new(key), read_fact(reader)?);
         let Some(word) = word else {
-            return reader.report(Diagnostic::new(span, format!("{} is not a key of evidence", quote(key))));
+            return reader.report(Diagnostic::new(span, format!("{} is not a valid evidence key", quote(key))));
         };
         let Some(fact) = fact else { return Ok(()) };
         if evidence.insert(word, fact).is_some() {

@@ -1,9 +1,9 @@
-//! What is asked of an environment while an operation is on its way, and what comes back, in words of the core.
+//! Requests to an environment during an operation, and the responses, in terms of the core.
 //!
-//! This is the seam: the engine asks and never knows Proxmox, an adapter answers and never knows the engine. Each
-//! [`EnvRequest`] is exactly one external request, sent once; an adapter that needs two of them would hide one from the journal.
+//! This is the interface between engine and adapters: the engine never knows Proxmox, and an adapter never knows the engine. Each
+//! [`EnvRequest`] is exactly one external request, sent once; an adapter that needed two would hide one from the journal.
 //!
-//! What never enters: how anything is sent, and what follows from an answer (`check`, `promise`, and the engine).
+//! Must not know how anything is sent, or what follows from a response (see `check`, `promise`, and the engine).
 
 use std::collections::BTreeMap;
 
@@ -14,10 +14,10 @@ use crate::guest::{GuestIdentity, GuestKind, NodeName, Vmid};
 use crate::normalize::WordSet;
 use crate::observe::{EffectiveValues, HaState, ObservedStatus, PendingChange};
 
-/// Where a guest is asked about: its node, its kind and its id.
+/// The address of a guest: node, kind and id.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct GuestAddress {
-    /// The node that has it at the moment.
+    /// The node that it is on at the moment.
     pub node: NodeName,
     /// Its kind.
     pub kind: GuestKind,
@@ -25,50 +25,50 @@ pub struct GuestAddress {
     pub vmid: Vmid,
 }
 
-/// One question to an environment, or the one change of an operation.
+/// One query to an environment, or the change of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EnvRequest {
-    /// Quorum, and which nodes are online.
+    /// Reads quorum, and which nodes are online.
     Cluster,
-    /// The run-state, from the guest's own node.
+    /// Reads the run-state from the guest's own node.
     Status(GuestAddress),
-    /// Values in effect, what waits, birth marks and guards, all of one moment and from the guest's own node.
+    /// Reads effective and pending values, birth marks and guards, all at the same moment and from the guest's own node.
     ///
-    /// One question and not two: values and what waits for a restart, read one after the other, may belong to two configs.
+    /// This is one request because effective and pending values that are read one after the other may belong to different configs.
     Config(GuestAddress),
-    /// On which node a guest is that is not where it was.
+    /// Finds the node of a guest that is not where it was.
     Locate(Vmid),
-    /// Carry out the change. The only ask that changes anything.
+    /// Sends the change. The only request that changes anything.
     Send {
-        /// On which guest.
+        /// The guest.
         address: GuestAddress,
-        /// What.
+        /// The change.
         change: Change,
-        /// The reading that a config write is bound to (S7).
+        /// The config revision that a write is bound to (S7).
         revision: Option<ConfigRevision>,
     },
-    /// How a task stands.
+    /// Reads the state of a task.
     Task(TaskId),
-    /// The tasks of a guest that do what this change does.
+    /// Lists the tasks of a guest that do what this change does.
     Tasks {
         /// The guest.
         address: GuestAddress,
         /// The change.
         change: Change,
-        /// How many seconds ago the oldest that counts was begun: a list that may end before it tells nothing. What is at work counts
-        /// however old it says that it is.
+        /// The maximal age of tasks that count, in seconds; a list that may end before this age proves nothing. Running tasks count
+        /// whatever their reported age.
         age_secs_max: u64,
     },
 }
 
 impl EnvRequest {
-    /// Whether it changes anything.
+    /// Whether the request changes anything.
     #[must_use]
     pub fn is_mutation(&self) -> bool {
         matches!(self, Self::Send { .. })
     }
 
-    /// The word for it, for logs and traces.
+    /// The name of the request in logs and traces.
     #[must_use]
     pub fn word(&self) -> &'static str {
         match self {
@@ -83,7 +83,7 @@ impl EnvRequest {
     }
 }
 
-/// What an adapter needs back to bind a config write to the reading that it was checked on; opaque here.
+/// What an adapter needs to bind a config write to the reading that was checked; opaque here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigRevision(Box<str>);
 
@@ -101,7 +101,7 @@ impl ConfigRevision {
     }
 }
 
-/// What came back.
+/// A response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EnvResponse {
     /// To [`EnvRequest::Cluster`].
@@ -110,7 +110,7 @@ pub enum EnvResponse {
     Status(LiveStatus),
     /// To [`EnvRequest::Config`].
     Config(Box<LiveConfig>),
-    /// To [`EnvRequest::Where`]; `None`: it is not listed, which proves nothing (S5).
+    /// To [`EnvRequest::Locate`]; `None` if it is not listed, which proves nothing (S5).
     Located(Option<GuestAddress>),
     /// To [`EnvRequest::Send`].
     Sent(SendResult),
@@ -120,11 +120,11 @@ pub enum EnvResponse {
     Tasks(Vec<ObservedTask>),
     /// The node says that it has no such guest.
     GuestNotFound(EnvFault),
-    /// It could not be read. Nothing is known by it.
+    /// The read failed. It proves nothing.
     Unreadable(EnvFault),
 }
 
-/// The cluster, as the node that answers sees it.
+/// The cluster, as seen by the node that responds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClusterMembership {
     /// Whether it has quorum.
@@ -133,33 +133,33 @@ pub struct ClusterMembership {
     pub nodes: BTreeMap<NodeName, bool>,
 }
 
-/// The run-state of a guest, from its own node.
+/// The status of a guest, from its own node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LiveStatus {
-    /// Known only where the platform's own word is plainly `running` or `stopped`; a paused guest is neither.
+    /// Known only if the platform plainly says `running` or `stopped`; a paused guest is neither.
     pub status: ObservedStatus,
-    /// The platform's word.
+    /// What the platform calls the state.
     pub word: Box<str>,
     /// The lock.
     pub lock: Option<Box<str>>,
-    /// The high-availability manager's hold on it.
+    /// Its high-availability state, if it is an HA resource.
     pub ha: Option<HaState>,
-    /// Seconds since it was started.
+    /// Seconds since the guest was started.
     pub uptime_secs: Option<u64>,
 }
 
-/// The config of a guest, all of one moment. What could not be understood is no reading at all.
+/// The config of a guest, all read at the same moment. A config that cannot be understood is not a reading.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LiveConfig {
-    /// The name under which it is shown; words of others.
+    /// The displayed name. Untrusted text.
     pub name: Box<str>,
     /// The birth marks.
     pub identity: GuestIdentity,
-    /// The hardware addresses of its network devices, in upper case.
+    /// The MAC addresses of its network devices, in upper case.
     pub macs: WordSet,
     /// The values in effect.
     pub values: EffectiveValues,
-    /// What waits for the next start.
+    /// The changes that are pending until the next start.
     pub pending: Box<[PendingChange]>,
     /// The tags.
     pub tags: WordSet,
@@ -167,74 +167,74 @@ pub struct LiveConfig {
     pub lock: Option<Box<str>>,
     /// Whether it is a template.
     pub template: bool,
-    /// Whether the platform's own protection is on.
+    /// Whether the platform's protection flag is set.
     pub protection: bool,
-    /// What binds a write to this reading; none where the platform gave nothing.
+    /// What binds a write to this reading; `None` if the platform gave nothing.
     pub revision: Option<ConfigRevision>,
 }
 
-/// What became of a change that was sent once.
+/// The result of sending a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SendResult {
-    /// A task does it.
+    /// The environment started a task.
     Task(TaskId),
-    /// It is done, as the environment says.
+    /// The environment says that the change is done.
     Done,
-    /// The environment decided against it, and nothing changed.
+    /// The environment rejected the change, and nothing changed.
     Rejected(EnvFault),
-    /// Nobody acted on it.
+    /// The change was not delivered, so nothing acted on it.
     NotDelivered(EnvFault),
-    /// It may have been carried out, in part or whole: only reading tells.
+    /// The change may have been executed, in part or as a whole; only reading can tell.
     MaybeExecuted(EnvFault),
 }
 
-/// How a task stands. A lost one is neither done nor failed (S17).
+/// The state of a task. A lost task is neither done nor failed (S17).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TaskState {
-    /// It is at work.
+    /// It is running.
     Running,
-    /// It ended well.
+    /// It succeeded.
     Ended {
-        /// So many warnings.
+        /// The number of warnings.
         warnings: u32,
-        /// It was begun so many seconds ago, by the clock of the node that it ran on. None where that clock was not heard.
+        /// Seconds since it started, by the clock of its node; `None` if that clock was not read.
         age_secs: Option<u64>,
     },
     /// It ended with an error.
     Failed {
-        /// What it said.
+        /// The error.
         cause: EnvFault,
-        /// As where it ended well.
+        /// Seconds since it started, by the clock of its node; `None` if that clock was not read.
         age_secs: Option<u64>,
     },
-    /// How it ended is not known: killed, its node went down, or nobody remembers it.
+    /// How it ended is unknown: it was killed, its node went down, or no record of it is left.
     Lost(EnvFault),
 }
 
-/// A task that does what was asked for, whoever began it.
+/// A task that does what was requested, regardless of who started it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObservedTask {
     /// Its id.
     pub task: TaskId,
-    /// Where the list says that it has ended: how many seconds ago it was begun, by the clock of the node that it ran on. Clocks here and
-    /// there, and of two nodes, may be hours apart. None where it is at work; lists lag behind, and only [`EnvRequest::Task`] tells.
+    /// For a task that ended according to the list: seconds since it started, by the clock of its node. Clocks of this machine and of nodes
+    /// may be hours apart. `None` while it is running; lists lag behind, and only [`EnvRequest::Task`] is authoritative.
     pub ended_age_secs: Option<u64>,
-    /// Whether it was begun by whoever asks. What was sent before a crash may have been sent under another name.
+    /// Whether the user of this client started it. A change sent before a crash may have been sent as another user.
     pub is_ours: bool,
 }
 
-/// Why something was not as asked.
+/// Why a request did not succeed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EnvFault {
-    /// What it amounts to here.
+    /// The kind, as far as the engine distinguishes it.
     pub kind: EnvFaultKind,
-    /// The adapter's word for it.
+    /// The adapter's code for it.
     pub word: Slug,
-    /// What was said, shortened; words of others.
+    /// What the environment said, shortened. Untrusted text.
     pub text: Box<str>,
 }
 
-/// What a cause amounts to, as far as the engine goes different ways by it.
+/// The kinds of faults that the engine treats differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum EnvFaultKind {
     /// The config is not the one that was read.
@@ -243,38 +243,38 @@ pub enum EnvFaultKind {
     Locked,
     /// Another process holds a lock file of the guest or of the cluster; nothing in the guest's config says so.
     LockFile,
-    /// Protection is on.
+    /// The protection flag is set.
     Protected,
     /// The cluster has no quorum.
     NotQuorate,
-    /// The guest is not there.
+    /// The guest does not exist there.
     GuestNotFound,
     /// The guest is a template.
     Template,
     /// High availability owns it.
     HaOwned,
-    /// This program cannot put it into a request.
+    /// This program cannot express the change as a request.
     Unsupported,
-    /// The guest did not go down in time; it still may.
+    /// The guest did not shut down in time; it may still do so.
     ShutdownTimeout,
-    /// There was no room for the request, and it was not sent.
+    /// No capacity was left for the request, and it was not sent.
     Busy,
     /// Anything else.
     Other,
 }
 
 impl EnvFault {
-    /// The longest text that is kept, in characters.
+    /// The longest text that is stored, in characters.
     pub const TEXT_CHARS_MAX: usize = 500;
 
-    /// A cause; the text is shortened.
+    /// Creates a fault and shortens the text.
     #[must_use]
     pub fn new(trouble: EnvFaultKind, word: &str, text: &str) -> Self {
         let word = Slug::new(word).unwrap_or_else(Slug::placeholder);
         Self { kind: trouble, word, text: text.trim().chars().take(Self::TEXT_CHARS_MAX).collect::<String>().into() }
     }
 
-    /// These facts and what this cause says.
+    /// Adds this fault to the evidence.
     #[must_use]
     pub fn add_to_evidence(&self, evidence: Evidence) -> Evidence {
         let evidence = evidence.with("cause", self.word.as_str());

@@ -1,7 +1,7 @@
-//! What the records of one operation amount to, and which record may follow which.
+//! The state that the journal records of one operation add up to, and which record may follow which.
 //!
-//! Intent, then at most one mark of its sending, at most one task, and exactly one end; what ended held may be resolved once. Every store asks here, so
-//! that no store can have an order of its own.
+//! The order is: intent, sending marks, at most one task, exactly one end; a held operation can be resolved once. Every store calls this
+//! code, so no store can have an order of its own.
 
 use super::JournalRecord;
 use std::fmt;
@@ -11,55 +11,55 @@ use super::operation::Operation;
 use super::outcome::{OperationEnd, Outcome, Resolution};
 use crate::artifact::INTEGER_MAX;
 
-/// One operation with everything that the journal has of it.
+/// One operation with all of its journal records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OperationHistory {
     /// The operation.
     pub operation: Box<Operation>,
     /// When its intent was recorded.
     pub at_ms: u64,
-    /// The start of the machine that its run ran on, where that can be told.
+    /// The boot of the machine that its run ran on, if known.
     pub boot: Option<BootId>,
-    /// The mark before it was sent.
+    /// The mark before sending; the last one counts.
     pub sending: Option<SendingMark>,
     /// The task, and when it was recorded.
     pub task: Option<(TaskId, u64)>,
     /// The end, and when it was recorded.
     pub ended: Option<(Outcome, u64)>,
-    /// What became of it after it was held.
+    /// The resolution, if it was held and resolved.
     pub resolved: Option<ResolutionRecord>,
 }
 
-/// From when on an operation may have been sent.
+/// The moment from which on an operation may have been sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendingMark {
-    /// By the clock of the day.
+    /// By the wall clock.
     pub at_ms: u64,
-    /// By how long the machine had been up.
+    /// By the uptime of the machine.
     pub up_ms: u64,
 }
 
-/// What somebody said became of a held operation.
+/// A person's resolution of a held operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResolutionRecord {
-    /// What became of it.
+    /// How the operation ended.
     pub resolution: Resolution,
-    /// Who said so.
+    /// Who resolved it.
     pub by: Box<str>,
-    /// Why they think so.
+    /// Why.
     pub reason: Box<str>,
     /// When.
     pub at_ms: u64,
 }
 
-/// Why a record may not follow, or may not be taken at all.
+/// Why a record may not follow, or may not be stored at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IllegalRecord {
     /// Its operation has no intent.
     NoIntent,
     /// Its operation has an intent already.
     SecondIntent,
-    /// It has a task, so that it was sent.
+    /// The operation has a task, so it was sent already.
     SentAlready,
     /// Its operation has a task already.
     SecondTask,
@@ -69,41 +69,41 @@ pub enum IllegalRecord {
     NotHeld,
     /// It resolves an operation that was resolved before.
     AlreadyResolved(Resolution),
-    /// It would not be read back as it is.
+    /// It would read back differently.
     NotStorable,
 }
 
-/// How far an operation is: all that the order of records depends on.
+/// The progress of an operation, as far as the order of records depends on it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct JournalProgress {
-    /// Whether its task is recorded.
+    /// Whether the task is recorded.
     pub has_task: bool,
-    /// How it ended, if it has.
+    /// How the operation ended, if it did.
     pub end: Option<OperationEnd>,
-    /// What became of it after it was held, if that is known.
+    /// The resolution of a held operation, if there is one.
     pub resolution: Option<Resolution>,
 }
 
 impl JournalProgress {
-    /// Whether it has no end: at a start it may have been sent, and must be resolved by reading before anything else.
+    /// Whether the operation has no end. At startup, such an operation may have been sent; reading must settle it before anything else.
     #[must_use]
     pub fn is_open(self) -> bool {
         self.end.is_none()
     }
 
-    /// Whether it ended held and nobody has said yet what became of it.
+    /// Whether the operation ended held and is not resolved yet.
     #[must_use]
     pub fn is_held(self) -> bool {
         self.end == Some(OperationEnd::Held) && self.resolution.is_none()
     }
 
-    /// Whether no other operation may touch its guest: it is under way, or what became of it is not known (G12).
+    /// Whether no other operation may touch the guest: this one is in flight, or its result is unknown (G12).
     #[must_use]
     pub fn occupies_guest(self) -> bool {
         self.is_open() || self.is_held()
     }
 
-    /// Whether this record may follow.
+    /// Checks whether this record may follow.
     ///
     /// # Errors
     /// Why it may not.
@@ -115,10 +115,10 @@ impl JournalProgress {
             (JournalRecord::Intent { .. }, _) => Err(IllegalRecord::SecondIntent),
             (JournalRecord::Resolved { .. }, _) => self.check_resolution(),
             (_, Some(end)) => Err(IllegalRecord::AlreadyEnded(end)),
-            // What is checked anew before it is sent is marked anew, and the last mark counts; what has a task was sent.
+            // An operation that is checked again before sending gets a new mark, and the last one counts. With a task it was sent already.
             (JournalRecord::Sending { .. }, None) if self.has_task => Err(IllegalRecord::SentAlready),
             (JournalRecord::TaskStarted { .. }, None) if self.has_task => Err(IllegalRecord::SecondTask),
-            // A task without a mark: the machine died before the mark was on its disk.
+            // A task without a mark is possible: the machine may have crashed before the mark reached the disk.
             (JournalRecord::Sending { .. } | JournalRecord::TaskStarted { .. } | JournalRecord::Ended { .. }, None) => Ok(()),
         }
     }
@@ -131,7 +131,7 @@ impl JournalProgress {
         }
     }
 
-    /// How far it is after this record, which must have been admitted.
+    /// The progress after this record, which `check_record` must have accepted.
     #[must_use]
     pub fn advance(self, record: &JournalRecord) -> Self {
         match record {
@@ -145,19 +145,19 @@ impl JournalProgress {
 }
 
 impl OperationHistory {
-    /// The history that an intent begins.
+    /// The history that starts with an intent.
     #[must_use]
     pub fn from_intent(operation: Box<Operation>, at_ms: u64) -> Self {
         Self { operation, at_ms, boot: None, sending: None, task: None, ended: None, resolved: None }
     }
 
-    /// The operation.
+    /// The id of the operation.
     #[must_use]
     pub fn id(&self) -> &OperationId {
         &self.operation.id
     }
 
-    /// How far it is.
+    /// The progress of the operation.
     #[must_use]
     pub fn progress(&self) -> JournalProgress {
         JournalProgress {
@@ -170,11 +170,11 @@ impl OperationHistory {
     /// Adds a record.
     ///
     /// # Errors
-    /// Why it may not follow; the history is then as it was.
+    /// Why it may not follow; the history is unchanged.
     pub fn add_record(&mut self, record: JournalRecord) -> Result<(), IllegalRecord> {
         self.progress().check_record(&record)?;
         match record {
-            // INVARIANT: `check_record` has refused it.
+            // INVARIANT: `check_record` refuses a second intent.
             JournalRecord::Intent { .. } => return Err(IllegalRecord::SecondIntent),
             JournalRecord::Sending { at_ms, up_ms, .. } => self.sending = Some(SendingMark { at_ms, up_ms }),
             JournalRecord::TaskStarted { task, at_ms, .. } => self.task = Some((task, at_ms)),
@@ -192,17 +192,17 @@ impl fmt::Display for IllegalRecord {
         match self {
             Self::NoIntent => formatter.write_str("it has no intent"),
             Self::SecondIntent => formatter.write_str("it has an intent already"),
-            Self::SentAlready => formatter.write_str("it has a task, so that it was sent already"),
+            Self::SentAlready => formatter.write_str("it has a task, so it was sent already"),
             Self::SecondTask => formatter.write_str("it has a task already"),
             Self::AlreadyEnded(end) => write!(formatter, "it has ended already: {}", end.word()),
-            Self::NotHeld => formatter.write_str("it is not held, so that there is nothing to resolve"),
+            Self::NotHeld => formatter.write_str("it is not held, so there is nothing to resolve"),
             Self::AlreadyResolved(resolution) => write!(formatter, "it was resolved already: {}", resolution.word()),
-            Self::NotStorable => formatter.write_str("the record would not be read back as it is"),
+            Self::NotStorable => formatter.write_str("the record would not read back unchanged"),
         }
     }
 }
 
-/// Whether a record would be read back as it is.
+/// Whether a record reads back unchanged.
 #[must_use]
 pub fn is_storable(record: &JournalRecord) -> bool {
     let fits = match record {
@@ -215,7 +215,7 @@ pub fn is_storable(record: &JournalRecord) -> bool {
     fits && record.at_ms() <= INTEGER_MAX
 }
 
-/// Whether a text of a person can be kept: who they are, or why they did something. Not blank, at most 4096 bytes.
+/// Whether text of a person (a name or a reason) can be stored: not blank, at most 4096 bytes.
 #[must_use]
 pub fn is_valid_remark(text: &str) -> bool {
     text.len() <= 4096 && !text.trim().is_empty()

@@ -1,12 +1,12 @@
-//! Ids and words of operations: short plain text, checked once. They are made outside, where randomness is.
+//! Ids and slugs of operations: short plain text, checked once. They are generated outside of the core, which has no randomness.
 
 use std::fmt;
 use std::sync::Arc;
 
 use serde::{Serialize, Serializer};
 
-/// A newtype over text with one check; the check and the sentence about it are all that differs between them. Whoever passes one on shares
-/// it: every record, event and effect names its operation.
+/// Defines a newtype over text that differs only in its check and documentation. The text is shared on clone, because every record, event
+/// and effect names its operation.
 macro_rules! checked_text {
     ($(#[$doc:meta])* $name:ident, $fits:expr) => {
         $(#[$doc])*
@@ -14,7 +14,7 @@ macro_rules! checked_text {
         pub struct $name(Arc<str>);
 
         impl $name {
-            /// Well-formed text only.
+            /// Checks the text; `None` if it is not well-formed.
             #[must_use]
             pub fn new(text: &str) -> Option<Self> {
                 let fits: fn(&str) -> bool = $fits;
@@ -53,22 +53,22 @@ checked_text!(
     is_id
 );
 checked_text!(
-    /// The id that a system gives to each start of its machine: letters, digits, `-` and `_`, at most 64.
+    /// The id of one boot of a machine: letters, digits, `-` and `_`, at most 64.
     BootId,
     is_id
 );
 checked_text!(
-    /// The name that the environment gave to the work, such as a UPID: no blanks, at most 512 bytes, otherwise opaque.
+    /// The id that the environment gave to a task, such as a UPID: no whitespace, at most 512 bytes, otherwise opaque.
     TaskId,
     |text| is_within(text, 512) && !text.chars().any(|character| character.is_whitespace() || character.is_control())
 );
 checked_text!(
-    /// What a caller sends along so that one request acts once: visible ASCII, at most 128.
+    /// The key that a caller sends so that a request is executed once: visible ASCII, at most 128.
     IdempotencyKey,
     |text| is_within(text, 128) && text.bytes().all(|byte| byte.is_ascii_graphic())
 );
 checked_text!(
-    /// A word of machines: a code, or a key of evidence. Lower-case letters, digits, `-`, `_` and `.`, at most 64.
+    /// A machine-readable word: a code, or an evidence key. Lower-case letters, digits, `-`, `_` and `.`, at most 64.
     Slug,
     |text| is_within(text, 64)
         && text.starts_with(|first: char| first.is_ascii_lowercase())
@@ -76,7 +76,7 @@ checked_text!(
 );
 
 impl Slug {
-    /// What stands where a word of ours is not one, which a test rules out.
+    /// The fallback for a code of this program that is not a valid slug; tests ensure that there is none.
     pub(crate) fn placeholder() -> Self {
         Self("lost".into())
     }
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_is_opaque_but_never_blank() {
+    fn task_ids_are_opaque_but_have_no_whitespace() {
         for bad in ["", "UPID pve1", "a\tb", "a\u{7f}", "a\u{2003}b", &"x".repeat(513)] {
             assert!(TaskId::new(bad).is_none(), "{bad:?}");
         }
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_and_words_are_bounded() {
+    fn idempotency_keys_and_slugs_are_bounded() {
         assert!(IdempotencyKey::new("a b").is_none() && IdempotencyKey::new(&"k".repeat(129)).is_none());
         assert!(IdempotencyKey::new("8e03978e-40d5-43dd-bc93-6894a57f9324").is_some());
         for bad in ["", "Failed", "it failed", "-a", "9a", &"a".repeat(65)] {

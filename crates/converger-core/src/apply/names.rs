@@ -1,9 +1,9 @@
-//! Which cluster each environment name stands for, and which names an environment had before.
+//! Which cluster each environment name is bound to, and which names an environment had before.
 //!
-//! The rules are here once: the replay of a ledger and the store in memory keep an [`EnvironmentNames`], and the store on disk answers the same
+//! The rules exist once: ledger replay and the in-memory store keep an [`EnvironmentNames`], and the store on disk answers the same
 //! questions from its tables.
 //!
-//! What never enters: holds, runs and operations. Whether a name has any is asked of whoever keeps them.
+//! Must not depend on holds, runs or operations; the store that keeps them checks whether a name has any.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,36 +11,36 @@ use std::fmt;
 use super::{EnvironmentBinding, EnvironmentRename};
 use crate::guest::{ClusterIdentity, EnvironmentName};
 
-/// The bindings in force, and the former names of environments.
+/// The current bindings, and the former names of environments.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EnvironmentNames {
     bindings: BTreeMap<EnvironmentName, EnvironmentBinding>,
-    /// From a former name to the name that the environment has now.
+    /// Maps a former name to the current name.
     former: BTreeMap<EnvironmentName, EnvironmentName>,
 }
 
 /// Why a name cannot be used for a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NameConflict {
-    /// The cluster has another name here.
+    /// The cluster already has another name.
     SecondName {
         /// The name that was to be bound.
         environment: EnvironmentName,
-        /// The name that the cluster has.
+        /// The existing name of the cluster.
         bound_as: EnvironmentName,
     },
-    /// The name stands for another cluster.
+    /// The name is bound to another cluster.
     OtherCluster {
-        /// The binding that is recorded.
+        /// The recorded binding.
         recorded: EnvironmentBinding,
-        /// The cluster that answers now.
+        /// The cluster that responds now.
         found: ClusterIdentity,
     },
-    /// The environment was given another name.
+    /// The environment was renamed.
     Renamed {
         /// The former name.
         environment: EnvironmentName,
-        /// The name that it has now.
+        /// The current name.
         now: EnvironmentName,
     },
 }
@@ -53,7 +53,7 @@ impl fmt::Display for NameConflict {
             }
             Self::OtherCluster { recorded, found } => write!(
                 out,
-                "`{}` is recorded for the cluster {}, and leads to {found}; correct its address, or give the other cluster its own name",
+                "`{}` is recorded for cluster {}, but leads to {found}; correct its address, or give the other cluster its own name",
                 recorded.environment, recorded.cluster
             ),
             Self::Renamed { environment, now } => write!(out, "`{environment}` was renamed to `{now}`; use that name"),
@@ -62,7 +62,7 @@ impl fmt::Display for NameConflict {
 }
 
 impl EnvironmentNames {
-    /// What stands against using a name for a cluster.
+    /// Why a name cannot be used for a cluster, if it cannot.
     #[must_use]
     pub fn conflict(&self, environment: &EnvironmentName, cluster: &ClusterIdentity) -> Option<NameConflict> {
         let (of_name, of_cluster) = (self.binding(environment).cloned(), self.bound_to(cluster).cloned());
@@ -81,13 +81,13 @@ impl EnvironmentNames {
         self.bindings.values().find(|binding| binding.cluster == *cluster)
     }
 
-    /// The name that an environment has now, where this is a former one.
+    /// The current name of an environment, if this is a former one.
     #[must_use]
     pub fn renamed_to(&self, environment: &EnvironmentName) -> Option<&EnvironmentName> {
         self.former.get(environment)
     }
 
-    /// The name that an environment has now: this one, unless it is a former one.
+    /// The current name of an environment: this one, unless it is a former name.
     #[must_use]
     pub fn current<'n>(&'n self, environment: &'n EnvironmentName) -> &'n EnvironmentName {
         self.renamed_to(environment).unwrap_or(environment)
@@ -98,22 +98,22 @@ impl EnvironmentNames {
         self.bindings.values()
     }
 
-    /// Former names, each with the name that the environment has now.
+    /// Former names, each with the current name.
     pub fn former(&self) -> impl Iterator<Item = (&EnvironmentName, &EnvironmentName)> {
         self.former.iter()
     }
 
-    /// Records a binding. Whether it may be recorded is asked before, with [`binding_conflict`].
+    /// Records a binding. Call [`binding_conflict`] first.
     pub fn bind(&mut self, binding: EnvironmentBinding) {
         self.bindings.insert(binding.environment.clone(), binding);
     }
 
-    /// Records that a name is a former one of an environment.
+    /// Records a former name of an environment.
     pub fn add_former(&mut self, name: EnvironmentName, now: EnvironmentName) {
         self.former.insert(name, now);
     }
 
-    /// Records a rename. Whether it may be recorded is asked before.
+    /// Records a rename. The caller must have checked that it is allowed.
     pub fn rename(&mut self, EnvironmentRename { from, to, .. }: &EnvironmentRename) {
         if let Some(binding) = self.bindings.remove(from) {
             self.bind(EnvironmentBinding { environment: to.clone(), ..binding });
@@ -124,8 +124,8 @@ impl EnvironmentNames {
     }
 }
 
-/// What stands against using a name for a cluster, given what is recorded of both: the current name where this is a former one, the binding of
-/// the name, and the binding of the cluster.
+/// Why a name cannot be used for a cluster, given the records of both: the current name if this is a former one, the binding of the name,
+/// and the binding of the cluster.
 #[must_use]
 pub fn binding_conflict(
     environment: &EnvironmentName,
@@ -134,7 +134,7 @@ pub fn binding_conflict(
     of_name: Option<EnvironmentBinding>,
     of_cluster: Option<EnvironmentBinding>,
 ) -> Option<NameConflict> {
-    // The first of these is the most useful to a person: the name to use instead.
+    // Report the rename first: it tells a person which name to use instead.
     if let Some(now) = renamed_to {
         return Some(NameConflict::Renamed { environment: environment.clone(), now });
     }
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn former_names_lead_to_the_name_of_today_also_after_a_rename_back() {
+    fn former_names_resolve_to_the_current_name_even_after_renaming_back() {
         let mut names = EnvironmentNames::default();
         let cluster = ClusterIdentity::parse(&["AB"; 32].join(":")).expect("a fingerprint");
         names.bind(EnvironmentBinding { environment: name("a"), cluster: cluster.clone(), by: "ann".into(), at_ms: 1 });

@@ -1,4 +1,4 @@
-//! One step of a plan on its way: everything that is needed to know, after a crash, what may have been done to whom.
+//! An operation: one step of a plan while it is executed, with all that recovery needs to find out what may have been done to which guest.
 
 use super::id::{IdempotencyKey, OperationId, RunId};
 use crate::action::{Change, ChangeClass, FieldChange, Impact, Risk};
@@ -9,10 +9,10 @@ use crate::normalize::{Field, FieldValue, WordSet};
 use crate::observe::{HaState, ObservedGuest, Reading};
 use crate::plan::{Plan, Step, StepReason};
 
-/// One step of one guest, with what it was planned on.
+/// One step of one guest, with its preconditions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Operation {
-    /// Its id, never used twice.
+    /// Its id; never reused.
     pub id: OperationId,
     /// The run that it belongs to.
     pub run: RunId,
@@ -22,55 +22,55 @@ pub struct Operation {
     pub guest: OperationTarget,
     /// The change, and the run-state and values that it was planned on.
     pub step: Step,
-    /// What it does to the guest, as it was judged then.
+    /// What it does to the guest, as judged at plan time.
     pub impact: Impact,
-    /// How much can go wrong, as it was judged then.
+    /// How much can go wrong, as judged at plan time.
     pub risk: Risk,
-    /// What it amounts to, as it was judged then.
+    /// Its class, as judged at plan time.
     pub class: ChangeClass,
-    /// Its place in the guest's lane, from 0.
+    /// Its position among the steps of its guest, from 0.
     pub position: u32,
     /// The plan, by the digest of its body.
     pub plan: Digest,
-    /// Where the intent came from.
+    /// What requested it.
     pub source: OperationSource,
 }
 
-/// Where the intent of an operation came from.
+/// What requested an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OperationSource {
-    /// The declared state: derived anew from every reading, so that repeating it is harmless.
+    /// The declared state. The step is derived again from every observation, so repeating it is harmless.
     Convergent,
-    /// A request that acts once (G13).
+    /// A request that is executed once (G13).
     OneShot {
-        /// What the caller sent along.
+        /// The idempotency key that the caller sent.
         key: IdempotencyKey,
-        /// What was asked for: another request under the same key is refused.
+        /// What was requested. A different request with the same key is refused.
         request: Digest,
     },
 }
 
-/// The guest of an operation as it was seen at plan time.
+/// The guest of an operation, as observed at plan time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OperationTarget {
     /// Its id.
     pub vmid: Vmid,
     /// Its kind.
     pub kind: GuestKind,
-    /// Its name; words of others.
+    /// Its name. Untrusted text.
     pub name: Box<str>,
-    /// The node that it was on. A guest may move: this is where it was looked for, not who it is.
+    /// The node that it was on. Guests move, so this is where to look for it and not part of its identity.
     pub node: NodeName,
-    /// Its birth marks, where they were read.
+    /// Its birth marks, if they were read.
     pub identity: Option<GuestIdentity>,
-    /// What guards it.
+    /// Its guards.
     pub guards: GuestGuards,
 }
 
-/// What guards a guest, all of it read. A guest of which any of it was not read has no step (G1).
+/// The guards of a guest, all of them read. A guest with an unread guard gets no step (G1).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GuestGuards {
-    /// The high-availability manager's hold on it.
+    /// Its high-availability state, if it is an HA resource.
     pub ha: Option<HaState>,
     /// The lock that is held.
     pub lock: Option<Box<str>>,
@@ -83,7 +83,7 @@ pub struct GuestGuards {
 }
 
 impl GuestGuards {
-    /// What guards a guest; `None` where any of it was not read.
+    /// The guards of an observed guest; `None` if any of them was not read.
     #[must_use]
     pub fn from_row(row: &ObservedGuest) -> Option<Self> {
         Some(Self {
@@ -97,7 +97,7 @@ impl GuestGuards {
 }
 
 impl OperationTarget {
-    /// A guest of a plan, as the plan's reading has it; `None` where that reading does not carry a step.
+    /// A guest of a plan, as the plan's observation has it; `None` if the observation is not sufficient for a step.
     #[must_use]
     pub fn from_plan(plan: &Plan, guest: &DesiredGuest) -> Option<Self> {
         let observation = plan.observation();
@@ -117,7 +117,7 @@ impl OperationTarget {
 }
 
 impl Operation {
-    /// The operation of a step, weighed as of now.
+    /// Creates the operation of a step and classifies it.
     #[must_use]
     #[allow(clippy::too_many_arguments, reason = "one per member; a builder would hide which of them is missing")]
     pub fn new(
@@ -134,9 +134,9 @@ impl Operation {
         Self { id, run, environment, guest, step, impact, risk, class, position, plan, source }
     }
 
-    /// Whether it would be read back as it is: a store refuses to take what it could not give back.
+    /// Whether it reads back unchanged; a store refuses an operation that it could not return as it was.
     ///
-    /// The planner makes no other ones; this is for what is built by hand, and it costs no memory.
+    /// The planner makes only storable operations. This check covers operations built by hand, and it does not allocate.
     #[must_use]
     pub fn is_storable(&self) -> bool {
         self.guest.identity.as_ref().is_none_or(|identity| marks_fit(self.guest.kind, identity))
@@ -145,7 +145,7 @@ impl Operation {
     }
 }
 
-/// Marks are kept in one case of letters, never blank, and below the largest integer of any artifact.
+/// Birth marks have one letter case, are not blank, and fit into the largest integer of an artifact.
 fn marks_fit(kind: GuestKind, identity: &GuestIdentity) -> bool {
     let is_word = |mark: &Option<Box<str>>| mark.as_deref().is_none_or(|mark| !mark.trim().is_empty());
     match identity {
@@ -167,7 +167,7 @@ fn change_fits(change: &Change) -> bool {
     }
 }
 
-/// The values of a restart are all known or none is.
+/// A restart reason has the values of all its fields or of none.
 fn reason_fits(reason: &StepReason) -> bool {
     let StepReason::RestartForConfig(fields) = reason else { return true };
     let known = fields.iter().filter(|awaited| awaited.value.is_some()).count();
@@ -183,7 +183,7 @@ fn field_fits(change: &FieldChange) -> bool {
     values.into_iter().flatten().all(|value| value_fits(change.field, value))
 }
 
-/// A value is of the field's shape, which is how it is told from another one in a file.
+/// A value has the shape of its field; the decoder relies on it to distinguish types.
 fn value_fits(field: Field, value: &FieldValue) -> bool {
     value.shape() == field.shape() && !matches!(value, FieldValue::Text(text) if text.trim_end() != &**text)
 }

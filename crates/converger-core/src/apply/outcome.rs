@@ -1,4 +1,4 @@
-//! How an operation ends: done, failed, refused, held or not run. The five never mix.
+//! How an operation ends: done, failed, refused, held or not run. Each operation has exactly one of these ends.
 
 use std::collections::BTreeMap;
 
@@ -6,44 +6,44 @@ use super::id::Slug;
 use crate::failure::FailureCode;
 use crate::refusal::{self, Datum, Refusal};
 
-/// How an operation ended, with what it rests on.
+/// How an operation ended, with the supporting facts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The promise was read and holds.
     Done(Findings),
-    /// It was tried, and the environment did not do it.
+    /// The change was sent, and the environment did not carry it out.
     Failed {
         /// The cause.
         code: Slug,
-        /// What it rests on.
+        /// The supporting facts.
         findings: Findings,
     },
-    /// It was decided against, here or by the environment, and nothing changed.
+    /// This program or the environment decided against the change, and nothing changed.
     Refused {
         /// The cause, a code of the refusal table.
         code: Slug,
-        /// What it rests on.
+        /// The supporting facts.
         findings: Findings,
     },
-    /// It cannot be said what became of it. The guest is left alone until that is known.
+    /// The result is unknown. The guest is not changed until it is known.
     Held {
         /// The cause.
         code: Slug,
         /// What releases it.
         release: ReleaseCondition,
-        /// What it rests on.
+        /// The supporting facts.
         findings: Findings,
     },
-    /// Its turn never came; nothing was sent.
+    /// The operation never started; nothing was sent.
     NotRun {
         /// The cause.
         code: Slug,
-        /// What it rests on.
+        /// The supporting facts.
         findings: Findings,
     },
 }
 
-/// The word for an end.
+/// The kind of end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[allow(missing_docs)]
 pub enum OperationEnd {
@@ -76,14 +76,14 @@ impl OperationEnd {
 /// What releases a held operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReleaseCondition {
-    /// A later reading that shows what became of it.
+    /// A later reading that shows the result.
     Reading,
-    /// A person, who looked.
+    /// A person who checked.
     Person,
 }
 
 impl ReleaseCondition {
-    /// Both ways.
+    /// Both conditions.
     pub const ALL: [Self; 2] = [Self::Reading, Self::Person];
     /// Their words, in the order of [`ReleaseCondition::ALL`].
     pub const WORDS: [&'static str; 2] = ["reading", "person"];
@@ -98,7 +98,7 @@ impl ReleaseCondition {
     }
 }
 
-/// What became of a held operation after all.
+/// How a held operation ended, as found out later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resolution {
     /// It took effect.
@@ -126,10 +126,10 @@ impl Resolution {
     }
 }
 
-/// What an outcome rests on: facts by key, no sentences.
+/// The facts behind an outcome, by key. No sentences.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Findings {
-    /// Why it is so.
+    /// Why the operation ended so.
     pub evidence: Evidence,
     /// What was read afterwards.
     pub observed: Evidence,
@@ -139,10 +139,10 @@ pub struct Findings {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Evidence(BTreeMap<Slug, Fact>);
 
-/// One fact. Texts of others are data and are escaped where they are shown.
+/// One fact. Text from outside is data and is escaped when it is displayed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fact {
-    /// A number, at most [`crate::artifact::INTEGER_MAX`]; a larger one is kept as text.
+    /// A number, at most [`crate::artifact::INTEGER_MAX`]; a larger one is stored as text.
     Number(u64),
     /// A text.
     Text(Box<str>),
@@ -173,7 +173,7 @@ impl From<&Datum> for Fact {
     }
 }
 
-/// A fact that is no larger than evidence may be.
+/// Shortens a fact to the size that evidence may have.
 fn shorten_fact(fact: Fact) -> Fact {
     let brief = |text: Box<str>| refusal::shorten(text.into()).into_boxed_str();
     match fact {
@@ -183,11 +183,11 @@ fn shorten_fact(fact: Fact) -> Fact {
     }
 }
 
-/// Evidence has room for so much, as it is written: what an operation rests on and what was read afterwards fit into one entry of the ledger
-/// together, whatever others said.
+/// The maximal encoded size of one [`Evidence`]. It ensures that both parts of [`Findings`] fit into one ledger entry, whatever the
+/// environment responded.
 const EVIDENCE_BYTES_MAX: usize = 24 << 10;
 
-/// How long a fact is where it is written.
+/// The upper bound of the encoded length of a fact.
 fn encoded_len(fact: &Fact) -> usize {
     let escaped = |byte: u8| match byte {
         b'"' | b'\\' => 2,
@@ -203,8 +203,8 @@ fn encoded_len(fact: &Fact) -> usize {
 }
 
 impl Evidence {
-    /// These facts and one more. A key that is no [`Slug`] has no place in a record, and the fact is left out; a fact for which there is no more
-    /// room in a record is named by its length.
+    /// Adds a fact. A key that is not a [`Slug`] is invalid in a record, and the fact is dropped; a fact that exceeds the remaining space
+    /// is replaced with its length.
     #[must_use]
     pub fn with(mut self, key: &str, fact: impl Into<Fact>) -> Self {
         let Some(key) = Slug::new(key) else { return self };
@@ -226,7 +226,7 @@ impl Evidence {
         self.0.iter()
     }
 
-    /// Whether there are none.
+    /// Whether there are no facts.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -236,42 +236,42 @@ impl Evidence {
         self.0.insert(key, fact)
     }
 
-    /// Numbers within what any artifact holds.
+    /// Whether all numbers fit into an artifact.
     pub(super) fn is_storable(&self) -> bool {
         self.0.values().all(|fact| !matches!(fact, Fact::Number(number) if *number > crate::artifact::INTEGER_MAX))
     }
 }
 
 impl Outcome {
-    /// The end of a step that a refusal stopped.
+    /// The end of a step that was refused.
     #[must_use]
     pub fn from_refusal(refusal: &Refusal) -> Self {
         let facts = refusal.evidence().iter();
         let evidence = facts.fold(Evidence::default(), |evidence, (key, datum)| evidence.with(key, datum));
-        // INVARIANT: words of the refusal table are kebab-case; `every_code_is_a_word` holds it.
+        // INVARIANT: codes of the refusal table are valid slugs; the test `every_code_is_a_word` checks it.
         let code = Slug::new(refusal.code().word()).unwrap_or_else(Slug::placeholder);
         Self::Refused { code, findings: Findings { evidence, ..Findings::default() } }
     }
 
-    /// The end of a step that was tried and not done.
+    /// The end of a step that was sent and not carried out.
     #[must_use]
     pub fn new_failed(code: FailureCode, findings: Findings) -> Self {
         Self::Failed { code: failure_slug(code), findings }
     }
 
-    /// The end of a step of which it cannot be said what became of it.
+    /// The end of a step whose result is unknown.
     #[must_use]
     pub fn new_held(code: FailureCode, release: ReleaseCondition, findings: Findings) -> Self {
         Self::Held { code: failure_slug(code), release, findings }
     }
 
-    /// The end of a step whose turn never came.
+    /// The end of a step that never started.
     #[must_use]
     pub fn new_not_run(code: FailureCode, evidence: Evidence) -> Self {
         Self::NotRun { code: failure_slug(code), findings: Findings { evidence, ..Findings::default() } }
     }
 
-    /// The same end, resting on these facts too.
+    /// Replaces the facts that were read afterwards.
     #[must_use]
     pub fn with_observed(mut self, observed: Evidence) -> Self {
         match &mut self {
@@ -284,7 +284,7 @@ impl Outcome {
         self
     }
 
-    /// The word of its end.
+    /// The kind of end.
     #[must_use]
     pub fn end(&self) -> OperationEnd {
         match self {
@@ -296,7 +296,7 @@ impl Outcome {
         }
     }
 
-    /// The cause, where there is one: what was done needs none.
+    /// The cause; `None` if the operation was done.
     #[must_use]
     pub fn code(&self) -> Option<&Slug> {
         match self {
@@ -305,7 +305,7 @@ impl Outcome {
         }
     }
 
-    /// What it rests on.
+    /// The supporting facts.
     #[must_use]
     pub fn findings(&self) -> &Findings {
         match self {
@@ -317,7 +317,7 @@ impl Outcome {
         }
     }
 
-    /// Whether it would be read back as it is.
+    /// Whether it reads back unchanged.
     #[must_use]
     pub fn is_storable(&self) -> bool {
         let Findings { evidence, observed } = self.findings();
@@ -325,9 +325,9 @@ impl Outcome {
     }
 }
 
-/// The word of a failure's code.
+/// The code of a failure as a slug.
 fn failure_slug(code: FailureCode) -> Slug {
-    // INVARIANT: words of the failure table are kebab-case; `every_code_is_a_word` holds it.
+    // INVARIANT: codes of the failure table are valid slugs; the test `every_code_is_a_word` checks it.
     Slug::new(code.word()).unwrap_or_else(Slug::placeholder)
 }
 
@@ -337,7 +337,7 @@ mod tests {
     use crate::failure;
     use crate::refusal::TABLE;
 
-    /// An answer of megabytes is kept as evidence that it was one, and not whole (S23).
+    /// A response of many megabytes is cut, and the evidence says how much is missing (S23).
     #[test]
     fn evidence_is_bounded_and_reports_omissions() {
         let long = "é".repeat(40_000_000);
@@ -351,7 +351,7 @@ mod tests {
         assert_eq!((keys.len(), &*keys[98], &*keys[99]), (refusal::EVIDENCE_WORDS_MAX, "key98", "… and 99901 more"));
         let (_, Datum::Words(kept)) = &refusal.evidence()[0] else { panic!("no list") };
         assert_eq!((kept.len(), kept[99].as_str()), (refusal::EVIDENCE_WORDS_MAX, "… and 99901 more"));
-        // What is brief already is not cut a second time.
+        // Text that is short enough already is not cut again.
         let again = Evidence::default().with("said", &**said).with("keys", Fact::Words(keys.clone()));
         assert_eq!(again, evidence);
         let locked = Refusal::guest_locked(&long);

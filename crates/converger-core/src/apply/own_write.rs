@@ -1,9 +1,9 @@
-//! Which pending changes of a guest this program wrote itself, told by its journal.
+//! Which pending changes of a guest this program wrote itself, according to its journal.
 //!
-//! A value that was declared once stays pending until the guest restarts, also where its key is declared no more: it is then a change
-//! of this program and not one of somebody else.
+//! A written value stays pending until the guest restarts, even if its key is no longer declared. It is then still a change of this
+//! program, not of somebody else.
 //!
-//! What never enters: who reads the journal.
+//! Must not read the journal itself.
 
 use super::history::OperationHistory;
 use super::outcome::Outcome;
@@ -13,7 +13,7 @@ use crate::normalize::{self, Field, FieldValue};
 use crate::observe::{Observation, ObservedGuest, PendingChange, Reading};
 use crate::policy::OwnWrite;
 
-/// The pending changes in a reading that this program wrote, by the histories of the guests, newest first.
+/// The pending changes in an observation that this program wrote, given the histories of the guests, newest first.
 #[must_use]
 pub fn own_writes(newest_first: &[OperationHistory], observation: &Observation) -> Vec<OwnWrite> {
     let of_row = |row: &ObservedGuest| -> Vec<OwnWrite> {
@@ -28,7 +28,8 @@ pub fn own_writes(newest_first: &[OperationHistory], observation: &Observation) 
     observation.guests.iter().flat_map(of_row).collect()
 }
 
-/// The last write of the field that was carried out on this guest, which its birth marks tell from others of its id, wrote this value.
+/// Whether the last completed write of this field to this guest wrote this value. Birth marks distinguish the guest from others with its
+/// id.
 fn is_own(
     newest_first: &[OperationHistory],
     row: &ObservedGuest,

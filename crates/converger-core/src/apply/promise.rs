@@ -1,9 +1,9 @@
-//! What a change promises, and whether what was read afterwards keeps it.
+//! What a change promises, and whether a later reading shows the promise as kept.
 //!
-//! Never by what an answer or a task said: Proxmox answers yes to almost anything, a task that ended well may have done
-//! nothing, and one that failed may have done its work.
+//! Responses and task results do not count: Proxmox accepts almost anything, a task that succeeded may have done nothing, and a task that
+//! failed may have done its work.
 //!
-//! What never enters: how long to wait for it, and what to do about a promise that is not kept.
+//! Must not decide how long to wait for a promise, or what to do if it is not kept.
 
 mod kinds;
 
@@ -21,28 +21,28 @@ pub use kinds::{ObservedSnapshot, Promise, PromiseReading, SnapshotList};
 /// Whether a promise is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PromiseCheck {
-    /// It is, and this was seen.
+    /// The promise is kept, with the facts that show it.
     Kept(Evidence),
-    /// It is not, or not yet; this was seen.
+    /// The promise is not kept, or not yet, with the facts that show it.
     NotKept(Evidence),
-    /// What was read does not tell.
+    /// The reading does not say.
     Unclear(Evidence),
 }
 
-/// What is known about a guest once a change was sent.
+/// What is known about a guest after a change was sent.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PostChangeReading<'r> {
-    /// Its run-state, where it was read.
+    /// Its run-state, if read.
     pub live: Option<&'r LiveStatus>,
-    /// Its config, where it was read.
+    /// Its config, if read.
     pub config: Option<&'r LiveConfig>,
-    /// Its uptime before the change, where it is known.
+    /// Its uptime before the change, if known.
     pub uptime_before_secs: Option<u64>,
-    /// At least so many seconds have gone by since that was read.
+    /// Seconds since that uptime was read; a lower bound.
     pub elapsed_secs: u64,
-    /// Its uptime before the change as an earlier run recorded it. How long ago that was is not known.
+    /// Its uptime before the change as recorded by an earlier run, which happened an unknown time ago.
     pub recorded_uptime_secs: Option<u64>,
-    /// How its own task ended, where it has.
+    /// How the task of the change ended, if it did.
     pub task: Option<TaskEnd>,
 }
 
@@ -51,13 +51,14 @@ pub struct PostChangeReading<'r> {
 pub struct TaskEnd {
     /// Whether it ended with an error.
     pub is_failed: bool,
-    /// How many seconds ago it was begun, by the clock of the node that it ran on; none where that clock was not read.
+    /// Seconds since the task started, by the clock of its node; `None` if that clock was not read.
     pub age_secs: Option<u64>,
-    /// Whether the guest is on another node than it was: moved while it ran, it has a new process, and its uptime shows no restart.
+    /// Whether the guest is on another node than before. A guest that migrated while running has a new process, so its uptime shows no
+    /// restart.
     pub is_moved: bool,
 }
 
-/// What must be read to tell whether a promise is kept.
+/// Which reads are needed to check a promise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequiredReads {
     /// The run-state.
@@ -66,7 +67,7 @@ pub struct RequiredReads {
     pub config: bool,
 }
 
-/// What must be read to tell whether the promise of a change is kept.
+/// Which reads are needed to check the promise of an operation.
 #[must_use]
 pub fn required_reads(operation: &Operation) -> RequiredReads {
     RequiredReads {
@@ -75,7 +76,7 @@ pub fn required_reads(operation: &Operation) -> RequiredReads {
     }
 }
 
-/// The fields that this change is to bring into effect.
+/// The fields that this change must bring into effect.
 fn fields_taking_effect(operation: &Operation) -> &[RestartField] {
     match operation.step.change.resulting_state() {
         Some(RunState::Running) => restart_fields(operation),
@@ -83,7 +84,7 @@ fn fields_taking_effect(operation: &Operation) -> &[RestartField] {
     }
 }
 
-/// The fields that the restart is for which this change is a part of.
+/// The fields that need the restart that this change is part of.
 fn restart_fields(operation: &Operation) -> &[RestartField] {
     match &operation.step.reason {
         StepReason::RestartForConfig(fields) => fields,
@@ -91,9 +92,9 @@ fn restart_fields(operation: &Operation) -> &[RestartField] {
     }
 }
 
-/// Whether carrying it out twice leads to the same as once, so that its promise alone tells whether it is done.
+/// Whether executing the change twice has the same result as once, so that the promise alone shows whether it is done.
 ///
-/// A reboot leaves a guest as it found it, so that a second one cannot be told from the first.
+/// A reboot is not idempotent: it leaves the guest as it found it, so a second reboot looks like the first.
 #[must_use]
 pub fn is_idempotent(change: &Change) -> bool {
     match change {
@@ -102,14 +103,14 @@ pub fn is_idempotent(change: &Change) -> bool {
     }
 }
 
-/// Whether the promise of an operation is kept by what was read.
+/// Checks whether the reading keeps the promise of an operation.
 #[must_use]
 pub fn check_promise(operation: &Operation, after: PostChangeReading<'_>) -> PromiseCheck {
     check_change(operation.guest.kind, &operation.step.change, after).and_then(|| check_restart_applied(operation, after.config))
 }
 
-/// Whether a change that a plan can ask for did what it is for. Every judgement about such a change is this one: the engine's adds only
-/// what the step was planned for beyond it.
+/// Checks whether a plannable change had its effect. All checks of such changes end here; `check_promise` only adds the fields that a
+/// restart must bring into effect.
 fn check_change(kind: GuestKind, change: &Change, after: PostChangeReading<'_>) -> PromiseCheck {
     match (change, after.live, after.config) {
         (Change::ConfigSet(fields), _, Some(config)) => check_config_written(kind, fields, config),
@@ -131,7 +132,7 @@ pub(super) fn is_met_already(operation: &Operation, live: &LiveStatus, config: &
 }
 
 impl PromiseCheck {
-    /// This and that: the first that is not kept decides, and what was seen is put together.
+    /// Combines two checks: the first one that is not kept decides. The evidence of both is joined.
     fn and_then(self, next: impl FnOnce() -> Self) -> Self {
         let Self::Kept(seen) = self else { return self };
         let join = |more: Evidence| more.iter().fold(seen.clone(), |all, (key, fact)| all.with(key.as_str(), fact.clone()));
@@ -142,7 +143,7 @@ impl PromiseCheck {
         }
     }
 
-    /// What was seen.
+    /// The facts that were read.
     #[must_use]
     pub fn evidence(&self) -> &Evidence {
         match self {
@@ -155,26 +156,27 @@ fn check_run_state(live: &LiveStatus, wanted: Option<RunState>) -> PromiseCheck 
     let seen = Evidence::default().with("run_state", &*live.word);
     match &live.status {
         ObservedStatus::Known(state) if Some(*state) == wanted => PromiseCheck::Kept(seen),
-        // What is neither running nor stopped may become either; it is not what was promised.
+        // A guest that is neither running nor stopped may become either; the promise is not kept yet.
         ObservedStatus::Known(_) | ObservedStatus::Unknown(_) => PromiseCheck::NotKept(seen),
     }
 }
 
-/// A guest that was not restarted has been up for at least as long as before and the time since.
+/// Checks the uptime: without a restart, it is at least the earlier uptime plus the elapsed time.
 fn check_uptime_reset(live: &LiveStatus, before_secs: Option<u64>, passed_secs: u64) -> PromiseCheck {
     let (Some(now), Some(before)) = (live.uptime_secs, before_secs) else {
         return PromiseCheck::Unclear(Evidence::default().with("unread", "uptime of the guest"));
     };
     let seen = Evidence::default().with("uptime_before_secs", before).with("uptime_secs", now);
-    // One second is lost to rounding on each side.
+    // Allow one second of rounding on each side.
     let is_fresh = now.saturating_add(2) <= before.saturating_add(passed_secs) || now < before;
     if is_fresh { PromiseCheck::Kept(seen) } else { PromiseCheck::NotKept(seen) }
 }
 
-/// Whether a guest was restarted since its reboot was begun, for a process that did not read its uptime before.
+/// Checks whether a guest was restarted since its reboot began, for a process that did not read the uptime before the reboot.
 ///
-/// It was where it has been up for less time than an earlier run recorded, or than the reboot's task is old. It was not where it has been up
-/// for longer than both, or longer than a task that failed is old. Longer than a task that ended well is a contradiction: the node's clock was set.
+/// It was restarted if its uptime is less than an earlier run recorded, or less than the age of the reboot task. It was not restarted if
+/// its uptime exceeds both, or exceeds the age of a failed task. An uptime above the age of a successful task is a contradiction: the clock
+/// of the node was set.
 fn compare_uptimes(live: &LiveStatus, recorded_secs: Option<u64>, task: Option<TaskEnd>) -> PromiseCheck {
     let Some(now) = live.uptime_secs else { return PromiseCheck::Unclear(Evidence::default().with("unread", "uptime of the guest")) };
     let seen = Evidence::default().with("uptime_secs", now);
@@ -193,7 +195,7 @@ fn compare_uptimes(live: &LiveStatus, recorded_secs: Option<u64>, task: Option<T
     }
 }
 
-/// What the restart was for is in effect: nothing of it still waits, and it was not taken back either.
+/// Checks that the values that needed the restart are in effect: none is still pending, and none was withdrawn.
 fn check_restart_applied(operation: &Operation, config: Option<&LiveConfig>) -> PromiseCheck {
     let fields = fields_taking_effect(operation);
     if fields.is_empty() {
@@ -222,9 +224,9 @@ fn check_restart_applied(operation: &Operation, config: Option<&LiveConfig>) -> 
     PromiseCheck::NotKept(with(with(seen, "pending", still), "not_in_effect", lost))
 }
 
-/// Why the guest must not go down for the restart that this change is a part of: what it is for waits no more, or with another value.
+/// Why the guest must not go down for the restart that this change is part of: the pending values are gone or differ.
 ///
-/// Only what takes the guest down is asked: one that is down already is declared to run, and is not left down for it.
+/// Only applies to changes that interrupt the guest. A guest that is already down is declared to run, and must be started anyway.
 pub(super) fn lost_restart_reasons(operation: &Operation, config: &LiveConfig) -> Vec<String> {
     let gone = restart_fields(operation).iter().filter(|_| operation.step.interrupts()).filter_map(|awaited| {
         let value = awaited.value.as_ref().map_or_else(|| "a value".to_owned(), |value| format_value(value.as_ref()));
@@ -238,7 +240,7 @@ pub(super) fn lost_restart_reasons(operation: &Operation, config: &LiveConfig) -
     gone.collect()
 }
 
-/// Whether everything that the restart is for is in effect already, in a guest that runs: it need not go down.
+/// Whether the guest runs and all values that need the restart are already in effect, so that it need not go down.
 pub(super) fn is_restart_needless(operation: &Operation, live: &LiveStatus, config: &LiveConfig) -> bool {
     let fields = restart_fields(operation);
     let is_in_effect =
@@ -247,7 +249,8 @@ pub(super) fn is_restart_needless(operation: &Operation, live: &LiveStatus, conf
     is_for_them && live.status == ObservedStatus::Known(RunState::Running) && fields.iter().all(is_in_effect)
 }
 
-/// How a field stands that a restart is to bring into effect. Without its value, what waits no more is all that can be told.
+/// The status of a field that a restart must bring into effect. Without a recorded value, all that can be checked is whether it is still
+/// pending.
 fn restart_field_status(kind: GuestKind, awaited: &RestartField, config: &LiveConfig) -> PromisedFieldStatus {
     match &awaited.value {
         Some(value) => field_status(kind, awaited.field, value.as_ref(), ChangeEffect::AtRestart, config),
@@ -260,7 +263,7 @@ fn format_value(value: Option<&FieldValue>) -> String {
     value.map_or_else(|| "absent".to_owned(), ToString::to_string)
 }
 
-/// The value in effect as it is shown, also where it is not understood.
+/// The effective value for display, even if it is not understood.
 pub(super) fn shown_in_effect(field: Field, config: &LiveConfig) -> String {
     match config.values.not_understood(field) {
         Some(text) => format!("{text:?}, which is not understood"),
@@ -268,7 +271,7 @@ pub(super) fn shown_in_effect(field: Field, config: &LiveConfig) -> String {
     }
 }
 
-/// Each field has its value, or waits with it where it cannot take effect before the next start (design 6.21).
+/// Checks that each field has its value, or has it pending if it can only take effect at the next start (decision 0003).
 fn check_config_written(kind: GuestKind, fields: &[FieldChange], config: &LiveConfig) -> PromiseCheck {
     let mut seen = Evidence::default();
     let mut waits = Vec::new();
@@ -278,11 +281,11 @@ fn check_config_written(kind: GuestKind, fields: &[FieldChange], config: &LiveCo
         match field_status(kind, change.field, change.after.as_ref(), change.effect, config) {
             PromisedFieldStatus::InEffect => {}
             PromisedFieldStatus::Pending => waits.push(change.field.word().into()),
-            // A text that is not understood may be what was written, in a form that this version does not know.
+            // Text that is not understood may be the written value in a form that this version does not know.
             PromisedFieldStatus::Differs if config.values.not_understood(change.field).is_some() => is_clear = false,
             PromisedFieldStatus::Differs => {
                 is_kept = false;
-                // Written, but not in effect where it should be: the guest needs a restart that nobody planned for.
+                // Written but not in effect although it should be: the guest needs a restart that was not planned.
                 if is_waiting_with(kind, change, config) {
                     waits.push(change.field.word().into());
                 }
@@ -299,7 +302,7 @@ fn check_config_written(kind: GuestKind, fields: &[FieldChange], config: &LiveCo
     }
 }
 
-/// Whether the value that was written waits for the next start.
+/// Whether the written value is pending until the next start.
 fn is_waiting_with(kind: GuestKind, change: &FieldChange, config: &LiveConfig) -> bool {
     let rule = normalize::rule_of(kind, change.field);
     let next = pending_value(change.field, config);
@@ -312,7 +315,7 @@ enum PromisedFieldStatus {
     Differs,
 }
 
-/// What waits under the key and is not understood is not what was written.
+/// The status of a promised field. A pending value that is not understood is not the written one.
 fn field_status(
     kind: GuestKind,
     field: Field,
@@ -335,7 +338,7 @@ fn field_status(
     }
 }
 
-/// The value in effect; tags stand beside the config.
+/// The effective value. Tags are stored beside the config.
 pub(super) fn effective_value(field: Field, config: &LiveConfig) -> Option<FieldValue> {
     match field {
         Field::Tags => (!config.tags.is_empty()).then(|| FieldValue::Tags(config.tags.clone())),
@@ -343,7 +346,7 @@ pub(super) fn effective_value(field: Field, config: &LiveConfig) -> Option<Field
     }
 }
 
-/// What waits for the next start under this key; `Some(None)` is a removal.
+/// The pending value of this field; `Some(None)` is a removal.
 pub(super) fn pending_value(field: Field, config: &LiveConfig) -> Option<Option<&FieldValue>> {
     config.pending.iter().find_map(|entry| match entry {
         PendingChange::Known(own, value) if *own == field => Some(value.as_ref()),

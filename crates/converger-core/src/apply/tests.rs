@@ -1,4 +1,4 @@
-//! What was stored is read back exactly or refused by name, and records follow each other in one order only.
+//! Stored text is read back exactly or rejected, and journal records are accepted in one order only.
 
 mod own_write;
 mod restart;
@@ -16,7 +16,7 @@ fn sample_operation(seed: u64) -> Operation {
 }
 
 #[test]
-fn operations_of_random_plans_are_storable_canonical_and_read_back_as_they_were() {
+fn operations_of_random_plans_are_canonical_and_read_back_unchanged() {
     let mut words = std::collections::BTreeSet::new();
     let mut count = 0;
     for seed in 0..800 {
@@ -31,12 +31,12 @@ fn operations_of_random_plans_are_storable_canonical_and_read_back_as_they_were(
         }
     }
     assert!(count > 1500, "{count} operations are too few to prove anything");
-    // Five changes, two kinds, two sources; no field of a container waits for a restart, so that none is planned.
+    // Five changes, two kinds and two sources make 20. No field of a container waits for a restart, so no container is rebooted.
     assert_eq!(words.len(), 18, "{words:?}");
 }
 
 #[test]
-fn outcomes_are_canonical_and_read_back_as_they_were() {
+fn outcomes_are_canonical_and_read_back_unchanged() {
     let mut rng = Rng::new(7);
     for case in 0..5000 {
         let outcome = random_outcome(&mut rng);
@@ -48,9 +48,9 @@ fn outcomes_are_canonical_and_read_back_as_they_were() {
     }
 }
 
-/// Every member of a stored operation, taken away, renamed or doubled, makes it unreadable.
+/// Removing, renaming or duplicating any member of a stored operation makes it unreadable.
 #[test]
-fn an_operation_that_lost_or_gained_a_member_is_refused() {
+fn rejects_an_operation_with_a_missing_or_extra_member() {
     let text = operation_text(&sample_operation(3));
     let tree: serde_json::Value = serde_json::from_str(&text).expect("JSON");
     let mut tried = 0;
@@ -61,7 +61,7 @@ fn an_operation_that_lost_or_gained_a_member_is_refused() {
         let mut map = of(&mut less);
         let value = map.remove(key).expect("there");
         *less.pointer_mut(parent).expect("there") = map.clone().into();
-        // A birth mark and a pending value may be absent, and `ha` may have no state; everything else must be there.
+        // Birth marks and pending values may be absent, and `ha` may have no state; everything else is required.
         if !["identity", "uuid", "ctime", "mac", "rootfs", "pending", "state"].contains(&key) && !parent.ends_with("/fields") {
             assert!(parse_operation(less.to_string().as_bytes()).is_err(), "without {pointer}");
         }
@@ -95,7 +95,7 @@ fn another_schema_is_reported_before_other_faults() {
 }
 
 #[test]
-fn outcome_with_contradicting_members_is_refused() {
+fn rejects_an_outcome_with_contradicting_members() {
     for mixed in [
         r#"{"code":"x","end":"done","evidence":{},"observed":{},"schema":"converger.outcome/1"}"#,
         r#"{"end":"failed","evidence":{},"observed":{},"schema":"converger.outcome/1"}"#,

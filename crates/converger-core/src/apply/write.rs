@@ -1,4 +1,4 @@
-//! Operations and outcomes as canonical JSON: members in the order of their names, integers only.
+//! Writes operations and outcomes as canonical JSON: members sorted by name, integers only.
 
 use std::io;
 
@@ -11,18 +11,18 @@ use super::{OPERATION_SCHEMA, OUTCOME_SCHEMA};
 use crate::action::{Change, FieldChanges};
 use crate::plan::{RestartField, Step, StepReason};
 
-/// The stored form of an operation, one line of canonical JSON.
+/// The stored form of an operation: one line of canonical JSON.
 ///
 /// # Errors
-/// A value that cannot be written as JSON; none of ours is one.
+/// The value cannot be written as JSON, which does not happen for an operation.
 pub fn write_operation(operation: &Operation) -> io::Result<Vec<u8>> {
     serde_json::to_vec(operation).map_err(io::Error::from)
 }
 
-/// The stored form of an outcome, one line of canonical JSON.
+/// The stored form of an outcome: one line of canonical JSON.
 ///
 /// # Errors
-/// A value that cannot be written as JSON; none of ours is one.
+/// The value cannot be written as JSON, which does not happen for an outcome.
 pub fn write_outcome(outcome: &Outcome) -> io::Result<Vec<u8>> {
     serde_json::to_vec(outcome).map_err(io::Error::from)
 }
@@ -85,7 +85,7 @@ impl Serialize for OperationSource {
     }
 }
 
-/// A step that can be read back: its reason is a word and not a sentence, and its weight is as it was judged.
+/// A step in a form that can be read back: its reason is a word instead of a sentence, and its classification is the one of plan time.
 struct StoredStepRow<'o>(&'o Operation);
 
 impl Serialize for StoredStepRow<'_> {
@@ -116,7 +116,7 @@ impl Serialize for StoredStepRow<'_> {
     }
 }
 
-/// The values that a restart is to bring into effect, by their fields.
+/// The values that a restart must bring into effect, by field.
 struct RestartValues<'o>(&'o [RestartField]);
 
 impl Serialize for RestartValues<'_> {

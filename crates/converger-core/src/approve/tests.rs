@@ -1,4 +1,4 @@
-//! What is not admitted, first; and what is.
+//! Which plans are admitted and which are not.
 
 use serde_json::{Value, json};
 
@@ -11,7 +11,7 @@ use crate::testing::TestWorld;
 /// 2026-11-15T12:00:00Z.
 const TAKEN: u64 = 1_794_744_000;
 
-/// A safe plan: 100 is started, 101 is shut down, 102 gets a description, 103 is as declared.
+/// A safe plan: 100 is started, 101 is shut down, 102 gets a description, 103 is converged.
 fn safe_plan(change: impl FnOnce(&mut Value, &mut Value)) -> SafePlan {
     let guest = |vmid: u32, more: Value| {
         let mut guest = json!({ "vmid": vmid, "kind": "qemu", "name": format!("web-{vmid}") });
@@ -43,7 +43,7 @@ fn full_plan() -> SafePlan {
     safe_plan(|_, _| ())
 }
 
-/// Without the guest that goes down.
+/// The plan without the guest that is shut down.
 fn benign_plan() -> SafePlan {
     safe_plan(|desired, _| {
         desired["guests"].as_array_mut().expect("guests").remove(1);
@@ -133,7 +133,7 @@ fn a_name_shared_by_two_guests_must_be_typed_twice() {
 }
 
 #[test]
-fn g15_a_digest_in_a_script_covers_this_plan_and_benign_steps_only() {
+fn g15_digest_of_a_script_covers_this_plan_and_benign_steps_only() {
     let digest = |digest| admission_with(Confirmation::FullDigest { by: "cron".into(), digest });
     let own = digest_of(&benign_plan());
     assert_eq!(expect_approved(benign_plan(), &digest(own)).approval_method(), "digest");
@@ -154,18 +154,18 @@ fn g15_shared_environment_refuses_self_approval() {
 }
 
 #[test]
-fn g7_a_plan_from_a_recording_is_never_applied() {
+fn g7_refuses_to_apply_a_plan_from_a_recording() {
     let replay = Admission { provenance: Provenance::Replay, ..admission_with(typed_confirmation(&["web-101"])) };
     assert_eq!(refusal_codes(&expect_refused(full_plan(), &replay)), [RefusalCode::ReplayNotAppliable]);
 }
 
 #[test]
-fn g1_a_reading_that_is_too_old_is_not_acted_on() {
+fn g1_refuses_an_observation_that_is_too_old() {
     let at = |now_secs: u64| Admission { now_ms: now_secs * 1000, ..admission_with(typed_confirmation(&["web-101"])) };
     let max = u64::from(Admission::AGE_SECS_MAX);
     assert_eq!(expect_approved(full_plan(), &at(TAKEN + max)).approver(), "ann");
     assert_eq!(refusal_codes(&expect_refused(full_plan(), &at(TAKEN + max + 1))), [RefusalCode::ObservationStale]);
-    // A clock that went back makes every reading young: what comes from the future has no age at all.
+    // After the clock was set back, every observation would look young; an observation from the future therefore counts as undated.
     assert_eq!(expect_approved(full_plan(), &at(TAKEN - 60)).approver(), "ann");
     assert_eq!(refusal_codes(&expect_refused(full_plan(), &at(TAKEN - 61))), [RefusalCode::ObservationStale]);
     let undated = safe_plan(|_, observation| {
@@ -223,16 +223,16 @@ fn power_step_checks_its_after_dependencies() {
     let operations = expect_approved(chained, &admission_with(typed_confirmation(&["web-101"])))
         .into_operations(&run, |number| OperationId::new(&format!("op-{number}")));
     let operations = operations.expect("ids");
-    // By `after` it comes last, behind what it waits for.
+    // Because of `after` it comes last, behind its dependency.
     let ((start, terms), others) = operations.split_last().expect("operations");
     assert_eq!((start.guest.vmid.get(), start.step.change.word()), (100, "start"));
-    let reliance = terms.dependency(0).expect("it relies on another guest");
+    let reliance = terms.dependency(0).expect("a dependency");
     assert_eq!((reliance.address.vmid.get(), reliance.state), (103, RunState::Running));
     assert_eq!(terms.dependency(1), None);
-    assert!(others.iter().all(|(_, terms)| terms.dependency(0).is_none()), "nobody else relies on anything");
+    assert!(others.iter().all(|(_, terms)| terms.dependency(0).is_none()), "no other step has dependencies");
 }
 
-/// What each power step of these operations relies on: the guest, the change, and who must be how.
+/// The dependencies of each power step: guest, change, and the required state of each other guest.
 fn dependencies_of(safe: SafePlan, names: &[&str]) -> Vec<String> {
     let run = RunId::new("run").expect("an id");
     let operations = expect_approved(safe, &admission_with(typed_confirmation(names)))
@@ -245,7 +245,7 @@ fn dependencies_of(safe: SafePlan, names: &[&str]) -> Vec<String> {
     operations.expect("ids").iter().map(shown).collect()
 }
 
-/// 103 runs and gets more memory at its next start; 102 runs too, and 103 comes after it. 100 comes after 103, and nobody declares how.
+/// 103 runs and gets more memory at its next start; it comes after 102, which runs too. 100 comes after 103 and has no declared state.
 fn restart_plan(stop: &str, dependent: &str) -> SafePlan {
     safe_plan(|desired, observation| {
         observation["guests"][3]["config"] = json!({ "memory": 512 });
@@ -260,9 +260,9 @@ fn restart_plan(stop: &str, dependent: &str) -> SafePlan {
     })
 }
 
-/// Whoever comes after a guest that is only restarted was not declared stopped (`docs/decisions/0005-after.md`): to ask for it would
-/// refuse the restart in every run, and the plan would show it in every run (L1). The first half is not sent where the second would
-/// be refused: the guest would stay down.
+/// Dependents of a guest that is only restarted are not declared stopped (`docs/decisions/0005-after.md`). Requiring that would refuse the
+/// restart in every run (L1). The first half of a restart is not sent if the second half would be refused, because the guest would stay
+/// down.
 #[test]
 fn restart_does_not_require_dependents_to_be_stopped() {
     for dependent in ["running", "stopped"] {

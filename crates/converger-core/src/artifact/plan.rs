@@ -1,4 +1,4 @@
-//! plan.json: the body, which is what an approval binds, and around it what may change without changing the plan.
+//! Writes plan.json: the body, which an approval covers, and around it what may change without changing the plan.
 
 use std::io::{self, BufWriter, Write};
 
@@ -18,10 +18,10 @@ use crate::policy::{Circumstances, Limits};
 use crate::refusal::Refusal;
 use crate::safety::{Judged, Judgement};
 
-/// The schema id of plan.json.
+/// Schema id of plan.json.
 pub const SCHEMA: &str = "converger.plan/1";
 
-/// Where the reading came from. Not part of the body: a plan does not know it (G7).
+/// Where the observation came from. Not part of the body: a plan does not depend on it (G7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Provenance {
@@ -31,13 +31,13 @@ pub enum Provenance {
     Replay,
 }
 
-/// The body is the first member by name, so that its digest is known when the rest is written.
+/// The body comes first in name order, so its digest is known when the rest is written.
 const BODY_PREFIX: &str = "{\"body\":";
 
 /// Writes plan.json as one line of canonical JSON and returns the digest of its body.
 ///
 /// # Errors
-/// What the writer says.
+/// An error of the writer.
 pub fn write_plan(out: &mut impl Write, judged: &Judged, provenance: Provenance) -> io::Result<Digest> {
     let mut buffered = BufWriter::with_capacity(BUFFER_BYTES, out);
     buffered.write_all(BODY_PREFIX.as_bytes())?;
@@ -52,7 +52,7 @@ pub fn write_plan(out: &mut impl Write, judged: &Judged, provenance: Provenance)
     Ok(digest)
 }
 
-/// Whether plan.json is as [`write_plan`] left it, as far as this digest binds it: that of the bytes of its body.
+/// Whether plan.json contains the body with this digest, byte for byte.
 #[must_use]
 pub fn has_body_digest(plan_json: &str, digest: &Digest) -> bool {
     let rest = format!(",\"digest\":\"{digest}\",\"judgement\":");
@@ -63,7 +63,7 @@ pub fn has_body_digest(plan_json: &str, digest: &Digest) -> bool {
 /// Writes the body alone and returns its digest.
 ///
 /// # Errors
-/// What the writer says.
+/// An error of the writer.
 pub fn write_body(out: &mut impl Write, plan: &Plan) -> io::Result<Digest> {
     let mut tee = BufWriter::with_capacity(HASH_BUFFER_BYTES, TeeHashWriter { hash: Sha256::new(), out });
     write_json(&mut tee, &PlanBodyRow::from_plan(plan)?)?;
@@ -71,10 +71,10 @@ pub fn write_body(out: &mut impl Write, plan: &Plan) -> io::Result<Digest> {
     Ok(Digest(tee.hash.finalize().into()))
 }
 
-/// Writes what a plan was held against and what was found, whose digest stands in plan.json, and returns that digest.
+/// Writes the judgement of a plan and returns its digest, which is part of plan.json.
 ///
 /// # Errors
-/// What the writer says.
+/// An error of the writer.
 pub fn write_judgement(out: &mut impl Write, judgement: &Judgement) -> io::Result<Digest> {
     let (circumstances, limits, refusals) = (judgement.circumstances(), judgement.limits(), judgement.refusals());
     let mut tee = BufWriter::with_capacity(HASH_BUFFER_BYTES, TeeHashWriter { hash: Sha256::new(), out });
@@ -83,12 +83,12 @@ pub fn write_judgement(out: &mut impl Write, judgement: &Judgement) -> io::Resul
     Ok(Digest(tee.hash.finalize().into()))
 }
 
-/// Everything but the body, in the order of the names.
+/// Everything but the body, in name order.
 #[derive(Serialize)]
 struct PlanTrailerRow<'p> {
     digest: Digest,
     judgement: JudgementRow<'p>,
-    /// What people should know about the reading.
+    /// Notes about the observation.
     #[serde(skip_serializing_if = "<[Note]>::is_empty")]
     notes: &'p [Note],
     provenance: Provenance,
@@ -119,7 +119,7 @@ impl<'p> JudgementRow<'p> {
     }
 }
 
-/// The body, in the order of the names.
+/// The body, in name order.
 #[derive(Serialize)]
 struct PlanBodyRow<'p> {
     catalogue_digest: Digest,
@@ -192,7 +192,7 @@ impl Serialize for PlanGuestRow<'_> {
     }
 }
 
-/// What must be found again before any step of the guest: who it is, and what guards it.
+/// What must still hold before any step of the guest: its identity and its guards.
 struct GuestPreconditionRow<'p>(&'p ObservedGuest);
 
 impl Serialize for GuestPreconditionRow<'_> {
@@ -212,7 +212,7 @@ impl Serialize for GuestPreconditionRow<'_> {
     }
 }
 
-/// The guest of an operation as the body of its plan has it, in canonical JSON: all of it was read, or it would have no step (G1).
+/// The target of an operation in the form of the plan body, as canonical JSON. All of it was read; otherwise the guest has no step (G1).
 pub(super) fn target_text(target: &OperationTarget) -> serde_json::Result<String> {
     serde_json::to_string(&TargetRow(target))
 }
@@ -249,15 +249,15 @@ struct PlanStepRow<'p> {
     why: ReasonText,
 }
 
-/// Whether the sentence that says why stands with a step.
+/// Whether a step includes its reason as a sentence.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ReasonText {
     Included,
     Omitted,
 }
 
-/// A step as it stands in the body of a plan, in canonical JSON, but for the sentence that says why: that is for people, and an operation has a
-/// word for it.
+/// A step in the form of the plan body, as canonical JSON, without the reason sentence. That sentence is for people; an operation stores
+/// the reason as a word.
 pub(super) fn step_text(step: &Step) -> serde_json::Result<String> {
     serde_json::to_string(&PlanStepRow { step, why: ReasonText::Omitted })
 }

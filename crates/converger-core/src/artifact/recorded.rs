@@ -1,9 +1,9 @@
-//! A plan that was written down, as far as another one can be held against it: which guests, and what is done to each.
+//! A recorded plan, as far as it can be compared with another one: the guests, and what is done to each.
 //!
-//! It is evidence and no permission: there is no way from here to a `Plan`. What is compared is what a person who read it relied on;
-//! tags, notes and where a guest is may be others, since the step itself is checked again before it is sent.
+//! It is evidence, not a permission: it cannot become a `Plan`. The comparison covers what a person who read the plan relied on; tags,
+//! notes and the node of a guest may differ, since each step is checked again before it is sent.
 //!
-//! What never enters: files, digests, and what follows from a difference (`refusal`).
+//! Must not depend on files or digests, or decide what follows from a difference (`refusal`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -16,25 +16,25 @@ use crate::apply::Operation;
 use crate::plan::Plan;
 use crate::refusal::Refusal;
 
-/// The body of a plan that was recorded.
+/// The body of a recorded plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordedPlan {
     environment: Value,
     guests: BTreeMap<u64, RecordedGuest>,
-    /// Rows that are of no guest, or of one that is there already.
+    /// Rows without a guest id, and duplicate rows of a guest.
     malformed_rows: Vec<String>,
 }
 
-/// Whether the later of two plans may leave guests of the earlier one out.
+/// Whether the later of two plans may omit guests of the earlier one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GuestOmission {
-    /// Some of them were asked for.
+    /// Only some of the guests were requested.
     Allowed,
-    /// All of them were.
+    /// All guests were requested.
     Forbidden,
 }
 
-/// What a plan says about one guest.
+/// What a plan contains about one guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct RecordedGuest {
     kind: Value,
@@ -42,16 +42,16 @@ struct RecordedGuest {
     verdict: Value,
     steps: Value,
     identity: Value,
-    /// Who it was and what guarded it, as it is written. Not compared with a later plan, where only who it is counts.
+    /// Identity and guards as written. Not compared with a later plan, which only has to agree on the identity.
     precondition: String,
-    /// The steps as they are written, without the sentence that says why. Operations are held against it, of which there may be many.
+    /// The steps as written, without the reason sentence. Stored as text because many operations may be compared with them.
     step_texts: Vec<String>,
     /// Not compared: the same guest may be refused for another reason.
     codes: Vec<String>,
 }
 
 impl RecordedPlan {
-    /// From the body of a plan.json. What is not as a body is written leads to differences, never to agreement.
+    /// Parses the body of a plan.json. Malformed parts lead to differences, never to a match.
     #[must_use]
     pub fn from_body(body: &Value) -> Self {
         let mut recorded = Self { environment: member(body, "environment"), guests: BTreeMap::new(), malformed_rows: Vec::new() };
@@ -68,7 +68,7 @@ impl RecordedPlan {
         recorded
     }
 
-    /// A plan as it would be recorded.
+    /// The recorded form of a plan.
     ///
     /// # Errors
     /// It cannot be written as JSON.
@@ -78,7 +78,7 @@ impl RecordedPlan {
         Ok(Self::from_body(&serde_json::from_slice(&body)?))
     }
 
-    /// What differs from this one to a later one, guest by guest; nothing: the same steps on the same guests.
+    /// The differences between this plan and a later one, per guest; empty if both have the same steps on the same guests.
     #[must_use]
     pub fn differences(&self, now: &Self, narrowed: GuestOmission) -> Vec<String> {
         if self.environment != now.environment {
@@ -94,8 +94,8 @@ impl RecordedPlan {
         strange.chain(ids.into_iter().filter_map(differs)).collect()
     }
 
-    /// Whether an operation is a step of it: of this guest by its birth marks and under these guards, in this place, doing this, and judged like
-    /// this.
+    /// Whether an operation is a step of this plan: the same guest by birth marks and guards, the same position, the same change, and the
+    /// same classification.
     #[must_use]
     pub fn contains_operation(&self, operation: &Operation) -> bool {
         let Operation { guest, step, impact, risk, class, position, environment, .. } = operation;
@@ -108,13 +108,13 @@ impl RecordedPlan {
         as_judged && is_of && planned.is_some_and(|planned| step_text(step).is_ok_and(|own| own == *planned))
     }
 
-    /// What it refuses of guests: which, and by which code.
+    /// The refused guests with their refusal codes.
     #[must_use]
     pub fn refusals(&self) -> BTreeSet<(u64, &str)> {
         self.guests.iter().flat_map(|(vmid, row)| row.codes.iter().map(|code| (*vmid, code.as_str()))).collect()
     }
 
-    /// Why this one must not stand for the plan of now: other steps, or other guests.
+    /// The refusal if a later plan has other steps or other guests.
     #[must_use]
     pub fn stale_refusal(&self, now: &Self, narrowed: GuestOmission) -> Option<Refusal> {
         let differences = self.differences(now, narrowed);
@@ -122,7 +122,7 @@ impl RecordedPlan {
     }
 }
 
-/// A step without the sentence that says why.
+/// A step without the reason sentence.
 fn without_reason(mut step: Value) -> Value {
     if let Value::Object(members) = &mut step {
         members.remove("reason");
@@ -141,13 +141,13 @@ impl RecordedGuest {
         Self { kind, name, verdict, steps, identity, precondition: found, step_texts: bare, codes }
     }
 
-    /// What must be the same: which guest it is and what is done to it. Other tags than then are no other plan.
+    /// Whether both rows agree on the guest and on what is done to it. Changed tags do not matter.
     fn is_equivalent_to(&self, other: &Self) -> bool {
         let meant = |row: &Self| [row.kind.clone(), row.name.clone(), row.verdict.clone(), row.steps.clone(), row.identity.clone()];
         meant(self) == meant(other)
     }
 
-    /// What a plan says about a guest, in a few words.
+    /// A short description of what the plan does to the guest.
     fn summarize(&self) -> String {
         let who = self.name.as_str().unwrap_or_default();
         match self.verdict.as_str() {
@@ -158,7 +158,7 @@ impl RecordedGuest {
     }
 }
 
-/// What differs, in a few words; where those are the same, what they leave out.
+/// Describes a difference: by the summaries, or by what they omit if they are equal.
 fn describe_difference(then: Option<&RecordedGuest>, now: Option<&RecordedGuest>) -> String {
     let [before, after] = [then, now].map(|row| row.map_or_else(|| "not in the plan".to_owned(), RecordedGuest::summarize));
     let (Some(then), Some(now)) = (then, now) else { return format!("then {before}, now {after}") };
@@ -173,7 +173,7 @@ fn describe_difference(then: Option<&RecordedGuest>, now: Option<&RecordedGuest>
     format!("{before}, {guest}{}", found.join(", "))
 }
 
-/// The places where two values differ, with both sides.
+/// Collects the paths at which two values differ, with both values.
 fn collect_differences(place: &str, then: &Value, now: &Value, found: &mut Vec<String>) {
     match (then, now) {
         (Value::Object(one), Value::Object(two)) => {
@@ -197,7 +197,7 @@ fn describe_step(step: &Value) -> String {
     if fields.is_empty() { word.to_owned() } else { format!("{word} ({})", fields.join(", ")) }
 }
 
-/// A member, or nothing.
+/// A member, or null.
 fn member(value: &Value, key: &str) -> Value {
     value.get(key).cloned().unwrap_or_default()
 }
@@ -250,7 +250,7 @@ mod tests {
         );
     }
 
-    /// Of two rows about one guest somebody may have read the other one.
+    /// If two rows concern one guest, a person may have read the other one.
     #[test]
     fn g15_duplicate_or_unidentified_rows_never_match() {
         let start = json!([{ "change": "start" }]);
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_that_leave_the_steps_alone_are_no_difference() {
+    fn changes_that_do_not_affect_the_steps_are_not_differences() {
         let start = json!([{ "change": "start" }]);
         let then = plan_body(&[guest_row(100, &start), guest_row(101, &start)]);
         let mut tagged = guest_row(100, &start);

@@ -1,11 +1,11 @@
-//! The `config` of a declared guest: each key has a typed shape, and its unit is written, never assumed.
+//! Parses the `config` of a declared guest: each key has a type, and units are written, never assumed.
 
 use super::{DesiredSetting, ValueForm};
 use crate::document::{DecodeAborted as End, Diagnostic, DocumentReader, EventSource, QuoteStyle, Span, quote};
 use crate::guest::{GuestKind, is_tag};
 use crate::normalize::{BootOrder, Field, FieldRole, FieldRule, FieldValue, StartupOrder, ValueShape, WordSet, reaches_host, rule_of};
 
-/// What was read of one guest's config; its kind may not be known yet.
+/// The config of one guest as read so far; its kind may not be known yet.
 pub(super) struct ConfigDraft(Vec<ConfigLine>, ValueForm);
 
 struct ConfigLine {
@@ -41,17 +41,17 @@ pub(super) fn read_config<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t
     Ok(())
 }
 
-/// Keys that let a guest reach its host, or that are not this program's to write: why they are never accepted.
+/// Why a key is never accepted: it lets a guest reach its host, or this program must not write it.
 fn forbidden_key_reason(key: &str) -> Option<&'static str> {
     match key {
         _ if reaches_host(key) => Some("this key lets a guest reach its host; this program never writes it"),
         "lock" | "protection" | "template" => Some("this program reads it and never writes it"),
-        "name" | "hostname" => Some("the name stands beside `config`, and is compared and never changed"),
+        "name" | "hostname" => Some("the name is a key of the guest, not of `config`; it is compared, never changed"),
         _ => None,
     }
 }
 
-/// Checks the lines against the table for this kind, and takes them out in the order of the fields.
+/// Checks the lines against the table for this kind, and returns them in field order.
 pub(super) fn finish_config<'t, S: EventSource<'t>>(
     reader: &mut DocumentReader<'t, S>,
     draft: &mut ConfigDraft,
@@ -91,7 +91,7 @@ fn managed_fields_help(kind: GuestKind) -> String {
     format!("these can be: {}", words.join(", "))
 }
 
-/// The bounds in words, where a value is outside of them.
+/// The bounds as text, if a value is out of bounds.
 fn describe_bounds_fault(rule: &FieldRule, value: &FieldValue) -> Option<String> {
     let show = |number: u32| match value {
         FieldValue::Mib(_) => FieldValue::Mib(number).to_string(),
@@ -124,7 +124,7 @@ fn check_balloon(lines: &[ConfigLine]) -> Option<Diagnostic> {
     (least > most).then(|| fault.with_related(memory.value, "the most it can have"))
 }
 
-/// Emptiness is absence, so that it has one form.
+/// Treats an empty value as absent, so that it has one form.
 fn normalise_empty(value: FieldValue) -> Option<FieldValue> {
     match value {
         FieldValue::Text(text) if text.is_empty() => None,
@@ -151,7 +151,7 @@ fn read_value<'t, S: EventSource<'t>>(
         ValueShape::Tags => read_tags(reader)?.map(FieldValue::Tags),
         ValueShape::Startup => read_startup(reader, *place)?.map(FieldValue::Startup),
         ValueShape::Boot => read_boot_order(reader)?.map(FieldValue::Boot),
-        // Not declarable for any kind: the fault about that comes from the table.
+        // No kind can declare it; `check_line` reports that.
         ValueShape::Features => {
             reader.skip_value()?;
             Some(FieldValue::Features(crate::normalize::HotplugFeatures::empty()))
@@ -185,7 +185,7 @@ fn read_memory<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>, what:
     }
 }
 
-/// `512MiB`, `8GiB`, `1TiB`: digits and a binary unit, nothing between.
+/// `512MiB`, `8GiB`, `1TiB`: digits followed directly by a binary unit.
 fn parse_mib(text: &str) -> Option<u32> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at_checked(digits)?;
@@ -213,7 +213,7 @@ fn read_thousandths<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>, 
     }
 }
 
-/// `2`, `1.5`, `0.125` in thousandths.
+/// Parses `2`, `1.5` or `0.125` into thousandths.
 fn parse_thousandths(text: &str) -> Option<u32> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
     let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
@@ -222,7 +222,7 @@ fn parse_thousandths(text: &str) -> Option<u32> {
     whole.parse::<u32>().ok()?.checked_mul(1000)?.checked_add(thousandths)
 }
 
-/// Proxmox keeps no blanks at the end of a description; other control characters would not survive the way there.
+/// Proxmox strips whitespace at the end of a description; other control characters would not survive the request.
 fn read_text<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>, what: &str, place: &mut Span) -> Result<Option<Box<str>>, End> {
     let Some((text, span)) = reader.read_text(what)? else { return Ok(None) };
     *place = span;
@@ -234,7 +234,7 @@ fn read_text<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>, what: &
     Ok(Some(text.trim_end().into()))
 }
 
-/// Beyond this a list is not looked at: the bound of its field, which is smaller, refuses it.
+/// Entries beyond this number are ignored: the limit of the field, which is lower, rejects the list anyway.
 const ENTRIES_MAX: usize = 256;
 
 fn read_tags<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>) -> Result<Option<WordSet>, End> {
@@ -277,7 +277,7 @@ fn read_boot_order<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>) -
     Ok(list.map(|_| BootOrder::Devices(devices.into())))
 }
 
-/// Disks and network cards. Passed-through devices (`usb`, `hostpci`) reach the host and are not accepted.
+/// Whether it is a disk or a network card. Passed-through devices (`usb`, `hostpci`) reach the host and are not accepted.
 fn is_boot_device(text: &str) -> bool {
     let number = ["ide", "sata", "scsi", "virtio", "net"].iter().find_map(|bus| text.strip_prefix(bus));
     number.is_some_and(|number| (1..=2).contains(&number.len()) && number.bytes().all(|byte| byte.is_ascii_digit()))
@@ -299,7 +299,7 @@ fn read_startup<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>, plac
     let Some(seen) = seen else { return Ok(None) };
     if (0..STARTUP_KEYS.len()).all(|key| seen.key_span(key).is_none()) {
         return reader.report_none(
-            Diagnostic::new(place, "`startup` says nothing").with_help("give `order`, `up` or `down`, or `startup: null` to remove it"),
+            Diagnostic::new(place, "`startup` is empty").with_help("give `order`, `up` or `down`, or `startup: null` to remove it"),
         );
     }
     Ok(Some(startup))
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn passed_through_devices_are_not_booted_from() {
+    fn rejects_passed_through_devices_as_boot_devices() {
         for bad in ["usb0", "hostpci0", "scsi", "scsi100", "SCSI0", "/dev/sda", "efidisk0"] {
             assert!(!is_boot_device(bad), "{bad:?}");
         }

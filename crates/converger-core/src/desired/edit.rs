@@ -1,10 +1,10 @@
-//! Writes birth marks into the text of a declared state and leaves every other byte as it stands.
+//! Inserts birth marks into the text of a desired state and keeps every other byte as it is.
 //!
-//! Marks are inserted behind the keys that tell a guest apart, in the style of their surroundings; marks that are there are
-//! replaced one by one. The text that comes out is parsed again, and if it declares anything else than the same guests with these
-//! marks, nothing is given out: a layout that is not understood is a fault and never a damaged file.
+//! Marks are inserted after the keys that identify a guest, in the style of their surroundings; existing marks are replaced one by one. The
+//! result is parsed again. If it declares anything but the same guests with these marks, it is not returned: a layout that is not
+//! understood leads to an error, never to a damaged file.
 //!
-//! What never enters: which marks a guest has, and whether they may be written.
+//! Must not decide which marks a guest has, or whether they may be written.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -37,12 +37,12 @@ pub(super) fn insert_marks(bytes: &[u8], notation: Notation, marks: &BTreeMap<Vm
     })
 }
 
-/// Birth marks as a map of YAML within one line.
+/// Formats birth marks as a YAML flow map on one line.
 pub(super) fn format_marks(identity: &GuestIdentity) -> String {
     EditedText { text: "", notation: Notation::Yaml, is_compact: false }.format_identity(identity, " ")
 }
 
-/// A guest whose marks are written.
+/// The edits for one guest.
 struct GuestEdit<'w> {
     place: GuestLayout,
     wanted: &'w GuestIdentity,
@@ -50,7 +50,7 @@ struct GuestEdit<'w> {
     edits: Vec<TextEdit>,
 }
 
-/// A part of the text that is replaced.
+/// The replacement of one part of the text.
 struct TextEdit {
     range: Range<usize>,
     text: String,
@@ -70,7 +70,7 @@ fn apply_edits(text: &str, guests: &[GuestEdit<'_>]) -> String {
     out
 }
 
-/// Whether the new text declares what the old one did, with these marks and nothing else.
+/// Whether the new text declares what the old one did, plus these marks and nothing else.
 fn adds_only_marks(desired: &Desired, guests: &[GuestEdit<'_>], text: &str, notation: Notation) -> bool {
     let mut expected = desired.clone();
     for guest in guests {
@@ -88,22 +88,22 @@ fn layout_fault(notation: Notation, place: &GuestLayout, wanted: &GuestIdentity)
     Diagnostic::new(place.id.value, message).with_help(help).into()
 }
 
-/// The text that is edited, and how it is written.
+/// The text to edit, and its style.
 #[derive(Clone, Copy)]
 struct EditedText<'t> {
     text: &'t str,
     notation: Notation,
-    /// JSON without blanks.
+    /// Whether it is JSON without whitespace.
     is_compact: bool,
 }
 
 impl EditedText<'_> {
-    /// What to edit so that a guest has these marks; `None` where its layout is not understood.
+    /// The edits that give a guest these marks; `None` if its layout is not understood.
     fn edit_guest(&self, place: &GuestLayout, pinned: Option<&GuestIdentity>, wanted: &GuestIdentity) -> Option<Vec<TextEdit>> {
         if let (Some(found), Some(pinned)) = (&place.identity, pinned) {
             return self.edit_identity(found, pinned, wanted);
         }
-        // The id is a bare number and always does; a name or a kind could be a block of lines.
+        // The id is a plain number and always works; a name or a kind could be a block scalar.
         let beside = [place.name, place.kind].into_iter().flatten().find(|entry| self.is_simple(entry)).unwrap_or(place.id);
         let keys = [Some(place.id), place.kind, place.name];
         let margin = if slice(self.text, place.map.start, place.map.end + 1).starts_with("{ ") { " " } else { "" };
@@ -112,7 +112,7 @@ impl EditedText<'_> {
         Some(vec![self.insert_pair(place.map, &keys, &beside, &pair)])
     }
 
-    /// Each mark that differs is replaced, those that are not there are added, and those that the guest lacks are removed.
+    /// Replaces marks that differ, adds missing ones, and removes those that the guest does not have.
     fn edit_identity(&self, found: &layout::IdentityLayout, pinned: &GuestIdentity, wanted: &GuestIdentity) -> Option<Vec<TextEdit>> {
         let old = birth_marks::identity_entries(pinned);
         let new = birth_marks::identity_entries(wanted);
@@ -147,7 +147,7 @@ impl EditedText<'_> {
         Some(edits)
     }
 
-    /// Another value in the quotes of the old one.
+    /// Replaces a value and keeps its quoting style.
     fn replace_value(&self, entry: &KeyValueSpan, mark: &birth_marks::MarkValue) -> Option<TextEdit> {
         let old = slice(self.text, entry.value.start, entry.value.end);
         let text = match mark {
@@ -158,7 +158,7 @@ impl EditedText<'_> {
         self.is_simple(entry).then(|| TextEdit { range: to_index(entry.value.start)..to_index(entry.value.end), text })
     }
 
-    /// A key with its value behind another one, on a line of its own where that one is.
+    /// Inserts a key and its value after another one, on a new line if that one has its own.
     fn insert_pair(&self, map: Span, keys: &[Option<KeyValueSpan>], beside: &KeyValueSpan, pair: &str) -> TextEdit {
         let end = to_index(beside.value.end);
         if self.is_flow(map) {
@@ -175,10 +175,10 @@ impl EditedText<'_> {
         TextEdit { range: line_end..line_end, text: format!("{}{margin}{pair}", self.line_break(line_end)) }
     }
 
-    /// What makes a new line like that of an entry in braces, if the entry begins one and no comment follows on it: the comment is
-    /// about the entry and stays beside it.
+    /// The line break and indentation for a new line like that of an entry in braces; `None` if the entry does not begin its line, or if a
+    /// comment follows it, which belongs to the entry and must stay beside it.
     fn line_separator(&self, entry: &KeyValueSpan) -> Option<String> {
-        // Only the blanks before the key are looked at: a file may be one line of any length.
+        // Look only at the whitespace before the key: a file may be one very long line.
         let before = self.text.get(..to_index(entry.key.start))?;
         let line_start = before.trim_end_matches([' ', '\t']).len();
         let last = line_start.checked_sub(1).filter(|last| matches!(self.text.as_bytes().get(*last), Some(b'\n' | b'\r')))?;
@@ -188,7 +188,7 @@ impl EditedText<'_> {
         (!rest.contains('#')).then(|| format!("{}{margin}", self.line_break(last)))
     }
 
-    /// Takes a key and its value out; comments stay.
+    /// Removes a key and its value; comments stay.
     fn remove_pair(&self, map: Span, lost: &KeyValueSpan, kept: &KeyValueSpan) -> Option<Vec<TextEdit>> {
         let (start, end) = (to_index(lost.key.start), to_index(lost.value.end));
         let nothing = |range: Range<usize>| TextEdit { range, text: String::new() };
@@ -212,7 +212,7 @@ impl EditedText<'_> {
         match (is_blank(line_start..start), is_blank(end..line_end)) {
             (false, _) => None,
             (true, false) => Some(vec![nothing(start..end)]),
-            // The break before the line goes with it, so that a last line without one leaves none.
+            // Remove the line break before the line, so that a last line without a line break stays without one.
             (true, true) => Some(vec![nothing(line_start.checked_sub(self.line_break(line_start.checked_sub(1)?).len())?..line_end)]),
         }
     }
@@ -243,13 +243,13 @@ impl EditedText<'_> {
         }
     }
 
-    /// Whether key and value are joined by a colon, and the value is no block of lines, whose place is not known exactly.
+    /// Whether key and value are joined by a colon and the value is not a block scalar, whose exact span is unknown.
     fn is_simple(&self, entry: &KeyValueSpan) -> bool {
         let between = slice(self.text, entry.key.end, entry.value.start).trim_start();
         between.strip_prefix(':').is_some_and(|rest| !rest.trim_start().starts_with(['|', '>']))
     }
 
-    /// A map in braces; the map of a block begins with its first key.
+    /// Whether a map is in braces; a block map begins with its first key.
     fn is_flow(&self, map: Span) -> bool {
         self.text.get(to_index(map.start)..).is_some_and(|rest| rest.starts_with('{'))
     }
@@ -262,7 +262,7 @@ impl EditedText<'_> {
         self.text.get(at..).and_then(|rest| rest.find(['\n', '\r'])).map_or(self.text.len(), |offset| at + offset)
     }
 
-    /// The line break at a place, or the one that the text uses where there is none.
+    /// The line break at a position, or the one that the text uses if there is none.
     fn line_break(&self, at: usize) -> &'static str {
         let first = self.text.find(['\n', '\r']).unwrap_or(at);
         let at = if self.text.get(at..).is_some_and(|rest| rest.starts_with(['\n', '\r'])) { at } else { first };

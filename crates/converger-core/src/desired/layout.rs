@@ -1,13 +1,13 @@
-//! Where the keys that tell guests apart stand in a text, so that birth marks can be written beside them.
+//! Locates the keys that identify guests in a text, so that birth marks can be inserted beside them.
 //!
-//! What never enters: the meaning of what is written there. The text has been parsed before, and only places are taken.
+//! Must not interpret values: the text was parsed before, and only positions are read.
 
 use super::parse::{GUEST_KEYS, KEYS, read_vmid};
 use crate::birth_marks;
 use crate::document::{DecodeAborted as End, Diagnostics, DocumentDecoder, DocumentReader, EventSource, Notation, Span, decode};
 use crate::guest::Vmid;
 
-/// A key and its value, as far as they are written within one scalar each.
+/// The spans of a key and its scalar value.
 #[derive(Clone, Copy)]
 pub(super) struct KeyValueSpan {
     pub(super) key: Span,
@@ -17,7 +17,7 @@ pub(super) struct KeyValueSpan {
 /// One guest in the text.
 pub(super) struct GuestLayout {
     pub(super) vmid: Vmid,
-    /// Where its map begins.
+    /// The span at which its map begins.
     pub(super) map: Span,
     pub(super) id: KeyValueSpan,
     pub(super) kind: Option<KeyValueSpan>,
@@ -25,13 +25,13 @@ pub(super) struct GuestLayout {
     pub(super) identity: Option<IdentityLayout>,
 }
 
-/// The birth marks of one guest in the text, in the order of [`marks::KEYS`].
+/// The birth marks of one guest in the text, in the order of [`birth_marks::KEYS`].
 pub(super) struct IdentityLayout {
     pub(super) map: Span,
     pub(super) entries: [Option<KeyValueSpan>; 4],
 }
 
-/// The guests of a text that has no faults, in the order in which they stand there.
+/// The guests of a text without faults, in file order.
 pub(super) fn locate_guests(bytes: &[u8], notation: Notation) -> Result<Vec<GuestLayout>, Diagnostics> {
     decode(bytes, notation, LayoutDecoder)
 }

@@ -1,4 +1,4 @@
-//! The order that `after` asks for: what is depended on comes first, ties go by id. A cycle has no order.
+//! The order that `after` requires: dependencies first, ties by id. A cycle has no order.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -14,9 +14,9 @@ pub(super) struct DependencyEdge {
     pub(super) span: Span,
 }
 
-/// The order as indexes into `guests`, which are sorted by id; `None` where no edge exists.
+/// The order as indices into `guests`, which are sorted by id; `None` if there are no edges.
 ///
-/// `is_declared` also knows guests that have a fault of their own: those are in no order, and the file is refused anyway.
+/// `is_declared` is also true for guests with a fault of their own: they are not ordered, and the file is rejected anyway.
 pub(super) fn dependency_order(
     guests: &[DesiredGuest],
     edges: &[DependencyEdge],
@@ -41,11 +41,11 @@ fn index_of(guests: &[DesiredGuest], vmid: Vmid) -> Option<usize> {
 }
 
 fn undeclared_fault(edge: &DependencyEdge) -> Diagnostic {
-    Diagnostic::new(edge.span, format!("guest {} is to come after {}, which is not declared", edge.guest, edge.on))
+    Diagnostic::new(edge.span, format!("guest {} comes after {}, which is not declared", edge.guest, edge.on))
         .with_help("declare that guest too, or remove it from `after`")
 }
 
-/// Kahn's algorithm with a heap: shorter than `guests` where there is a cycle.
+/// Kahn's algorithm with a heap. The result is shorter than `guests` if there is a cycle.
 fn topological_sort(guests: &[DesiredGuest]) -> Vec<u32> {
     let mut waiting: Vec<usize> = guests.iter().map(|guest| guest.after.len()).collect();
     let mut dependents: Vec<Vec<usize>> = vec![Vec::new(); guests.len()];
@@ -73,7 +73,7 @@ fn topological_sort(guests: &[DesiredGuest]) -> Vec<u32> {
     order
 }
 
-/// Names one cycle: from a guest that could not be ordered, go on to what it waits for until a guest comes again.
+/// Describes one cycle: starting at a guest that could not be ordered, follows dependencies until a guest repeats.
 fn cycle_fault(guests: &[DesiredGuest], order: &[u32], edges: &[DependencyEdge]) -> Diagnostic {
     const SHOWN_MAX: usize = 12;
     let mut ordered = vec![false; guests.len()];
@@ -103,6 +103,6 @@ fn cycle_fault(guests: &[DesiredGuest], order: &[u32], edges: &[DependencyEdge])
         names.push("...".into());
     }
     names.extend(ring.first().map(ToString::to_string));
-    Diagnostic::new(place.map_or(Span::at(0), |edge| edge.span), format!("`after` goes in a circle: {}", names.join(" after ")))
-        .with_help("no guest of a circle could ever be first; remove one of these")
+    Diagnostic::new(place.map_or(Span::at(0), |edge| edge.span), format!("dependency cycle in `after`: {}", names.join(" -> ")))
+        .with_help("no guest of a cycle can start first; remove one of these from `after`")
 }

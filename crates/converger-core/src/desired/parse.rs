@@ -1,4 +1,4 @@
-//! From text to [`Desired`]: keys, types, and what must hold between the guests of one file.
+//! Parses text into [`Desired`]: keys, types, and constraints between the guests of one file.
 
 use super::config::{self, ConfigDraft as Config};
 use super::order::{self, DependencyEdge};
@@ -20,12 +20,12 @@ pub(super) const GUEST_KEYS: [&str; 10] =
     ["vmid", "kind", "name", "state", "config", "restart", "after", "stop", "stop_timeout", "identity"];
 const NORMAL_KEYS: [&str; 10] = ["vmid", "kind", "name", "state", "config", "restart", "after", "stop", "stop_timeout_secs", "identity"];
 
-/// What has been read so far.
+/// What was read so far.
 #[derive(Default)]
 struct DesiredDraft {
     environment: Option<EnvironmentName>,
     guests: Vec<DesiredGuest>,
-    /// The place of each guest's id, beside `guests`.
+    /// The position of each guest's id.
     places: Vec<(Vmid, Span)>,
     edges: Vec<DependencyEdge>,
     order: Option<Box<[u32]>>,
@@ -126,7 +126,7 @@ fn read_guest<'t, S: EventSource<'t>>(
     finish_guest(reader, drafts, draft, config)
 }
 
-/// What can be checked once the whole guest was read: its kind may stand behind its config.
+/// Checks what can only be checked once the whole guest was read: its kind may come after its config.
 fn finish_guest<'t, S: EventSource<'t>>(
     reader: &mut DocumentReader<'t, S>,
     drafts: &mut DesiredDraft,
@@ -167,7 +167,7 @@ fn finish_guest<'t, S: EventSource<'t>>(
     Ok(())
 }
 
-/// What must hold between guests: ids once, `after` on declared guests, no cycle.
+/// Checks constraints between guests: unique ids, `after` names declared guests, no cycle.
 fn check_guests<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>, drafts: &mut DesiredDraft) -> Result<(), End> {
     drafts.guests.sort_by_key(|guest| guest.vmid);
     drafts.places.sort_by_key(|(vmid, span)| (*vmid, *span));
@@ -237,7 +237,7 @@ fn read_seconds<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>) -> R
     Ok(secs.and_then(|(secs, _)| u32::try_from(secs).ok()))
 }
 
-/// `90s` or `5m`: a bare number would leave the unit to memory.
+/// Parses `90s` or `5m`. A plain number is rejected because its unit would be ambiguous.
 fn read_duration<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>) -> Result<Option<u32>, End> {
     let Some((scalar, span)) = reader.read_scalar("`stop_timeout`", "a time such as 90s or 5m")? else { return Ok(None) };
     let number =

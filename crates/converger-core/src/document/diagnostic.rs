@@ -1,4 +1,4 @@
-//! A fault in a text: what is wrong, where, and what to do. Rendering (snippets, colours) is the shell's work.
+//! A fault in a text: what is wrong, where, and what to do. The CLI renders it with snippets and colours.
 
 /// A range of bytes in the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -16,7 +16,7 @@ impl Span {
         Self::new(offset, offset)
     }
 
-    /// The range between two byte offsets; offsets are bounded by [`super::TEXT_BYTES_MAX`].
+    /// The range between two byte offsets, which are at most [`super::TEXT_BYTES_MAX`].
     #[must_use]
     pub fn new(start: usize, end: usize) -> Self {
         let clip = |offset: usize| u32::try_from(offset).unwrap_or(u32::MAX);
@@ -24,7 +24,7 @@ impl Span {
     }
 }
 
-/// A place for people: both numbers begin at 1, and columns count characters.
+/// A position for people: both numbers start at 1, and columns count characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LineColumn {
     /// The line, from 1.
@@ -51,11 +51,11 @@ impl LineColumn {
 pub struct Diagnostic {
     /// The part of the text that is wrong.
     pub span: Span,
-    /// What is wrong, in one sentence without a stop.
+    /// What is wrong, in one sentence without a full stop.
     pub message: String,
     /// What to do about it.
     pub help: Option<String>,
-    /// A second place that matters, such as the first of two duplicates, with its label.
+    /// A second relevant position with its label, such as the first of two duplicates.
     pub related: Option<(Span, String)>,
 }
 
@@ -83,16 +83,16 @@ pub struct Diagnostics {
 }
 
 impl Diagnostics {
-    /// After so many faults reading stops: nobody reads more, and a hostile file must not fill memory with them.
+    /// Decoding stops after this many faults: nobody reads more, and a hostile file must not fill memory with them.
     pub const MAX: usize = 100;
 
-    /// The faults, in the order of their places.
+    /// The faults, sorted by position.
     #[must_use]
     pub fn list(&self) -> &[Diagnostic] {
         &self.list
     }
 
-    /// Whether reading stopped at the maximum, so that there may be more faults.
+    /// Whether decoding stopped at the maximum, so that there may be more faults.
     #[must_use]
     pub fn is_truncated(&self) -> bool {
         self.is_truncated

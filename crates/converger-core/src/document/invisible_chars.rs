@@ -1,15 +1,15 @@
-//! Which characters a reader does not see, or which act on a terminal: the one rule for whatever is shown or written down (G16).
+//! Which characters are invisible or act on a terminal. All code that displays or writes text uses this rule (G16).
 //!
-//! What never enters: what is put in their place.
+//! Must not decide what replaces them.
 
-/// Control characters, format characters (zero-width, bidirectional, joiners, tags), separators of lines, and what is no character at all.
+/// Whether it is a control character, a format character (zero-width, bidirectional, joiner, tag), a line separator, or a noncharacter.
 #[must_use]
 pub fn is_invisible(character: char) -> bool {
     let is_nothing = u32::from(character) & 0xfffe == 0xfffe;
     character.is_control() || is_nothing || is_format(character)
 }
 
-/// All of Unicode's category Cf with what is unassigned among them, and its two separators of lines.
+/// Unicode category Cf, unassigned code points in its ranges, and the two line separators.
 fn is_format(character: char) -> bool {
     matches!(
         character,
@@ -39,7 +39,7 @@ fn is_format(character: char) -> bool {
 mod tests {
     use super::*;
 
-    /// The category Cf as the Unicode Character Database lists it, first and last of each run.
+    /// Category Cf as listed in the Unicode Character Database: first and last of each range.
     const FORMAT: [(u32, u32); 20] = [
         (0xad, 0xad),
         (0x600, 0x605),
@@ -64,7 +64,7 @@ mod tests {
     ];
 
     #[test]
-    fn format_characters_are_invisible_and_letters_digits_marks_and_blanks_are_not() {
+    fn format_characters_are_invisible_and_ordinary_characters_are_not() {
         let mut count = 0;
         for character in FORMAT.into_iter().flat_map(|(first, last)| (first..=last).filter_map(char::from_u32)) {
             assert!(is_invisible(character), "{}", character.escape_unicode());

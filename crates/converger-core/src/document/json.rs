@@ -1,7 +1,7 @@
 //! JSON text as events (RFC 8259), with byte spans and without a tree.
 //!
-//! serde_json is the oracle in tests. It is not used here because it gives no place for a value that is well-formed
-//! but wrong, stops at the first fault, and would need a second decoder beside the one for YAML.
+//! serde_json is the oracle in tests. It is not used here because it gives no position for a well-formed but wrong value, stops at the
+//! first fault, and would need a second decoder beside the one for YAML.
 
 use std::borrow::Cow;
 
@@ -10,7 +10,7 @@ use super::{DEPTH_MAX, DecodeAborted, Diagnostic, Diagnostics, DocumentEvent, Ev
 pub(super) struct JsonEvents<'t> {
     text: &'t str,
     at: usize,
-    /// Where the last event began. It ended at the cursor.
+    /// Start of the last event, which ended at the cursor.
     start: usize,
     open: Vec<JsonContainer>,
     expect: JsonExpectation,
@@ -83,7 +83,7 @@ impl<'t> JsonEvents<'t> {
 
     fn close_container(&mut self, kind: JsonContainer) -> EventResult<'t> {
         if self.open.pop() != Some(kind) {
-            return self.fault("this bracket closes nothing that is open");
+            return self.fault("this bracket does not match an open one");
         }
         self.expect_after_value();
         self.emit_single(if kind == JsonContainer::Map { DocumentEvent::MapEnd } else { DocumentEvent::ListEnd })
@@ -115,7 +115,7 @@ impl<'t> JsonEvents<'t> {
         self.read_string()
     }
 
-    /// A number, `true`, `false` or `null`. Numbers are kept as text; who wants an integer checks it.
+    /// Reads a number, `true`, `false` or `null`. Numbers stay text; the caller checks for integers.
     fn read_literal(&mut self) -> EventResult<'t> {
         while matches!(self.peek(), Some(b'-' | b'+' | b'.' | b'0'..=b'9' | b'a'..=b'z' | b'A'..=b'Z')) {
             self.at += 1;
@@ -161,7 +161,7 @@ impl<'t> JsonEvents<'t> {
         Ok(scalar_event(text, QuoteStyle::Quoted))
     }
 
-    /// The character that the escape at the cursor means; the cursor moves past it.
+    /// Reads the escape at the cursor and moves past it.
     fn read_escape(&mut self) -> Result<char, DecodeAborted> {
         let letter = self.text.as_bytes().get(self.at + 1).copied();
         let simple = match letter {
@@ -184,9 +184,9 @@ impl<'t> JsonEvents<'t> {
         let Some(first) = self.read_hex(self.at) else { return self.fault("`\\u` needs four hexadecimal digits") };
         if !(0xd800..0xe000).contains(&first) {
             self.at += 6;
-            return char::from_u32(first).map_or_else(|| self.fault("this escape means no character"), Ok);
+            return char::from_u32(first).map_or_else(|| self.fault("this escape is not a character"), Ok);
         }
-        // A pair of surrogates or nothing: half a character must not reach a digest.
+        // Require a complete surrogate pair: half a character must not reach a digest.
         let second = self.read_hex(self.at + 6).filter(|low| (0xdc00..0xe000).contains(low) && first < 0xdc00);
         let paired = second.and_then(|low| char::from_u32(0x10000 + ((first - 0xd800) << 10) + (low - 0xdc00)));
         match paired {
@@ -252,9 +252,9 @@ fn scalar_event(text: Cow<'_, str>, style: QuoteStyle) -> DocumentEvent<'_> {
     DocumentEvent::Scalar(ScalarToken { text, style })
 }
 
-/// How many bytes stand before the first that means something inside a string: `"`, `\` or a control character.
+/// The number of bytes before the first special byte in a string: `"`, `\` or a control character.
 ///
-/// Eight at a time: most of a file is strings, and looking at each byte took a tenth of the time of a run.
+/// Checks eight bytes at a time: most of a file is strings, and checking each byte cost a tenth of the time of a run.
 fn count_plain_bytes(bytes: &[u8]) -> usize {
     let (words, rest) = bytes.as_chunks();
     for (index, word) in words.iter().enumerate() {
@@ -267,10 +267,10 @@ fn count_plain_bytes(bytes: &[u8]) -> usize {
     words.len() * 8 + in_rest.unwrap_or(rest.len())
 }
 
-/// The high bit of the first byte of a word that is special, and of none before it.
+/// Sets the high bit of the first special byte in a word, and of no byte before it.
 fn mark_special_bytes(word: u64) -> u64 {
     const EACH: u64 = u64::from_le_bytes([1; 8]);
-    // A byte below `bound` borrows from its high bit. So may those behind it, but never one before it.
+    // A byte below `bound` borrows from its high bit. Bytes after it may be affected too, but never one before it.
     let below = |word: u64, bound: u8| word.wrapping_sub(EACH * u64::from(bound)) & !word;
     let is = |byte: u8| below(word ^ (EACH * u64::from(byte)), 1);
     (below(word, 0x20) | is(b'"') | is(b'\\')) & (EACH * 0x80)
@@ -278,7 +278,7 @@ fn mark_special_bytes(word: u64) -> u64 {
 
 /// The number grammar of RFC 8259.
 fn is_number(text: &str) -> bool {
-    // Nearly all numbers of ours are plain digits.
+    // Nearly all numbers here consist of digits only.
     if text.bytes().all(|byte| byte.is_ascii_digit()) {
         return text == "0" || (!text.is_empty() && !text.starts_with('0'));
     }
@@ -296,7 +296,7 @@ mod tests {
     use super::*;
     use serde_json::Value;
 
-    /// Drains the events into a value, so that the oracle can be compared with.
+    /// Builds a value from the events, to compare it with the oracle.
     fn parse_tree(text: &str) -> Result<Value, Diagnostics> {
         let mut json = JsonEvents::new(text);
         read_document(&mut json).map_err(|DecodeAborted| std::mem::take(json.diagnostics()))
@@ -345,7 +345,7 @@ mod tests {
         })
     }
 
-    /// Texts made of the pieces that matter to a JSON parser, so that random ones are often nearly right.
+    /// Concatenates pieces that matter to a JSON parser, so that random texts are often nearly valid.
     fn random_text(rng: &mut crate::testing::Rng) -> String {
         const PIECES: &[&str] = &[
             "{",
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn a_string_ends_where_its_first_special_byte_stands() {
+    fn finds_the_first_special_byte_of_a_string() {
         let mut rng = crate::testing::Rng::new(64);
         for case in 0..100_000 {
             let special = 1 + rng.below(40);

@@ -1,17 +1,17 @@
-//! What the decoders call: maps with known keys, lists, and scalars of one type each, with a fault for all else.
+//! The interface for decoders: maps with known keys, lists, and typed scalars, with a fault for anything else.
 //!
-//! A method that cannot give what it was asked for reports why, steps over the value and returns `None`, so that the
-//! decoder goes on and finds the next fault. `Err(DecodeAborted)` means that nothing more can be read.
+//! A method that cannot return what was requested reports why, skips the value and returns `None`, so that the decoder continues and finds
+//! the next fault. `Err(DecodeAborted)` means that nothing more can be read.
 
 use std::borrow::Cow;
 
 use super::{Diagnostic, Diagnostics, DocumentEvent, EventSource, QuoteStyle, ScalarToken, Span};
 
-/// Reading cannot go on; the reason has been reported.
+/// Decoding cannot continue; the reason was reported.
 #[derive(Debug)]
 pub(crate) struct DecodeAborted;
 
-/// The most keys that any map of ours knows.
+/// The maximal number of known keys of a map.
 const KEYS_MAX: usize = 24;
 
 pub(crate) struct DocumentReader<'t, S> {
@@ -20,7 +20,7 @@ pub(crate) struct DocumentReader<'t, S> {
     peeked: Option<DocumentEvent<'t>>,
 }
 
-/// What a value is, as far as its notation tells.
+/// The kind of a value, as far as the notation shows it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ValueKind {
     Map,
@@ -30,15 +30,15 @@ pub(crate) enum ValueKind {
     Other,
 }
 
-/// Which of the known keys a map had, and where.
+/// Which of the known keys a map has, and where.
 pub(crate) struct SeenKeys {
-    /// Where the map begins, for faults about what it lacks.
+    /// Start of the map, for faults about missing keys.
     pub(crate) span: Span,
     keys: [Option<Span>; KEYS_MAX],
 }
 
 impl SeenKeys {
-    /// The place of the key with this index.
+    /// The span of the key with this index.
     pub(crate) fn key_span(&self, index: usize) -> Option<Span> {
         self.keys.get(index).copied().flatten()
     }
@@ -53,7 +53,7 @@ impl<'t, S: EventSource<'t>> DocumentReader<'t, S> {
         std::mem::take(self.source.diagnostics())
     }
 
-    /// The text is at its end, or what follows is reported.
+    /// Requires the end of the text; reports anything that follows.
     pub(super) fn expect_end(&mut self) -> Result<(), DecodeAborted> {
         match self.next_event()? {
             DocumentEvent::End => Ok(()),
@@ -61,19 +61,19 @@ impl<'t, S: EventSource<'t>> DocumentReader<'t, S> {
         }
     }
 
-    /// Records a fault; too many end the reading.
+    /// Records a fault; too many faults end decoding.
     pub(crate) fn report(&mut self, diagnostic: Diagnostic) -> Result<(), DecodeAborted> {
         let diagnostics = self.source.diagnostics();
         diagnostics.push(diagnostic);
         if diagnostics.is_truncated() { Err(DecodeAborted) } else { Ok(()) }
     }
 
-    /// Records a fault and has no value to give.
+    /// Records a fault and returns no value.
     pub(crate) fn report_none<T>(&mut self, diagnostic: Diagnostic) -> Result<Option<T>, DecodeAborted> {
         self.report(diagnostic).map(|()| None)
     }
 
-    /// Whether nothing but spaces and comments is left.
+    /// Whether only whitespace and comments are left.
     pub(crate) fn peek_end(&mut self) -> Result<bool, DecodeAborted> {
         let next = self.next_event()?;
         let empty = matches!(next, DocumentEvent::End);
@@ -81,7 +81,7 @@ impl<'t, S: EventSource<'t>> DocumentReader<'t, S> {
         Ok(empty)
     }
 
-    /// What comes next, without reading it.
+    /// The kind of the next value, without consuming it.
     pub(crate) fn peek_kind(&mut self) -> Result<ValueKind, DecodeAborted> {
         let next = self.next_event()?;
         let kind = match &next {
@@ -95,9 +95,9 @@ impl<'t, S: EventSource<'t>> DocumentReader<'t, S> {
         Ok(kind)
     }
 
-    /// A map of known keys: `visit` is called with the index and place of each key and must read its value.
+    /// Reads a map with known keys: `visit` is called with the index and span of each key and must read its value.
     ///
-    /// Reports unknown and duplicate keys. `None` where there is no map.
+    /// Reports unknown and duplicate keys. `None` if the value is not a map.
     pub(crate) fn read_fields(
         &mut self,
         what: &str,
@@ -107,7 +107,7 @@ impl<'t, S: EventSource<'t>> DocumentReader<'t, S> {
         self.read_fields_with_hints(what, keys, |_| None, visit)
     }
 
-    /// The same, where something is to be said about certain unknown keys.
+    /// Like `read_fields`, with a hint for certain unknown keys.
     pub(crate) fn read_fields_with_hints(
         &mut self,
         what: &str,
@@ -144,9 +144,9 @@ impl<'t, S: EventSource<'t>> DocumentReader<'t, S> {
         }
     }
 
-    /// A map whose keys are not known beforehand: `visit` gets each key with its place and must read its value.
+    /// Reads a map with arbitrary keys: `visit` is called with each key and its span and must read its value.
     ///
-    /// `visit` must notice a key that comes twice. `None` where there is no map.
+    /// `visit` must detect duplicate keys. `None` if the value is not a map.
     pub(crate) fn read_entries(
         &mut self,
         what: &str,
@@ -166,7 +166,7 @@ impl<'t, S: EventSource<'t>> DocumentReader<'t, S> {
         }
     }
 
-    /// Reports each of the keys at `wanted` that a map lacks.
+    /// Reports each key at an index in `wanted` that a map lacks.
     pub(crate) fn require_keys(&mut self, seen: &SeenKeys, what: &str, keys: &[&str], wanted: &[usize]) -> Result<(), DecodeAborted> {
         for index in wanted.iter().filter(|index| seen.key_span(**index).is_none()) {
             let key = keys.get(*index).copied().unwrap_or("");
@@ -218,7 +218,7 @@ impl<'t, S: EventSource<'t>> DocumentReader<'t, S> {
         }
     }
 
-    /// A list; `visit` must read one item each time. The list's place, or `None` where there is no list.
+    /// Reads a list; `visit` must read one item per call. Returns the span of the list; `None` if the value is not a list.
     pub(crate) fn read_items(
         &mut self,
         what: &str,
@@ -239,17 +239,17 @@ impl<'t, S: EventSource<'t>> DocumentReader<'t, S> {
         }
     }
 
-    /// A string. A bare word that YAML may take for something else must be quoted.
+    /// Reads a string. A bare word that YAML may interpret as something else must be quoted.
     pub(crate) fn read_text(&mut self, what: &str) -> Result<Option<(Cow<'t, str>, Span)>, DecodeAborted> {
         let Some((scalar, span)) = self.read_scalar(what, "text")? else { return Ok(None) };
         if scalar.style == QuoteStyle::Plain && is_ambiguous(&scalar.text) {
-            let help = format!("put it in double quotes if {} is meant", quote(&scalar.text));
+            let help = format!("put it in double quotes if you mean the text {}", quote(&scalar.text));
             return self.report_none(Diagnostic::new(span, format!("{what} must be text")).with_help(help));
         }
         Ok(Some((scalar.text, span)))
     }
 
-    /// A whole decimal number within bounds.
+    /// Reads a decimal integer within bounds.
     pub(crate) fn read_integer(&mut self, what: &str, min: u64, max: u64) -> Result<Option<(u64, Span)>, DecodeAborted> {
         let Some((scalar, span)) = self.read_scalar(what, "a number")? else { return Ok(None) };
         let decimal = scalar.style == QuoteStyle::Plain && is_decimal(&scalar.text);
@@ -263,7 +263,7 @@ impl<'t, S: EventSource<'t>> DocumentReader<'t, S> {
         }
     }
 
-    /// `true` or `false`, and no other spelling.
+    /// Reads `true` or `false` in exactly this spelling.
     pub(crate) fn read_flag(&mut self, what: &str) -> Result<Option<bool>, DecodeAborted> {
         let Some((scalar, span)) = self.read_scalar(what, "true or false")? else { return Ok(None) };
         match (scalar.style, scalar.text.as_ref()) {
@@ -278,7 +278,7 @@ impl<'t, S: EventSource<'t>> DocumentReader<'t, S> {
         }
     }
 
-    /// One of a closed set of words; gives its index.
+    /// Reads one of a closed set of words; returns its index.
     pub(crate) fn read_keyword(&mut self, what: &str, words: &[&str]) -> Result<Option<(usize, Span)>, DecodeAborted> {
         let Some((scalar, span)) = self.read_scalar(what, "a word")? else { return Ok(None) };
         if let Some(index) = words.iter().position(|word| *word == scalar.text) {
@@ -289,7 +289,7 @@ impl<'t, S: EventSource<'t>> DocumentReader<'t, S> {
         self.report_none(Diagnostic { help, ..fault })
     }
 
-    /// Steps over a `skip_null`, if one is next.
+    /// Skips a `null`, if one is next.
     pub(crate) fn skip_null(&mut self) -> Result<bool, DecodeAborted> {
         match self.next_event()? {
             DocumentEvent::Scalar(scalar) if scalar.style == QuoteStyle::Plain && scalar.text == "null" => Ok(true),
@@ -300,7 +300,7 @@ impl<'t, S: EventSource<'t>> DocumentReader<'t, S> {
         }
     }
 
-    /// Any scalar, as written.
+    /// Reads any scalar, as written.
     pub(crate) fn read_scalar(&mut self, what: &str, wanted: &str) -> Result<Option<(ScalarToken<'t>, Span)>, DecodeAborted> {
         match self.next_event()? {
             DocumentEvent::Scalar(scalar) if scalar.style == QuoteStyle::Plain && scalar.text.is_empty() => self
@@ -310,7 +310,7 @@ impl<'t, S: EventSource<'t>> DocumentReader<'t, S> {
         }
     }
 
-    /// Reports an event that is not what was wanted, and steps over the value that it begins.
+    /// Reports an event that was not expected, and skips the value that it starts.
     fn report_unexpected<T>(&mut self, event: &DocumentEvent<'t>, message: &str) -> Result<Option<T>, DecodeAborted> {
         let span = self.source.span();
         let silent = matches!(event, DocumentEvent::Broken);
@@ -322,7 +322,7 @@ impl<'t, S: EventSource<'t>> DocumentReader<'t, S> {
         self.report_none(Diagnostic::new(span, message))
     }
 
-    /// A span of no width shows nothing: take the rest of the word that stands there.
+    /// Widens an empty span, which would show nothing, to the rest of the word at its position.
     fn widen_span(&self, span: Span) -> Span {
         let start = usize::try_from(span.start).unwrap_or(usize::MAX);
         let rest = self.text.get(start..).unwrap_or("");
@@ -330,13 +330,13 @@ impl<'t, S: EventSource<'t>> DocumentReader<'t, S> {
         Span::new(start, start + width)
     }
 
-    /// Steps over the next value.
+    /// Skips the next value.
     pub(crate) fn skip_value(&mut self) -> Result<(), DecodeAborted> {
         let event = self.next_event()?;
         self.skip_rest(&event)
     }
 
-    /// Steps over the rest of the value that `event` began.
+    /// Skips the rest of the value that `event` started.
     fn skip_rest(&mut self, event: &DocumentEvent<'t>) -> Result<(), DecodeAborted> {
         let mut depth = usize::from(matches!(event, DocumentEvent::MapStart | DocumentEvent::ListStart));
         while depth > 0 {
@@ -358,10 +358,10 @@ impl<'t, S: EventSource<'t>> DocumentReader<'t, S> {
     }
 }
 
-/// Where a key stands among the known ones. Files tend to repeat one order of keys: the search begins at `next`.
+/// The index of a key among the known ones. Files tend to repeat the order of keys, so the search starts at `next`.
 fn find_key(keys: &[&str], key: &str, next: usize) -> Option<usize> {
     let (before, behind) = keys.split_at_checked(next)?;
-    // The first letter tells most keys apart without a call.
+    // Comparing the first byte distinguishes most keys without a call.
     let is = |own: &&str| own.as_bytes().first() == key.as_bytes().first() && *own == key;
     let find = |keys: &[&str]| keys.iter().position(is);
     find(behind).map(|index| next + index).or_else(|| find(before))
@@ -372,13 +372,13 @@ pub(crate) fn is_decimal(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) && (text == "0" || !text.starts_with('0'))
 }
 
-/// Whether some YAML reader would take this bare word for a number, a boolean or null.
+/// Whether some YAML parser would interpret this bare word as a number, a boolean or null.
 pub(super) fn is_ambiguous(text: &str) -> bool {
     let word = ["true", "false", "null", "~", "yes", "no", "on", "off", "y", "n"].iter().any(|word| text.eq_ignore_ascii_case(word));
     text.is_empty() || looks_numeric(text) || word
 }
 
-/// Integers, decimals, hexadecimal, octal and times of day; a uuid or a hardware address is none of them.
+/// Whether it looks like an integer, decimal, hexadecimal or octal number or a time of day. UUIDs and MAC addresses do not.
 fn looks_numeric(text: &str) -> bool {
     let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
     if let Some(digits) = unsigned.strip_prefix("0x").or_else(|| unsigned.strip_prefix("0o")) {
@@ -391,7 +391,7 @@ fn looks_numeric(text: &str) -> bool {
     mantissa.bytes().any(|byte| byte.is_ascii_digit()) && parts <= 3 && digits(mantissa, b"._:") && digits(exponent, b"_")
 }
 
-/// A text of the file inside a message: in backticks, without control characters, and not endless.
+/// Quotes text of a file in a message: in backticks, without control characters, and shortened.
 pub(crate) fn quote(text: &str) -> String {
     const SHOWN_MAX: usize = 60;
     let shown: String = text.chars().take(SHOWN_MAX).flat_map(char::escape_debug).collect();
@@ -399,7 +399,7 @@ pub(crate) fn quote(text: &str) -> String {
     format!("`{shown}{more}`")
 }
 
-/// The known word that is at most two edits away; short words allow one.
+/// The known word within two edits; short words allow one.
 #[must_use]
 pub fn nearest_word<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
     let distances = known.iter().map(|candidate| (edit_distance(word, candidate), *candidate));
@@ -408,9 +408,9 @@ pub fn nearest_word<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
     (distance <= allowed && distance < candidate.len()).then_some(candidate)
 }
 
-/// How many letters must be changed, added, removed or swapped with their neighbour.
+/// The number of letters to change, add, remove or swap with their neighbour.
 ///
-/// Words longer than any key of ours are far from all of them.
+/// Words longer than any key are treated as far from all of them.
 fn edit_distance(left: &str, right: &str) -> usize {
     if left.len() > 64 {
         return usize::MAX;

@@ -1,15 +1,15 @@
-//! Whether every key of a JSON text is given once: of a key that comes twice, one reader takes the first and another the last.
+//! Checks that every key of a JSON text occurs once: of duplicate keys, one reader takes the first and another the last.
 //!
-//! What never enters: what the keys mean.
+//! Must not interpret keys.
 
 use std::collections::BTreeSet;
 
 use super::{DecodeAborted, Diagnostic, Diagnostics, DocumentDecoder, DocumentReader, EventSource, Notation, ValueKind, decode, quote};
 
-/// Looks through a JSON text whose keys are not known here, such as one that is read into a tree afterwards.
+/// Checks a JSON text whose keys are not known here, such as one that is parsed into a tree afterwards.
 ///
 /// # Errors
-/// It is not one well-formed JSON document, or a map in it has a key twice, at any depth.
+/// The text is not one well-formed JSON document, or a map at any depth has a duplicate key.
 pub fn check_unique_keys(bytes: &[u8]) -> Result<(), Diagnostics> {
     decode(bytes, Notation::Json, UniqueKeysDecoder)
 }
@@ -22,7 +22,7 @@ impl DocumentDecoder<()> for UniqueKeysDecoder {
     }
 }
 
-/// As deep as the source lets it be, which is a bounded depth.
+/// Recurses as deep as the source allows, which is bounded.
 fn check_value<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>) -> Result<(), DecodeAborted> {
     match reader.peek_kind()? {
         ValueKind::Map => check_map(reader),

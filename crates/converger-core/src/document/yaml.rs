@@ -1,5 +1,4 @@
-//! YAML text as events, strictly: what makes YAML surprising (anchors, aliases, tags, directives, several
-//! documents) is reported where it stands.
+//! YAML text as events. Surprising features of YAML (anchors, aliases, tags, directives, several documents) are reported as faults.
 
 use granit_parser::{Event as Raw, Options, Parser, ScalarStyle, ScanError, Span as RawSpan, StrInput};
 
@@ -74,7 +73,7 @@ impl<'t> EventSource<'t> for YamlEvents<'t> {
                 Raw::MappingEnd => DocumentEvent::MapEnd,
                 Raw::SequenceStart(..) => DocumentEvent::ListStart,
                 Raw::SequenceEnd => DocumentEvent::ListEnd,
-                // The parser shows a value that is not there as `~`.
+                // The parser represents a missing value as `~`.
                 Raw::Scalar(_, ScalarStyle::Plain, ..) if self.span.start == self.span.end => {
                     DocumentEvent::Scalar(ScalarToken { text: "".into(), style: QuoteStyle::Plain })
                 }
@@ -95,9 +94,9 @@ impl<'t> EventSource<'t> for YamlEvents<'t> {
     }
 }
 
-/// What is legal YAML and not accepted here.
+/// Reports legal YAML that is not accepted here.
 fn find_unsupported(event: &Raw<'_>, span: Span) -> Option<Diagnostic> {
-    let help = "write the value out where it is meant";
+    let help = "write the value out where it is used";
     if matches!(event, Raw::Alias(_) | Raw::UnresolvedAlias(_)) {
         return Some(Diagnostic::new(span, "aliases (`*name`) are not accepted").with_help(help));
     }
@@ -113,6 +112,6 @@ fn style_of(style: ScalarStyle) -> QuoteStyle {
 }
 
 fn span_of(raw: &RawSpan) -> Span {
-    // Byte offsets are always known for string input; character indexes would be wrong after the first umlaut.
+    // Byte offsets are always known for string input; character indices would be wrong after the first non-ASCII character.
     Span::new(raw.start.byte_offset().unwrap_or(0), raw.end.byte_offset().unwrap_or(0))
 }

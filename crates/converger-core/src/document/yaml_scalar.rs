@@ -1,16 +1,16 @@
-//! Text as YAML writes it: bare where every reader takes it for just this text, otherwise in quotes.
+//! Writes text as YAML: unquoted if every parser reads exactly this text, otherwise quoted.
 //!
-//! Whatever stands in a text of others, it comes out as one scalar and reads back as itself. What never enters: layout.
+//! Any text becomes one scalar and reads back unchanged. Must not deal with layout.
 
 use super::invisible_chars::is_invisible;
 use super::reader::is_ambiguous;
 
-/// A text as a scalar within one line, for block and for flow context alike.
+/// Formats text as a scalar on one line, valid in block and flow context.
 pub(crate) fn to_yaml_scalar(text: &str) -> String {
     if is_plain_scalar(text) { text.to_owned() } else { to_yaml_quoted(text) }
 }
 
-/// A text in double quotes. What cannot be seen, or acts on whoever looks at the file, is escaped.
+/// Formats text in double quotes. Characters that are invisible or act on a terminal are escaped.
 pub(crate) fn to_yaml_quoted(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     out.push('"');
@@ -31,13 +31,13 @@ pub(crate) fn to_yaml_quoted(text: &str) -> String {
     out
 }
 
-/// A comment of one line, whatever stands in the words of others that it repeats.
+/// Formats a one-line comment, whatever untrusted text it contains.
 pub(crate) fn to_yaml_comment(text: &str) -> String {
     let shown: String = text.chars().map(|character| if is_invisible(character) { '?' } else { character }).collect();
     format!("# {shown}")
 }
 
-/// The lines of a text that a literal block (`|-`) keeps as they are, also after an editor that strips blanks at their ends.
+/// The lines of a text that a literal block (`|-`) preserves, even after an editor strips trailing whitespace.
 pub(crate) fn literal_block_lines(text: &str) -> Option<impl Iterator<Item = &str>> {
     let is_kept = |line: &str| !line.starts_with('\t') && line.trim_end() == line && !line.chars().any(is_invisible);
     let begins = text.lines().next().is_some_and(|first| !first.is_empty() && !first.starts_with(' '));
@@ -45,14 +45,15 @@ pub(crate) fn literal_block_lines(text: &str) -> Option<impl Iterator<Item = &st
     (text.contains('\n') && begins && ends && text.split('\n').all(is_kept)).then(|| text.split('\n'))
 }
 
-/// Whether a bare word means just this text to every reader, those of YAML 1.1 included: no number, date, boolean or syntax.
+/// Whether every YAML parser, including those of YAML 1.1, reads this bare word as exactly this text: not as a number, date, boolean or
+/// syntax.
 fn is_plain_scalar(text: &str) -> bool {
     let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b' ' | b'-' | b'_' | b'.' | b'/' | b'+');
     let is_word = text.starts_with(|first: char| first.is_ascii_alphabetic()) && !text.ends_with(' ') && text.bytes().all(is_allowed);
     (is_word && !is_ambiguous(text)) || is_uuid(text)
 }
 
-/// Groups of 8, 4, 4, 4 and 12 hexadecimal digits: it may begin with a digit and is still no number.
+/// Whether it has groups of 8, 4, 4, 4 and 12 hexadecimal digits. It may start with a digit and is still not a number.
 fn is_uuid(text: &str) -> bool {
     let is_group = |(group, len): (&str, usize)| group.len() == len && group.bytes().all(|byte| byte.is_ascii_hexdigit());
     text.split('-').count() == 5 && text.split('-').zip([8, 4, 4, 4, 12]).all(is_group)
@@ -140,12 +141,12 @@ mod tests {
     }
 
     #[test]
-    fn a_comment_is_one_line() {
+    fn comments_are_one_line() {
         assert_eq!(to_yaml_comment("a\nb\r\u{2028}\u{1b}é"), "# a?b???é");
     }
 
     #[test]
-    fn text_that_a_literal_block_would_change_is_not_written_as_one() {
+    fn literal_blocks_are_used_only_if_they_preserve_the_text() {
         for text in ["a", "a\n", "\na", " a\nb", "a \nb", "a\n\tb", "a\r\nb", "a\n\u{2028}", "a\nb\u{202e}", "\n", ""] {
             assert!(literal_block_lines(text).is_none(), "{text:?}");
         }
@@ -153,7 +154,7 @@ mod tests {
         assert_eq!(lines, ["a", "", "  # b", "---"]);
     }
 
-    /// Pieces that mean something to a YAML parser, or nothing at all.
+    /// Pieces that have a meaning in YAML, and some that have none.
     const PIECES: &[&str] = &[
         "a",
         "Z",
@@ -214,9 +215,9 @@ mod tests {
         "\u{e0041}",
     ];
 
-    /// Any text, in a block map, in a flow list and as lines.
+    /// Checks any text in a block map, in a flow list and as a literal block.
     #[test]
-    fn every_text_reads_back_as_itself() {
+    fn every_text_reads_back_unchanged() {
         let mut rng = Rng::new(2718);
         let (mut bare, mut blocks) = (0, 0);
         for case in 0..40_000 {

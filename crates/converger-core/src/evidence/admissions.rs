@@ -1,6 +1,6 @@
-//! Admissions as the entries of their runs have them, and whether the bundle that each was weighed on says the same.
+//! Admissions as recorded by the entries of their runs, and whether the bundle of each one agrees with them.
 //!
-//! What never enters: weighing anew. That is what [`check_admissibility`] does; here its answer is held against the one that was recorded.
+//! Must not decide an admission again; [`check_admissibility`] does. This module compares its result with the recorded one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,51 +13,51 @@ use crate::artifact::{Digest, RecordedPlan};
 use crate::failure::FailureCode;
 use crate::guest::Vmid;
 
-/// An admission, and what the entries before it say that it rests on.
+/// An admission with the evidence that the entries before it contain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordedAdmission {
-    /// Its entry.
+    /// The index of its entry.
     pub index: u64,
     /// Its run.
     pub run: RunId,
-    /// The digest of the evidence that was weighed.
+    /// The digest of the bundle that was considered.
     pub bundle: Digest,
-    /// What came of it.
+    /// The result.
     pub answer: Slug,
-    /// What was said to it before, in order.
+    /// The approvals before it, in order.
     pub approvals: Vec<Approval>,
     /// When.
     at_ms: u64,
-    /// Who asked.
+    /// Who requested the run.
     by: Box<str>,
-    /// What the run decided, where it did.
+    /// The decision of the run, if it made one.
     decision: Option<Decision>,
-    /// The plan that it is of.
+    /// The plan of the admission.
     pub plan: Digest,
-    /// What was refused for the whole run.
+    /// Codes of refusals of the whole run.
     refusals: BTreeSet<Slug>,
-    /// What was refused of guests with its plan.
+    /// Codes of refusals of guests in its plan.
     guests: BTreeSet<(Vmid, Slug)>,
 }
 
-/// That somebody agreed to a plan.
+/// An approval of a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Approval {
-    /// The plan, by the digest that the approval binds.
+    /// The plan, by the digest that the approval covers.
     pub plan: Digest,
     /// Who.
     pub by: Box<str>,
     /// How: by typing, or by giving the digest.
     pub how: Box<str>,
-    /// The names of guests that were typed.
+    /// The guest names that were typed.
     pub names: Box<[Box<str>]>,
 }
 
 impl Approval {
-    /// What the ledger has where this was said to a plan.
+    /// The approval that the ledger has for this confirmation of a plan.
     fn from_confirmation(confirmation: Confirmation, plan: Digest) -> Option<Self> {
         match confirmation {
-            // Who says no has agreed to nothing; the bundle has their name, and an entry the refusal.
+            // A person who declined approved nothing. The bundle has their name, and an entry has the refusal.
             Confirmation::None | Confirmation::Declined { .. } => None,
             Confirmation::Typed { by, names } => Some(Self { plan, by, how: "typed".into(), names: names.into() }),
             Confirmation::FullDigest { by, digest } => Some(Self { plan: digest, by, how: "digest".into(), names: Box::default() }),
@@ -65,7 +65,7 @@ impl Approval {
     }
 }
 
-/// What runs that are under way have said of themselves.
+/// The evidence of all active runs so far.
 #[derive(Clone, Debug, Default)]
 pub struct AdmissionTracker(BTreeMap<RunId, RunEvidence>);
 
@@ -81,7 +81,7 @@ struct RunEvidence {
 }
 
 impl AdmissionTracker {
-    /// One entry more; an admission, where it is one.
+    /// Adds an entry; returns an admission if it is one.
     pub fn apply_entry(&mut self, index: u64, entry: &LedgerEntry) -> Option<RecordedAdmission> {
         match entry {
             LedgerEntry::RunStarted { run, inputs } => {
@@ -113,7 +113,7 @@ impl AdmissionTracker {
         None
     }
 
-    /// Whether a run may carry its plan out.
+    /// Whether a run may apply its plan.
     #[must_use]
     pub fn is_admitted(&self, run: &RunId) -> bool {
         self.0.get(run).is_some_and(|said| said.is_admitted)
@@ -121,93 +121,93 @@ impl AdmissionTracker {
 }
 
 impl RecordedAdmission {
-    /// Whether a bundle says what the entries of the run say, and has the answer that was recorded.
+    /// Checks that a bundle agrees with the entries of the run and with the recorded result.
     ///
     /// # Errors
-    /// What it says otherwise.
+    /// How it disagrees.
     pub fn check_bundle(&self, bytes: &[u8]) -> Result<(), LedgerFault> {
         let unlike = |what: &str| Err(self.fault(FailureCode::IntegrityViolation, what));
         match &self.decision {
-            None => return unlike("no entry before it says which plan the run made"),
-            Some(made) if made.plan != self.plan => return unlike("it is of another plan than the run made"),
+            None => return unlike("no earlier entry says which plan the run made"),
+            Some(made) if made.plan != self.plan => return unlike("it is for another plan than that of the run"),
             Some(_) => {}
         }
         let Some(AdmissionBundle { by, decision, admission, gates }) = AdmissionBundle::parse(bytes) else {
-            return unlike("the bundle that it weighed is none that this program writes");
+            return unlike("its bundle is not valid");
         };
         if Some(&decision) != self.decision.as_ref() {
-            return unlike("the bundle that it weighed is of another decision");
+            return unlike("its bundle is for another decision");
         }
         if by != self.by {
-            return unlike("the bundle that it weighed was asked for by somebody else than the run");
+            return unlike("its bundle names another requester than the run");
         }
         if admission.now_ms != self.at_ms {
-            return unlike("the bundle was weighed at another time than the entry says");
+            return unlike("the time in its bundle is not that of the entry");
         }
         if self.approvals != Vec::from_iter(Approval::from_confirmation(admission.confirmation, decision.plan)) {
-            return unlike("the approvals that it weighed are not those that stand before it in the ledger");
+            return unlike("the approvals in its bundle are not those before it in the ledger");
         }
         let refused: Vec<_> = gates.into_iter().filter(AdmissionGate::is_refused).collect();
         let [yes, no] = [Admissibility::Admissible.word(), Admissibility::Inadmissible(Vec::new()).word()];
         let word = if refused.is_empty() { yes } else { no };
-        // What was broken, or could not be told, has gates that decided nothing.
+        // If evidence was broken or undecidable, the gates decided nothing.
         if [yes, no].contains(&self.answer.as_str()) && self.answer.as_str() != word {
-            return unlike(&format!("its gates give `{word}`, and `{}` is recorded", self.answer.as_str()));
+            return unlike(&format!("its gates give `{word}`, but `{}` is recorded", self.answer.as_str()));
         }
         let of_run: BTreeSet<&str> = refused.iter().filter(|gate| gate.concerns_run()).map(|gate| gate.id.as_str()).collect();
         let told: BTreeSet<&str> = self.refusals.iter().map(Slug::as_str).collect();
         if let Some(gate) = of_run.difference(&told).next() {
-            return unlike(&format!("it was refused by `{gate}`, and no entry before it says so"));
+            return unlike(&format!("gate `{gate}` refused it, but no earlier entry says so"));
         }
-        // What was broken, or could not be told, was weighed by nobody.
+        // If evidence was broken or undecidable, no gate was evaluated.
         match told.difference(&of_run).next().filter(|_| [yes, no].contains(&self.answer.as_str())) {
-            Some(code) => unlike(&format!("an entry before it says that the run was refused by `{code}`, and that gate says otherwise")),
+            Some(code) => unlike(&format!("an earlier entry refuses the run with `{code}`, but that gate did not refuse it")),
             None => Ok(()),
         }
     }
 
-    /// The plan that was weighed.
+    /// The plan of the admission.
     pub(super) fn plan(&self) -> Digest {
         self.plan
     }
 
-    /// Whether the entries before it refuse of guests what the plan does, and nothing else.
+    /// Checks that the entries before it refuse the same guests with the same codes as the plan.
     ///
     /// # Errors
-    /// The first that only one of the two has.
+    /// The first refusal that only one of them has.
     pub(super) fn check_guest_refusals(&self, plan: &RecordedPlan) -> Result<(), LedgerFault> {
         let told: BTreeSet<(u64, &str)> = self.guests.iter().map(|(guest, code)| (guest.get().into(), code.as_str())).collect();
         let (planned, unlike) = (plan.refusals(), |what: String| Err(self.fault(FailureCode::IntegrityViolation, &what)));
         if let Some((guest, code)) = planned.difference(&told).next() {
-            return unlike(format!("its plan refuses guest {guest} by `{code}`, and no entry before it says so"));
+            return unlike(format!("its plan refuses guest {guest} with `{code}`, but no earlier entry says so"));
         }
         match told.difference(&planned).next() {
-            Some((guest, code)) => unlike(format!("an entry before it refuses guest {guest} by `{code}`, and its plan does not")),
+            Some((guest, code)) => unlike(format!("an earlier entry refuses guest {guest} with `{code}`, but its plan does not")),
             None => Ok(()),
         }
     }
 
-    /// The same, and whether the evidence gives that answer once more. `kept` gives the bytes under a digest, where they are kept,
-    /// and `understood` says what a configuration put in force.
+    /// Checks the bundle, and that the evidence gives the recorded result again. `kept` returns the stored bytes of a digest; `understood`
+    /// parses a configuration.
     ///
     /// # Errors
-    /// What is another than was recorded.
+    /// What differs from the record.
     pub fn recheck(&self, bytes: &[u8], kept: impl Fn(Digest) -> Option<Vec<u8>>, understood: ParseConfig) -> Result<(), LedgerFault> {
         self.check_bundle(bytes)?;
         match check_admissibility(bytes, kept, understood) {
             found if found.word() == self.answer.as_str() => Ok(()),
             Admissibility::Broken(found) => Err(self.fault(found.code, &found.what)),
             found => {
-                let what = format!("the evidence gives `{}`, and `{}` is recorded", found.word(), self.answer.as_str());
+                let what = format!("the evidence gives `{}`, but `{}` is recorded", found.word(), self.answer.as_str());
                 Err(self.fault(FailureCode::DeterminismBreach, &what))
             }
         }
     }
 
-    /// That the bundle is not kept.
+    /// The fault if the bundle is not stored.
     #[must_use]
     pub fn missing_bundle_fault(&self) -> LedgerFault {
-        self.fault(FailureCode::EvidenceMissing, &format!("the bundle {} that it weighed is not kept", self.bundle))
+        self.fault(FailureCode::EvidenceMissing, &format!("the bundle {} that it refers to is not stored", self.bundle))
     }
 
     fn fault(&self, code: FailureCode, what: &str) -> LedgerFault {

@@ -1,10 +1,10 @@
-//! The evidence that an apply is admitted on: who asks and under which rules, what is proposed, every gate with its result, what was said to it,
-//! and what all of that rests on; and the question whether it is enough.
+//! The evidence for an admission: who requested it under which rules, what is proposed, the result of every gate, the confirmation, and the
+//! inputs of all of that; and the check whether it is sufficient.
 //!
-//! [`check_admissibility`] believes nothing: it hashes every byte that it is given, plans, judges and admits once more, and compares each gate with what came of
-//! that. A "no" that the evidence carries is a decision; evidence that does not hold together is something else, and has a code of its own.
+//! [`check_admissibility`] trusts nothing: it hashes all bytes that it is given, plans, judges and admits again, and compares each gate
+//! with the result. A refusal that the evidence supports is a decision. Evidence that contradicts itself is a fault with its own code.
 //!
-//! What never enters: where the bytes are kept, and carrying anything out.
+//! Must not depend on where the bytes are stored, or on execution.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -18,17 +18,17 @@ use crate::failure;
 use crate::refusal::{self, Refusal, RefusalCode, RefusalReach};
 use crate::safety::Judged;
 
-/// The schema id of a bundle.
+/// Schema id of a bundle.
 pub const BUNDLE_SCHEMA: &str = "converger.bundle/1";
 
-/// The gate that no guest is refused, unless those are to be left out.
+/// The gate that refuses if a guest is refused and refused guests are not left out.
 const GUESTS_GATE: &str = "no-guest-refused";
 const PASSED: &str = "passed";
 const REFUSED: &str = "refused";
-/// Of the approval, where something stands against the plan whatever is said: nobody is asked then.
+/// Result of the approval gate if other gates refuse whatever is confirmed, so that nobody is asked.
 const UNASKED: &str = "unasked";
-/// Codes that no plan is held against: who drives an environment, which cluster its name stands for, and what a person may end. They are decided
-/// before there is a plan.
+/// Refusal codes that have no gate because they are decided before there is a plan: who operates an environment, which cluster its name is
+/// bound to, and what a person may end.
 const CODES_WITHOUT_GATE: [RefusalCode; 8] = [
     RefusalCode::EnvironmentBusy,
     RefusalCode::NotFrozen,
@@ -40,26 +40,26 @@ const CODES_WITHOUT_GATE: [RefusalCode; 8] = [
     RefusalCode::EnvironmentUnrecorded,
 ];
 
-/// What an admission weighs.
+/// The evidence for one admission.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdmissionBundle {
-    /// Who asks, as the journal names them.
+    /// Who requested it, as named in the journal.
     pub by: Box<str>,
-    /// What was proposed, and what it rests on; the rules among it are those of the authority.
+    /// The proposal and its inputs; the rules among them are those of the authority.
     pub decision: Decision,
-    /// What held at that moment, with what was said.
+    /// What held at that moment, with the confirmation.
     pub admission: Admission,
-    /// Every gate with its result, in the order of their ids.
+    /// The result of every gate, sorted by id.
     pub gates: Vec<AdmissionGate>,
 }
 
-/// A gate that was passed or not.
+/// The result of one gate.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AdmissionGate {
     /// Its id: the code that it refuses with.
     pub id: String,
-    /// `passed` or `refused`; of the approval also `unasked`.
+    /// `passed` or `refused`; for the approval gate also `unasked`.
     pub result: String,
 }
 
@@ -68,36 +68,36 @@ impl AdmissionGate {
         self.result == REFUSED
     }
 
-    /// Whether it is about the whole run, and not about its guests.
+    /// Whether it concerns the whole run, not its guests.
     pub(super) fn concerns_run(&self) -> bool {
         self.id != GUESTS_GATE
     }
 }
 
-/// Whether a bundle is enough.
+/// Whether a bundle is sufficient evidence for an admission.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Admissibility {
-    /// Everything was found as it says, and nothing stands against it.
+    /// The evidence is consistent, and no gate refuses.
     Admissible,
-    /// Everything was found as it says, and these gates say no.
+    /// The evidence is consistent, and these gates refuse.
     Inadmissible(Vec<String>),
-    /// The evidence does not hold together.
+    /// The evidence is inconsistent.
     Broken(EvidenceFault),
-    /// Another planner made it, or other tables were in force: this program cannot tell.
+    /// Another planner made the plan, or other tables were in effect, so this program cannot decide.
     Undecidable(ReproduceError),
 }
 
-/// What of the evidence is broken.
+/// A fault in the evidence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EvidenceFault {
     /// Its code.
     pub code: failure::FailureCode,
-    /// What and where.
+    /// What is wrong, and where.
     pub what: String,
 }
 
 impl Admissibility {
-    /// The word for it: `admitted`, `refused`, `untold`, or the code of what is broken.
+    /// Its name: `admitted`, `refused`, `untold`, or the code of the fault.
     #[must_use]
     pub fn word(&self) -> &'static str {
         match self {
@@ -124,7 +124,7 @@ impl From<ReproduceError> for Admissibility {
             }
             ReproduceError::Breach { part: piece, then, now, at } => broken(
                 failure::FailureCode::DeterminismBreach,
-                format!("the same inputs gave the {piece} {then} then and {now} now, from byte {at} on"),
+                format!("the same inputs gave the {piece} {then} then and {now} now; they differ at byte {at}"),
             ),
             other @ (ReproduceError::OtherPlanner { .. } | ReproduceError::OtherTables { .. }) => Self::Undecidable(other),
         }
@@ -132,22 +132,22 @@ impl From<ReproduceError> for Admissibility {
 }
 
 impl AdmissionBundle {
-    /// The evidence of an admission that found these causes against it; none: it was approved.
+    /// The evidence for an admission that was refused for these reasons, or approved if there are none.
     #[must_use]
     pub fn new(by: &str, decision: Decision, admission: Admission, causes: &[Refusal]) -> Self {
         let gates = build_gates(&causes.iter().map(Refusal::code).collect());
         Self { by: by.into(), decision, admission, gates }
     }
 
-    /// Its canonical form, under whose digest it is kept.
+    /// Its canonical form; the bundle is stored under the digest of it.
     ///
     /// # Errors
-    /// A value that cannot be written as JSON; none of ours is one.
+    /// The value cannot be written as JSON, which does not happen for a bundle.
     pub fn to_canonical_json(&self) -> io::Result<Vec<u8>> {
         serde_json::to_vec(&BundleRow::from_bundle(self)).map_err(io::Error::from)
     }
 
-    /// Reads one strictly: what is not byte for byte as this program writes it is none.
+    /// Parses a bundle strictly: `None` unless this program would write exactly these bytes.
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let bundle = serde_json::from_slice::<BundleRow>(bytes).ok()?.into_bundle()?;
@@ -155,7 +155,7 @@ impl AdmissionBundle {
     }
 }
 
-/// Every gate, by the codes that were raised.
+/// The result of every gate, given the refusal codes that were raised.
 fn build_gates(raised: &BTreeSet<RefusalCode>) -> Vec<AdmissionGate> {
     let result = |is_raised: bool| if is_raised { REFUSED } else { PASSED };
     let of_run = refusal::TABLE.iter().filter(|entry| entry.reach == RefusalReach::Run && !CODES_WITHOUT_GATE.contains(&entry.code));
@@ -170,13 +170,13 @@ fn build_gates(raised: &BTreeSet<RefusalCode>) -> Vec<AdmissionGate> {
     gates
 }
 
-/// Whether an apply may be admitted on this evidence. `kept` gives the bytes under a digest, where they are kept; `understood` says what a
-/// configuration put in force.
+/// Checks whether a plan may be admitted on this evidence. `kept` returns the stored bytes of a digest; `understood` parses a
+/// configuration.
 #[must_use]
 pub fn check_admissibility(bundle: &[u8], kept: impl Fn(Digest) -> Option<Vec<u8>>, understood: ParseConfig) -> Admissibility {
     let broken = |code, what: &str| Admissibility::Broken(EvidenceFault { code, what: what.into() });
     let Some(bundle) = AdmissionBundle::parse(bundle) else {
-        return broken(failure::FailureCode::IntegrityViolation, "the bundle is none that this program writes");
+        return broken(failure::FailureCode::IntegrityViolation, "the bundle is not valid");
     };
     let recalled = match reproduce(&bundle.decision, kept, understood) {
         Ok(recalled) => recalled,
@@ -193,24 +193,21 @@ pub fn check_admissibility(bundle: &[u8], kept: impl Fn(Digest) -> Option<Vec<u8
             Err(_) => return broken(failure::FailureCode::IntegrityViolation, "the plan cannot be written"),
         },
     };
-    // Without a mode nothing is carried out: a configuration that says none is not the one that an admission was weighed under.
+    // Nothing is applied without a mode, so a configuration without one is not that of an admission.
     if recalled.mode() != Some(bundle.admission.mode) {
-        return broken(
-            failure::FailureCode::IntegrityViolation,
-            "the configuration has another mode than the admission was weighed in, or none",
-        );
+        return broken(failure::FailureCode::IntegrityViolation, "the configuration has no mode, or another one than the admission");
     }
     if bundle.admission.age_secs_max > Admission::AGE_SECS_MAX {
-        return broken(failure::FailureCode::IntegrityViolation, "a reading may have been older than any admission allows");
+        return broken(failure::FailureCode::IntegrityViolation, "the bundle allows an older observation than any admission does");
     }
     if build_gates(&causes) != bundle.gates {
-        return broken(failure::FailureCode::IntegrityViolation, "a gate has another result than the evidence gives, or is missing");
+        return broken(failure::FailureCode::IntegrityViolation, "a gate is missing, or has another result than the evidence gives");
     }
     let refused: Vec<String> = bundle.gates.into_iter().filter(AdmissionGate::is_refused).map(|gate| gate.id).collect();
     if refused.is_empty() { Admissibility::Admissible } else { Admissibility::Inadmissible(refused) }
 }
 
-/// The form in which a bundle is kept: members in the order of their names.
+/// The stored form of a bundle; members are sorted by name.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct BundleRow {
@@ -228,11 +225,11 @@ struct ApprovalRow {
     by: String,
     how: String,
     names: Vec<String>,
-    /// What it binds, where it binds something.
+    /// The digest that it covers, if it covers one.
     plan: Option<String>,
 }
 
-/// Who asks, and under what.
+/// Who requested the run, and under which configuration.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct AuthorityRow {

@@ -1,16 +1,16 @@
-//! Whether an entry is written just as given bytes: written once more, and compared on the way instead of kept.
+//! Checks that bytes are the canonical form of an entry, by writing it again and comparing on the fly instead of buffering.
 
 use std::io;
 
 use super::LedgerEntry;
 
-/// Whether these bytes are the one form of an entry.
+/// Whether these bytes are the canonical form of an entry.
 pub(super) fn is_canonical_form_of(entry: &LedgerEntry, bytes: &[u8]) -> bool {
     let mut rest = ExpectedBytes(bytes);
     serde_json::to_writer(&mut rest, entry).is_ok() && rest.0.is_empty()
 }
 
-/// What of the bytes is not written yet. Anything else than that is an error, so that writing ends there.
+/// The bytes that are not written yet. Writing anything else is an error, so serialisation stops at the first difference.
 struct ExpectedBytes<'b>(&'b [u8]);
 
 impl io::Write for ExpectedBytes<'_> {

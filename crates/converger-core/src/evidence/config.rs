@@ -1,35 +1,34 @@
-//! What a configuration put in force, as far as a decision rests on it: a decision that was held against something else was not made under
-//! it.
+//! What a configuration put into effect, as far as decisions depend on it. A decision that used other values was not made under it.
 //!
-//! What never enters: how a configuration is written or kept. Whoever keeps one says what it put in force ([`ParseConfig`]).
+//! Must not depend on how a configuration is written or stored; the caller passes a [`ParseConfig`].
 
 use crate::approve::ApprovalMode;
 use crate::guest::EnvironmentName;
 use crate::policy::{Circumstances, Limits, Rules};
 
-/// What was in force.
+/// The values that were in effect.
 #[derive(Clone, Debug)]
 pub struct EffectiveConfig {
-    /// Which environment it configures, where it configures one.
+    /// The environment that it configures, if it configures one.
     pub environment: Option<EnvironmentName>,
-    /// How much a run may change.
+    /// The limits of a run.
     pub limits: Limits,
-    /// What is protected; nobody who holds a guest is among it.
+    /// The protection rules, without holds.
     pub rules: Rules,
-    /// Whether nothing may be changed.
+    /// Whether changes are frozen.
     pub is_frozen: bool,
-    /// Who decides, where that is said.
+    /// The approval mode, if there is one.
     pub mode: Option<ApprovalMode>,
 }
 
-/// What a configuration put in force, read from the bytes that it is kept as; or why they are none.
+/// Parses the stored bytes of a configuration; the error says why they are invalid.
 pub type ParseConfig = fn(&[u8]) -> Result<EffectiveConfig, String>;
 
 impl EffectiveConfig {
-    /// Whether a decision was held against this.
+    /// Checks that a decision was made under this configuration.
     ///
     /// # Errors
-    /// What is another.
+    /// What differs.
     pub(super) fn check_agreement(
         &self,
         environment: &EnvironmentName,
@@ -39,15 +38,15 @@ impl EffectiveConfig {
     ) -> Result<(), &'static str> {
         let protection = |rules: &Rules| (rules.ids().to_vec(), rules.names().to_vec(), rules.tags().to_vec());
         if self.environment.as_ref().is_some_and(|own| own != environment) {
-            // What protects there, and who decides there, was in force elsewhere.
-            Err("it configures another environment than the decision is about")
+            // Protection and approval mode of one environment do not apply to another.
+            Err("it configures another environment than that of the decision")
         } else if limits != self.limits {
-            Err("it has other limits than the decision was held against")
+            Err("its limits are not those of the decision")
         } else if protection(rules) != protection(&self.rules) {
-            Err("it protects other guests than the decision was held against")
+            Err("its protection rules are not those of the decision")
         } else if self.is_frozen && circumstances.freeze.is_none() {
-            // The other way round a person may have said it.
-            Err("it freezes the environment, and the decision was made as if it did not")
+            // The opposite is fine: a person may have frozen the environment.
+            Err("it freezes the environment, but the decision was made as if it did not")
         } else {
             Ok(())
         }

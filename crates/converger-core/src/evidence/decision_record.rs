@@ -1,7 +1,7 @@
-//! What a run decides on, in the form that is kept beside the ledger: bytes that lead to the same decision again, each named in an entry by its
-//! digest.
+//! The inputs and results of a decision in the form that is stored beside the ledger: bytes that lead to the same decision again, each
+//! referenced by an entry through its digest.
 //!
-//! What never enters: secrets. A configuration names where they are; whoever hands it in has taken everything else out.
+//! Must not contain secrets. A configuration only names where secrets are; the caller has removed everything beyond that.
 
 use std::io;
 
@@ -15,21 +15,21 @@ use crate::plan::PLANNER_VERSION;
 use crate::policy::{MachineIdentity, Rules};
 use crate::safety::Judged;
 
-/// A decision with all that it rests on.
+/// A decision with its inputs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DecisionRecord {
-    /// What it rests on.
+    /// The digests of its inputs.
     pub inputs: DecisionInputs,
-    /// The body of the plan, which is what an approval binds.
+    /// The digest of the plan body, which an approval covers.
     pub plan: Digest,
-    /// What the plan was held against, and what was found.
+    /// The digest of the judgement.
     pub judgement: Digest,
-    /// The bytes of each of these, under their digests.
+    /// The bytes of all of these.
     pub blobs: Vec<Vec<u8>>,
 }
 
-/// The rules as they were: those of protection, the table of fields, and the machine that the program ran on, which is not part of a plan's
-/// digest but decides about its guests.
+/// The stored rules: protection, the table of fields, and the machine that the program ran on. The machine is not part of a plan's digest,
+/// but affects the verdicts.
 #[derive(Serialize)]
 struct RecordedRules<'r> {
     fields: &'r [crate::normalize::FieldRule],
@@ -38,10 +38,10 @@ struct RecordedRules<'r> {
     protect: &'r Rules,
 }
 
-/// Everything that a judged plan rests on, made by a program of this version under this configuration.
+/// Collects the inputs of a judged plan, made by a program of this version under this configuration.
 ///
 /// # Errors
-/// A value that cannot be written as JSON; none of ours is one.
+/// A value cannot be written as JSON, which does not happen.
 pub fn record_decision(judged: &Judged, program: &str, config: Vec<u8>) -> io::Result<DecisionRecord> {
     let plan = judged.plan();
     let (mut blobs, mut body, mut judgement, mut observation) = (vec![config], Vec::new(), Vec::new(), Vec::new());

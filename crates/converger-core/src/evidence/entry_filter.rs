@@ -1,8 +1,8 @@
-//! Which entries are about a run, a guest, or of a kind or time: what a person asks for who reads a long ledger.
+//! Selects entries by run, guest, kind or time, for a person who reads a long ledger.
 //!
-//! Most records of an operation name nothing but its id, so that all entries are told in their order: the intent says whose it is.
+//! Most records of an operation contain only its id, so the filter must see all entries in order: the intent has the run and the guest.
 //!
-//! What never enters: reading entries, and how many of them are shown.
+//! Must not read entries, or limit how many are shown.
 
 use std::collections::BTreeMap;
 
@@ -10,28 +10,28 @@ use super::LedgerEntry;
 use crate::apply::{Hold, JournalRecord, OperationId, RunId};
 use crate::guest::Vmid;
 
-/// What is asked for. Whatever is none is not asked.
+/// The filter criteria; `None` accepts all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EntryQuery {
-    /// Entries of this run, and of what it did.
+    /// Entries of this run and its operations.
     pub run: Option<RunId>,
-    /// Entries about this guest, in whichever environment.
+    /// Entries about this guest, in any environment.
     pub guest: Option<Vmid>,
-    /// Entries of this kind, by its word.
+    /// Entries of this kind, by name.
     pub kind: Option<Box<str>>,
     /// Entries of this time or later, in milliseconds since 1970.
     pub since_ms: Option<u64>,
 }
 
 impl EntryQuery {
-    /// Whether all entries are.
+    /// Whether it accepts all entries.
     #[must_use]
     pub fn is_all(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// Entries on their way through what is asked for.
+/// Applies a query to a sequence of entries.
 #[derive(Clone, Debug, Default)]
 pub struct EntryFilter {
     query: EntryQuery,
@@ -39,13 +39,13 @@ pub struct EntryFilter {
 }
 
 impl EntryFilter {
-    /// For what is asked.
+    /// A filter for this query.
     #[must_use]
     pub fn new(wanted: EntryQuery) -> Self {
         Self { query: wanted, operations: BTreeMap::new() }
     }
 
-    /// The next entry: whether it is asked for.
+    /// Takes the next entry; whether it matches.
     pub fn accepts(&mut self, entry: &LedgerEntry) -> bool {
         if let LedgerEntry::Record(JournalRecord::Intent { operation, .. }) = entry {
             self.operations.insert(operation.id.clone(), (operation.run.clone(), operation.guest.vmid));
@@ -68,7 +68,7 @@ impl EntryFilter {
     }
 }
 
-/// The run that an entry names.
+/// The run that an entry contains.
 fn run_of(entry: &LedgerEntry) -> Option<&RunId> {
     match entry {
         LedgerEntry::RunStarted { run, .. } => Some(&run.id),
@@ -81,7 +81,7 @@ fn run_of(entry: &LedgerEntry) -> Option<&RunId> {
     }
 }
 
-/// The guest that an entry names.
+/// The guest that an entry contains.
 fn guest_of(entry: &LedgerEntry) -> Option<Vmid> {
     match entry {
         LedgerEntry::Refused { guest, .. } => *guest,

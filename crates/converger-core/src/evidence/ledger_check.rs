@@ -1,7 +1,7 @@
-//! A record, read from its first entry to its last: each entry is one that this program writes, none stands where it could not, what they name
-//! is kept as it was, and what was admitted was admitted on what is kept.
+//! Checks a ledger from its first entry to its last: each entry is valid, may follow the ones before it, everything that it references is
+//! stored unchanged, and every admission agrees with its stored evidence.
 //!
-//! What never enters: where entries and bytes are kept, and the hashes over them.
+//! Must not depend on where entries and bytes are stored, or on the hashes over them.
 
 use std::collections::btree_map::Entry::{Occupied, Vacant};
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,34 +11,34 @@ use crate::apply::{JournalRecord, OperationHistory, OperationId, OperationSource
 use crate::artifact::{Digest, RecordedPlan};
 use crate::failure::FailureCode;
 
-/// What is wrong with a record, and where.
+/// What is wrong with a ledger, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LedgerFault {
     /// Its code.
     pub code: FailureCode,
-    /// The entry that it was found at.
+    /// The index of the entry at which it was found.
     pub index: u64,
-    /// What it is.
+    /// A description.
     pub what: String,
 }
 
-/// A walk through the entries of a record.
+/// The state of a check over the entries of a ledger.
 #[derive(Clone, Debug, Default)]
 pub struct LedgerCheck {
     replay: LedgerReplay,
     entries: u64,
-    /// What entries name by digest, with the first that does.
+    /// Referenced digests, each with the first entry that references it.
     named: BTreeMap<Digest, u64>,
     pruned: PrunedSet,
     tracker: AdmissionTracker,
-    /// Where each operation was begun.
+    /// The index of each operation's intent.
     intents: Vec<(OperationId, u64)>,
-    /// What was weighed, in order.
+    /// All admissions, in order.
     recorded_admissions: Vec<RecordedAdmission>,
 }
 
 impl LedgerEntry {
-    /// What it names by digest, all of which is kept beside it.
+    /// The digests that the entry references; the referenced bytes are stored beside it.
     #[must_use]
     pub fn named_digests(&self) -> Vec<Digest> {
         match self {
@@ -51,18 +51,18 @@ impl LedgerEntry {
 }
 
 impl LedgerCheck {
-    /// The next entry.
+    /// Checks the next entry.
     ///
     /// # Errors
-    /// It is none, or it cannot stand here.
+    /// The entry is invalid, or it cannot follow the ones before it.
     pub fn add_entry(&mut self, bytes: &[u8]) -> Result<(), LedgerFault> {
         self.add_entry_and_visit(bytes, |_| {})
     }
 
-    /// The same, for whoever wants to know what it says.
+    /// Checks the next entry and passes it to `told`.
     ///
     /// # Errors
-    /// It is none, or it cannot stand here. Where only its place is wrong it was told all the same.
+    /// The entry is invalid, or it cannot follow the ones before it. `told` is also called if only its position is wrong.
     pub fn add_entry_and_visit(&mut self, bytes: &[u8], told: impl FnOnce(&LedgerEntry)) -> Result<(), LedgerFault> {
         let index = self.entries;
         let entry = parse_entry(bytes).map_err(|error| integrity_fault(index, format!("is none that this program writes: {error}")))?;
@@ -75,22 +75,21 @@ impl LedgerCheck {
         self.replay.apply_entry(entry).map_err(|misplaced| integrity_fault(index, format!("cannot stand where it does: {misplaced}")))
     }
 
-    /// What an entry adds to what is known besides its place.
+    /// Records what an entry adds beyond its position.
     fn track_entry(&mut self, index: u64, entry: &LedgerEntry) -> Result<(), LedgerFault> {
         self.recorded_admissions.extend(self.tracker.apply_entry(index, entry));
         self.pruned.apply_entry(entry);
         match entry {
             LedgerEntry::Record(JournalRecord::Intent { operation, .. }) if !self.tracker.is_admitted(&operation.run) => {
-                let what =
-                    format!("entry {index}: the operation {} was begun, and its plan was not admitted before", operation.id.as_str());
+                let what = format!("entry {index}: the operation {} started, but its plan was not admitted before", operation.id.as_str());
                 return Err(LedgerFault { code: FailureCode::UnloggedExecution, index, what });
             }
-            // The proof of a single operation does not need this entry; the record of all of them has it.
+            // The proof of a single operation does not need this entry; the whole ledger must have it.
             LedgerEntry::Record(JournalRecord::Intent { operation, .. })
                 if self.replay.names().binding(&operation.environment).is_none() =>
             {
                 let (id, environment) = (operation.id.as_str(), &operation.environment);
-                let what = format!("entry {index}: the operation {id} was begun, and no cluster was recorded for `{environment}` before");
+                let what = format!("entry {index}: the operation {id} started, but `{environment}` was not bound to a cluster before");
                 return Err(LedgerFault { code: FailureCode::UnloggedExecution, index, what });
             }
             LedgerEntry::Record(JournalRecord::Intent { operation, .. }) => self.intents.push((operation.id.clone(), index)),
@@ -99,35 +98,35 @@ impl LedgerCheck {
         Ok(())
     }
 
-    /// How many entries there were.
+    /// The number of entries so far.
     #[must_use]
     pub fn entries(&self) -> u64 {
         self.entries
     }
 
-    /// What they amount to.
+    /// The state that the entries add up to.
     #[must_use]
     pub fn replay(&self) -> &LedgerReplay {
         &self.replay
     }
 
-    /// The same, for whoever needs nothing else.
+    /// The state that the entries add up to, without the rest.
     #[must_use]
     pub fn into_replay(self) -> LedgerReplay {
         self.replay
     }
 
-    /// Whether an entry names this.
+    /// Whether an entry references this digest.
     #[must_use]
     pub fn is_named(&self, digest: &Digest) -> bool {
         self.named.contains_key(digest)
     }
 
-    /// How many things that are named a person let go; all else is kept as it was, and says what its entries say. `kept` gives the bytes under a
-    /// digest, where they are kept.
+    /// Checks that all referenced bytes are stored unchanged, or pruned, and agree with their entries; returns the number of pruned ones.
+    /// `kept` returns the stored bytes of a digest.
     ///
     /// # Errors
-    /// The first that is not there, or is another. What `kept` cannot tell ends it too.
+    /// The first digest whose bytes are missing or different. An error of `kept` ends the check too.
     pub fn check_blobs<E: From<LedgerFault>>(&self, kept: impl Fn(Digest) -> Result<Option<Vec<u8>>, E>) -> Result<u64, E> {
         let mut gone = 0;
         let mut named: Vec<(u64, Digest)> = self.named.iter().map(|(digest, index)| (*index, *digest)).collect();
@@ -136,19 +135,19 @@ impl LedgerCheck {
             match kept(digest)? {
                 None if self.pruned.contains(&digest) => gone += 1,
                 None => {
-                    let what = format!("what entry {index} names {digest} is not there, and no entry says that it was let go");
+                    let what = format!("entry {index} names {digest}, which is not stored, and no entry says that it was pruned");
                     return Err(LedgerFault { code: FailureCode::EvidenceMissing, index, what }.into());
                 }
                 Some(bytes) if Digest::of_bytes(&bytes) == digest => {}
                 Some(bytes) => {
-                    let what = format!("what entry {index} names {digest} is kept with the digest {}", Digest::of_bytes(&bytes));
+                    let what = format!("entry {index} names {digest}, but the stored bytes have the digest {}", Digest::of_bytes(&bytes));
                     return Err(LedgerFault { code: FailureCode::IntegrityViolation, index, what }.into());
                 }
             }
         }
         let mut plans = PlanCache { kept: &kept, read: BTreeMap::new() };
         for weighed in &self.recorded_admissions {
-            // That it is there was seen above.
+            // The loop above checked that it is stored.
             if let Some(bytes) = kept(weighed.bundle)? {
                 weighed.check_bundle(&bytes)?;
             }
@@ -160,8 +159,8 @@ impl LedgerCheck {
         Ok(gone)
     }
 
-    /// Every operation that the declared state led to is a step of the plan that was admitted, and none was begun twice in one run: whatever became
-    /// of it, the run that comes next plans it anew.
+    /// Checks that every convergent operation is a step of the admitted plan, and that no step was started twice in one run: whatever its
+    /// outcome, only a later run may plan it again.
     fn check_planned_operations<E: From<LedgerFault>, K: Fn(Digest) -> Result<Option<Vec<u8>>, E>>(
         &self,
         plans: &mut PlanCache<'_, K>,
@@ -172,12 +171,12 @@ impl LedgerCheck {
             begun.filter(|(history, _)| history.operation.source == OperationSource::Convergent)
         {
             if !plans.load_plan(operation.plan)?.is_some_and(|plan| plan.contains_operation(operation)) {
-                let what = format!("entry {index}: the operation {} is no step of the plan {}", operation.id.as_str(), operation.plan);
+                let what = format!("entry {index}: the operation {} is not a step of the plan {}", operation.id.as_str(), operation.plan);
                 return Err(LedgerFault { code: FailureCode::UnloggedExecution, index, what }.into());
             }
             if !steps.insert((&operation.run, operation.guest.vmid, operation.position)) {
                 let (id, vmid, run) = (operation.id.as_str(), operation.guest.vmid, operation.run.as_str());
-                let what = format!("entry {index}: the operation {id} is a step of guest {vmid} that was begun before in the run {run}");
+                let what = format!("entry {index}: the operation {id} repeats a step of guest {vmid} in the run {run}");
                 return Err(LedgerFault { code: FailureCode::UnloggedExecution, index, what }.into());
             }
         }
@@ -185,14 +184,14 @@ impl LedgerCheck {
     }
 }
 
-/// Bodies of plans, each read once.
+/// Plan bodies, each parsed once.
 struct PlanCache<'k, K> {
     kept: &'k K,
     read: BTreeMap<Digest, Option<RecordedPlan>>,
 }
 
 impl<K> PlanCache<'_, K> {
-    /// The plan under a digest; none, where nothing is kept there that could be one.
+    /// The plan with this digest; `None` if nothing is stored under it that could be a plan.
     fn load_plan<E>(&mut self, digest: Digest) -> Result<Option<&RecordedPlan>, E>
     where
         K: Fn(Digest) -> Result<Option<Vec<u8>>, E>,

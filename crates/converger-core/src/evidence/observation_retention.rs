@@ -1,6 +1,6 @@
-//! Which readings are still needed: by a decision that is not old enough, whose run goes on, or of which something is open or held.
+//! Which observations are still needed: by a decision that is not old enough, by an active run, or by an open or held operation.
 //!
-//! What never enters: removing anything, and plans, rules or declared states. Those are small, and every decision keeps them.
+//! Must not remove anything, and does not cover plans, rules or desired states. Those are small and stay stored for every decision.
 
 use std::collections::BTreeSet;
 
@@ -8,37 +8,37 @@ use super::{LedgerEntry, LedgerReplay};
 use crate::apply::RunId;
 use crate::artifact::Digest;
 
-/// What rests on one reading. It is kept up to date entry by entry, so that what may be let go is known without walking through all runs again.
+/// The users of one observation, updated with each entry, so that pruning does not have to scan all runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ObservationUsage {
-    /// When the last run began that rests on it.
+    /// When the last run that uses it started.
     last_ms: u64,
-    /// How many of these runs go on.
+    /// The number of active runs that use it.
     active_runs: u64,
-    /// How many of their operations are open or held.
+    /// The number of open or held operations of those runs.
     open_operations: u64,
 }
 
 impl ObservationUsage {
-    /// Only decisions of before this time rest on it, none of which is open.
+    /// Whether only decisions from before this time use it, and none of them has an active run or an open operation.
     fn is_unneeded(&self, before_ms: u64) -> bool {
         self.last_ms < before_ms && self.active_runs == 0 && self.open_operations == 0
     }
 }
 
 impl LedgerReplay {
-    /// The readings that only decisions of before this time rest on, none of which is open.
+    /// The observations that only decisions from before this time use, and none of them with an active run or an open operation.
     #[must_use]
     pub fn unneeded_observations(&self, before_ms: u64) -> BTreeSet<Digest> {
         self.usage.iter().filter(|(_, resting)| resting.is_unneeded(before_ms)).map(|(digest, _)| *digest).collect()
     }
 
-    /// Whether this is such a reading.
+    /// Whether this observation is no longer needed.
     pub(super) fn is_unneeded(&self, digest: &Digest, before_ms: u64) -> bool {
         self.usage.get(digest).is_some_and(|resting| resting.is_unneeded(before_ms))
     }
 
-    /// A run begins that rests on a reading.
+    /// Records a run that uses an observation.
     pub(super) fn record_usage(&mut self, run: RunId, at_ms: u64, reading: Digest) {
         let resting = self.usage.entry(reading).or_default();
         resting.last_ms = resting.last_ms.max(at_ms);
@@ -46,24 +46,24 @@ impl LedgerReplay {
         self.observations.insert(run, reading);
     }
 
-    /// Whether a run goes on. Runs of one environment follow each other: whichever is not the last is over, also where it was killed.
+    /// Whether a run is active. The runs of one environment follow each other, so any but the last has ended, even if it was killed.
     pub(super) fn is_run_active(&self, id: &RunId) -> bool {
         self.runs
             .get(id)
             .is_some_and(|(run, ended)| ended.is_none() && self.last_runs.get(self.names.current(&run.environment)) == Some(id))
     }
 
-    /// A run that went on is over.
+    /// Records that an active run ended.
     pub(super) fn end_run(&mut self, run: &RunId) {
         self.update_usage(run, |resting| resting.active_runs = resting.active_runs.saturating_sub(1));
     }
 
-    /// One more operation of a run is open.
+    /// Records one more open operation of a run.
     pub(super) fn count_open_operation(&mut self, run: &RunId) {
         self.update_usage(run, |resting| resting.open_operations += 1);
     }
 
-    /// One operation of a run that was open or held is so no longer.
+    /// Records that an operation of a run is no longer open or held.
     pub(super) fn count_settled_operation(&mut self, run: &RunId) {
         self.update_usage(run, |resting| resting.open_operations = resting.open_operations.saturating_sub(1));
     }
@@ -75,22 +75,22 @@ impl LedgerReplay {
     }
 }
 
-/// What a person let go, by the entries that were heard: the one rule for whoever misses something.
+/// The digests that a person pruned, according to the entries so far. All code that finds bytes missing must ask it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PrunedSet(BTreeSet<Digest>);
 
 impl PrunedSet {
-    /// The next entry.
+    /// Adds an entry.
     pub fn apply_entry(&mut self, entry: &LedgerEntry) {
         match entry {
             LedgerEntry::Pruned { digests, .. } => self.0.extend(digests),
-            // What is named again is kept again.
+            // An observation that is referenced again must be stored again.
             LedgerEntry::RunStarted { inputs, .. } => drop(self.0.remove(&inputs.observation)),
             _ => {}
         }
     }
 
-    /// Whether this need not be kept any longer.
+    /// Whether the bytes of this digest may be missing.
     #[must_use]
     pub fn contains(&self, digest: &Digest) -> bool {
         self.0.contains(digest)
@@ -122,7 +122,7 @@ mod tests {
 
     fn replay_of(entries: &[LedgerEntry]) -> LedgerReplay {
         let mut readings = LedgerReplay::default();
-        entries.iter().for_each(|entry| readings.apply_entry(entry.clone()).expect("it may stand there"));
+        entries.iter().for_each(|entry| readings.apply_entry(entry.clone()).expect("a valid position"));
         readings
     }
 
@@ -139,7 +139,7 @@ mod tests {
         assert_eq!(readings.unneeded_observations(21), BTreeSet::from([observation_digest(1), observation_digest(2)]));
     }
 
-    /// Nobody hides what was removed behind an entry that says so.
+    /// A prune entry cannot hide the removal of other bytes.
     #[test]
     fn refuses_pruning_needed_or_unknown_digests() {
         let pruned = |before_ms, digest| LedgerEntry::Pruned { by: "ann".into(), before_ms, digests: [digest].into(), at_ms: 95 };
@@ -172,7 +172,7 @@ mod tests {
         let readings = replay_of(&[run_started("old", 10, observation_digest(1), None)]);
         assert_eq!(readings.unneeded_observations(99), BTreeSet::new());
         let killed = replay_of(&[run_started("old", 10, observation_digest(1), None), run_started("new", 20, observation_digest(2), None)]);
-        assert_eq!(killed.unneeded_observations(99), BTreeSet::from([observation_digest(1)]), "another one has begun since");
+        assert_eq!(killed.unneeded_observations(99), BTreeSet::from([observation_digest(1)]), "a later run has started");
     }
 
     #[test]
@@ -196,7 +196,7 @@ mod tests {
         assert_eq!(replay_of(&entries).unneeded_observations(99), BTreeSet::from([observation_digest(1)]));
     }
 
-    /// The same by walking through all runs, as it is said: slow, and nothing to keep up to date.
+    /// The expected result, by scanning all runs: slow, but without incremental state.
     fn unneeded_by_full_scan(replay: &LedgerReplay, before_ms: u64) -> BTreeSet<Digest> {
         let held = replay.operations().values().filter(|history| history.progress().occupies_guest());
         let unsettled: BTreeSet<&RunId> = held.map(|history| &history.operation.run).collect();
@@ -230,7 +230,7 @@ mod tests {
         assert!(taken > 3_000, "{taken}");
     }
 
-    /// Runs that begin and end, operations on their way, and readings that are let go; most of it where it may stand.
+    /// Random entries: runs that start and end, operations, and pruned observations; most of them in a valid position.
     fn some_entry(rng: &mut Rng, operations: &[Operation], at_ms: u64) -> LedgerEntry {
         let name = format!("run-{}", rng.below(6));
         let operation = (!operations.is_empty()).then(|| operations[rng.index(operations.len())].clone());
@@ -256,7 +256,7 @@ mod tests {
         }
     }
 
-    /// As many entries that let go as there are runs: each is a look at what it names, and not at all runs there ever were.
+    /// With as many prune entries as runs, checking each must not scan all runs.
     #[test]
     fn pruning_does_not_scan_all_runs() {
         let mut replay = LedgerReplay::default();
@@ -265,7 +265,7 @@ mod tests {
             let pruned =
                 LedgerEntry::Pruned { by: "ann".into(), before_ms: u64::MAX, digests: [observation_digest(number)].into(), at_ms: number };
             for entry in [run_started(&name, number, observation_digest(number), None), run_ended(&name), pruned] {
-                replay.apply_entry(entry).expect("it may stand there");
+                replay.apply_entry(entry).expect("a valid position");
             }
         }
         assert_eq!(replay.unneeded_observations(u64::MAX).len(), 40_000);

@@ -1,4 +1,4 @@
-//! Entries, read back strictly: what is not byte for byte as this program writes it is none.
+//! Parses entries strictly: bytes that this program would not write exactly so are rejected.
 
 use super::canonical_check::is_canonical_form_of;
 use super::{DecisionInputs, ENTRY_KINDS, ENTRY_SCHEMA, LedgerEntry};
@@ -15,7 +15,7 @@ use crate::observe::read_text;
 /// Reads an entry.
 ///
 /// # Errors
-/// Anything that is not exactly one entry of [`ENTRY_SCHEMA`], in the only form that it has.
+/// Anything that is not exactly one entry of [`ENTRY_SCHEMA`] in canonical form.
 pub fn parse_entry(bytes: &[u8]) -> Result<LedgerEntry, StoredTextError> {
     let entry = parse_stored(bytes, ENTRY_SCHEMA, EntryDecoder)?;
     if is_canonical_form_of(&entry, bytes) { Ok(entry) } else { Err(StoredTextError::NotCanonical) }
@@ -43,12 +43,12 @@ impl DocumentDecoder<Option<LedgerEntry>> for EntryDecoder {
         let (Some(at_ms), Some(kind), Some(draft)) = (at_ms, kind, what) else { return Ok(None) };
         match draft.finish(kind, at_ms) {
             Some(entry) => Ok(Some(entry)),
-            None => reader.report_none(Diagnostic::new(seen.span, "`what` lacks something that an entry of its kind has")),
+            None => reader.report_none(Diagnostic::new(seen.span, "`what` lacks a member that an entry of this kind has")),
         }
     }
 }
 
-/// Everything that an entry of any kind can say. That it says nothing else is seen by writing it again.
+/// All members that an entry of any kind can have. Writing the entry again detects members that do not belong to its kind.
 #[derive(Default)]
 struct EntryDraft {
     answer: Option<Slug>,
@@ -233,7 +233,7 @@ impl EntryDraft {
         })
     }
 
-    /// What people said.
+    /// Builds the entries of commands by people.
     fn build_command_entry(self, kind: &str, at_ms: u64) -> Option<LedgerEntry> {
         let by = self.by?;
         Some(match kind {

@@ -1,12 +1,12 @@
-//! What entries prove about one operation where nothing else of their ledger is at hand: what was done to which guest, in which run, on whose
-//! word, and how it ended.
+//! What entries prove about one operation without the rest of the ledger: what was done to which guest, in which run, with whose approval,
+//! and how it ended.
 //!
-//! They are held to the rules of the whole ledger: the run began, made the plan, and was admitted on a bundle whose approvals are those
-//! that stand before it; then the operation was begun, and it ended. Each of these that is missing is noticed. What an operation need not have
-//! (the mark of its sending, a task, a recovery, a word on it after it was held) can be left out unseen: that an entry is in a log can be proven by itself, that there is
-//! no other one only by the whole log.
+//! They must follow the rules of the whole ledger: the run started, made the plan, and was admitted on a bundle with exactly the approvals
+//! that come before the admission; then the operation started, and it ended. A missing entry of these is detected. Optional entries (the
+//! sending mark, a task, a recovery, a resolution) can be omitted without detection: inclusion of an entry in a log can be proven on its
+//! own, absence of another one only with the whole log.
 //!
-//! What never enters: whether the entries are in the log that was signed (`converger-ledger`).
+//! Must not check whether the entries are in the signed log (`converger-ledger` does).
 
 #[cfg(test)]
 mod tests;
@@ -16,20 +16,20 @@ use crate::apply::{JournalRecord, OperationHistory, OperationId, RunId, RunStart
 use crate::artifact::Digest;
 use crate::failure::FailureCode;
 
-/// An operation that is proven.
+/// A proven operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OperationProof {
-    /// What was done, and how it ended.
+    /// The operation and how it ended.
     pub history: OperationHistory,
-    /// The run that it was done in.
+    /// Its run.
     pub run: RunStart,
-    /// Each weighing of its plan before it was begun; the last one admitted it.
+    /// Each admission of its plan before it started; the last one admitted it.
     pub admissions: Vec<RecordedAdmission>,
-    /// The entries in which a later run found it without an end.
+    /// The indices of entries in which a later run found it without an end.
     pub recoveries: Vec<u64>,
 }
 
-/// Whether an entry belongs to the proof of an operation: it is about that, or is one of those that its run was admitted by.
+/// Whether an entry belongs to the proof of an operation: it concerns the operation, or the admission of its run.
 #[must_use]
 pub fn belongs_to_proof(entry: &LedgerEntry, operation: &OperationId, run: &RunId) -> bool {
     match entry {
@@ -39,7 +39,7 @@ pub fn belongs_to_proof(entry: &LedgerEntry, operation: &OperationId, run: &RunI
     }
 }
 
-/// The run of an entry that is one of those by which runs are admitted.
+/// The run of an entry that concerns the admission of a run.
 fn admission_run(entry: &LedgerEntry) -> Option<&RunId> {
     match entry {
         LedgerEntry::RunStarted { run, .. } => Some(&run.id),
@@ -50,10 +50,10 @@ fn admission_run(entry: &LedgerEntry) -> Option<&RunId> {
 }
 
 impl OperationProof {
-    /// What these entries of one log prove, each given with its place, in their order; `kept` is what they name and is given along.
+    /// What these entries of one log prove, each given with its index, in order. `kept` has the bytes that they reference.
     ///
     /// # Errors
-    /// One of them is none, has no place there, or contradicts what it names; or one is missing that every operation has.
+    /// An entry is invalid, in a wrong position, or contradicts what it references; or a required entry is missing.
     pub fn from_entries<'e>(entries: impl Iterator<Item = (u64, &'e [u8])>, kept: &[Vec<u8>]) -> Result<Self, LedgerFault> {
         let mut reading = ProofBuilder::default();
         for (index, bytes) in entries {
@@ -63,20 +63,20 @@ impl OperationProof {
         reading.finish(kept)
     }
 
-    /// The digests of what is to be given along: the evidence that each weighing rests on.
+    /// The digests of the bytes that a proof must include: the bundle of each admission.
     pub fn bundle_digests(&self) -> impl Iterator<Item = Digest> {
         self.admissions.iter().map(|weighed| weighed.bundle)
     }
 }
 
-/// What was read of a proof.
+/// The state while reading a proof.
 #[derive(Default)]
 struct ProofBuilder {
     replay: LedgerReplay,
     tracker: AdmissionTracker,
     admissions: Vec<RecordedAdmission>,
     recoveries: Vec<u64>,
-    /// The last entry.
+    /// The index of the last entry.
     last: u64,
 }
 
@@ -98,11 +98,11 @@ impl ProofBuilder {
                 }
             }
             LedgerEntry::Record(record) if own.is_none_or(|own| own == record.id()) && !matches!(record, JournalRecord::Intent { .. }) => {}
-            // Of one run, and before the operation was begun.
+            // Entries of one run, before the operation started.
             entry if own.is_none() && admission_run(entry).is_some_and(|run| self.replay.runs.keys().all(|own| own == run)) => {
                 self.admissions.extend(self.tracker.apply_entry(index, entry));
             }
-            _ => return Err(integrity_fault(index, "is not about the operation that is proven".to_owned())),
+            _ => return Err(integrity_fault(index, "does not belong to the operation that is proven".to_owned())),
         }
         self.replay.apply_entry(entry).map_err(|misplaced| integrity_fault(index, format!("cannot stand where it does: {misplaced}")))
     }
@@ -112,7 +112,7 @@ impl ProofBuilder {
         let history =
             replay.operations.into_values().next().ok_or_else(|| missing_entry_fault(last, "it proves no operation".to_owned()))?;
         let run = replay.runs.into_values().next().map(|(run, _)| run);
-        // INVARIANT: no intent is taken without its run.
+        // INVARIANT: an intent is accepted only after its run.
         let run = run.ok_or_else(|| missing_entry_fault(last, "it proves no run".to_owned()))?;
         if history.ended.is_none() {
             return Err(missing_entry_fault(last, format!("no entry says how the operation {} ended", history.id().as_str())));
@@ -125,7 +125,7 @@ impl ProofBuilder {
             return Err(LedgerFault {
                 code: FailureCode::IntegrityViolation,
                 index: last,
-                what: format!("{kept} is given along, and no entry names it"),
+                what: format!("the receipt includes {kept}, which no entry names"),
             });
         }
         Ok(OperationProof { history, run, admissions, recoveries })

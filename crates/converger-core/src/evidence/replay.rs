@@ -1,9 +1,9 @@
-//! The ledger, played again from its beginning: what the journal must say if both tell the truth (C7).
+//! Replays a ledger from its beginning: the result is what the journal must contain if both are correct (C7).
 //!
-//! Entries are taken in their order, by the rules that the journal itself is held to. The first that could not have been written tells
-//! where something was removed, put in or moved, even by somebody who could sign.
+//! Entries are applied in order, under the rules of the journal itself. The first entry that could not have been written shows where
+//! something was removed, inserted or moved, even by somebody with the signing key.
 //!
-//! What never enters: reading entries, and the journal that is compared with.
+//! Must not read entries, or compare with a journal.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,16 +17,16 @@ use crate::apply::{
 use crate::artifact::Digest;
 use crate::guest::{EnvironmentName, Vmid};
 
-/// What entries amount to.
+/// The state that entries add up to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LedgerReplay {
     pub(super) operations: BTreeMap<OperationId, OperationHistory>,
     pub(super) runs: BTreeMap<RunId, RunWithEnd>,
-    /// Who has a guest: one operation that is open or held (G12).
+    /// The operation that occupies a guest because it is open or held (G12).
     occupants: BTreeMap<(EnvironmentName, Vmid), OperationId>,
-    /// The readings that runs rest on.
+    /// The observation of each run.
     pub(super) observations: BTreeMap<RunId, Digest>,
-    /// And what rests on each of them.
+    /// The users of each observation.
     pub(super) usage: BTreeMap<Digest, ObservationUsage>,
     /// The last run of each environment.
     pub(super) last_runs: BTreeMap<EnvironmentName, RunId>,
@@ -36,45 +36,45 @@ pub struct LedgerReplay {
     keys: Vec<Box<str>>,
 }
 
-/// A run, with its end and when that was, if it has one.
+/// A run, with its end and the time of it, if it ended.
 pub type RunWithEnd = (RunStart, Option<(OperationEnd, u64)>);
 
-/// Why an entry cannot stand where it does.
+/// Why an entry cannot have this position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MisplacedEntry {
-    /// It is about a run that did not begin before it.
+    /// It concerns a run that has not started before it.
     RunUnknown(RunId),
-    /// It is about a run that had ended.
+    /// It concerns a run that has ended.
     RunOver(RunId),
-    /// The run began before.
+    /// The run started before.
     RunTwice(RunId),
-    /// It is about an operation without an intent before it.
+    /// It concerns an operation without an earlier intent.
     OperationUnknown(OperationId),
-    /// It does not follow what was recorded about the operation.
+    /// It cannot follow the earlier records of the operation.
     Record(OperationId, IllegalRecord),
-    /// The operation is one of another plan or environment than its run.
+    /// The operation belongs to another plan or environment than its run.
     OtherRun(OperationId),
-    /// It is about another plan than that of its run.
+    /// It concerns another plan than that of its run.
     OtherPlan(RunId),
-    /// Another operation has the guest: it is under way, or held.
+    /// Another operation occupies the guest: it is in flight or held.
     GuestTaken(Vmid, OperationId),
-    /// It lets go of what is no reading, or of one that is needed.
+    /// It prunes something that is not an observation, or an observation that is still needed.
     Pruned(Digest),
-    /// The guest was held already, or was not held.
+    /// The guest was already held, or was not held.
     Hold(Vmid),
-    /// The environment was frozen already, or was not frozen.
+    /// The environment was already frozen, or was not frozen.
     Freeze(EnvironmentName),
-    /// A key was named before.
+    /// The ledger already has a key.
     SecondKey,
-    /// It replaces another key than the one that was named last, or by one that was used before.
+    /// It does not replace the current key, or the new key was used before.
     OtherKey,
-    /// The name of the environment is a former one, stands for another cluster, or its cluster has another name.
+    /// The environment name is a former one or bound to another cluster, or its cluster has another name.
     Name(NameConflict),
-    /// The cluster of the environment was recorded before.
+    /// The environment is already bound to a cluster.
     BoundTwice(EnvironmentName),
-    /// The environment has nothing that could be renamed, or the new name is in use.
+    /// The environment has no state to rename, or the new name is in use.
     Rename {
-        /// The name so far.
+        /// The old name.
         from: EnvironmentName,
         /// The new name.
         to: EnvironmentName,
@@ -84,34 +84,34 @@ pub enum MisplacedEntry {
 impl fmt::Display for MisplacedEntry {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::SecondKey => out.write_str("a key was named before, and a ledger has one"),
-            Self::OtherKey => out.write_str("it replaces another key than the one that was named last, or by one that was used before"),
-            Self::RunUnknown(run) => write!(out, "it is about the run {}, which did not begin before it", run.as_str()),
-            Self::RunOver(run) => write!(out, "it is about the run {}, which had ended", run.as_str()),
-            Self::RunTwice(run) => write!(out, "the run {} began before", run.as_str()),
+            Self::SecondKey => out.write_str("the ledger already has a key"),
+            Self::OtherKey => out.write_str("it does not replace the current key, or the new key was used before"),
+            Self::RunUnknown(run) => write!(out, "it is about the run {}, which has not started before it", run.as_str()),
+            Self::RunOver(run) => write!(out, "it is about the run {}, which has ended", run.as_str()),
+            Self::RunTwice(run) => write!(out, "the run {} started before", run.as_str()),
             Self::OperationUnknown(id) => write!(out, "it is about the operation {}, which has no intent before it", id.as_str()),
-            Self::Record(id, illegal) => write!(out, "it cannot follow what was recorded of the operation {}: {illegal}", id.as_str()),
-            Self::OtherRun(id) => write!(out, "the operation {} is of another plan or environment than its run", id.as_str()),
+            Self::Record(id, illegal) => write!(out, "it cannot follow the earlier records of the operation {}: {illegal}", id.as_str()),
+            Self::OtherRun(id) => write!(out, "the operation {} belongs to another plan or environment than its run", id.as_str()),
             Self::OtherPlan(run) => write!(out, "it is about another plan than that of the run {}", run.as_str()),
-            Self::GuestTaken(vmid, by) => write!(out, "guest {vmid} was taken by the operation {}", by.as_str()),
-            Self::Pruned(digest) => write!(out, "it lets go of {digest}, which is no reading, or one that was needed"),
-            Self::Hold(vmid) => write!(out, "guest {vmid} was held already, or was not held"),
-            Self::Freeze(environment) => write!(out, "`{environment}` was frozen already, or was not frozen"),
+            Self::GuestTaken(vmid, by) => write!(out, "guest {vmid} is occupied by the operation {}", by.as_str()),
+            Self::Pruned(digest) => write!(out, "it prunes {digest}, which is not an observation, or is still needed"),
+            Self::Hold(vmid) => write!(out, "guest {vmid} was already held, or was not held"),
+            Self::Freeze(environment) => write!(out, "`{environment}` was already frozen, or was not frozen"),
             Self::Name(conflict) => conflict.fmt(out),
-            Self::BoundTwice(environment) => write!(out, "the cluster of `{environment}` was recorded before"),
+            Self::BoundTwice(environment) => write!(out, "`{environment}` is already bound to a cluster"),
             Self::Rename { from, to } => write!(out, "`{from}` had nothing to rename, or `{to}` was in use"),
         }
     }
 }
 
 impl LedgerReplay {
-    /// One entry more.
+    /// Applies the next entry.
     ///
     /// # Errors
-    /// It cannot stand here. What was taken before stays.
+    /// The entry cannot have this position. The state is unchanged.
     pub fn apply_entry(&mut self, entry: LedgerEntry) -> Result<(), MisplacedEntry> {
         match entry {
-            // A key is made and named once and replaced by name (0019).
+            // A key is created once; only a `Rekeyed` entry replaces it (decision 0019).
             LedgerEntry::Key { .. } if !self.keys.is_empty() => return Err(MisplacedEntry::SecondKey),
             LedgerEntry::Key { verifier, .. } => self.keys.push(verifier),
             LedgerEntry::RunStarted { run, inputs } => return self.start_run(run, inputs.observation),
@@ -120,7 +120,7 @@ impl LedgerReplay {
                     return Err(MisplacedEntry::OtherPlan(run));
                 }
             }
-            // Whether an approval is one of this plan the admission says.
+            // Whether an approval covers this plan is checked with the admission.
             LedgerEntry::Refused { run, .. } | LedgerEntry::Approved { run, .. } => {
                 self.require_active_run(&run)?;
             }
@@ -163,7 +163,7 @@ impl LedgerReplay {
         Ok(())
     }
 
-    /// A binding is recorded once: a second entry that says the same was not written by this program.
+    /// Applies a binding. A binding is recorded once: this program does not write a second entry that says the same.
     fn bind(&mut self, binding: EnvironmentBinding) -> Result<(), MisplacedEntry> {
         if let Some(conflict) = self.names.conflict(&binding.environment, &binding.cluster) {
             return Err(MisplacedEntry::Name(conflict));
@@ -195,7 +195,7 @@ impl LedgerReplay {
         Ok(())
     }
 
-    /// Whether anything is recorded under a name: a binding, a run, a hold or a freeze in force.
+    /// Whether anything is recorded under a name: a binding, a run, a hold or a freeze.
     fn has_state(&self, environment: &EnvironmentName) -> bool {
         self.names.binding(environment).is_some()
             || self.last_runs.contains_key(environment)
@@ -203,7 +203,7 @@ impl LedgerReplay {
             || self.holds.keys().any(|(own, _)| own == environment)
     }
 
-    /// Nothing new is said of an environment under a former name.
+    /// Rejects new entries under a former name of an environment.
     fn is_current(&self, environment: &EnvironmentName) -> Result<(), MisplacedEntry> {
         match self.names.renamed_to(environment).cloned() {
             None => Ok(()),
@@ -211,7 +211,7 @@ impl LedgerReplay {
         }
     }
 
-    /// Which cluster each name stands for, and former names.
+    /// The cluster bindings, and former names.
     #[must_use]
     pub fn names(&self) -> &EnvironmentNames {
         &self.names
@@ -292,29 +292,29 @@ impl LedgerReplay {
         Ok(())
     }
 
-    /// The operations, by their ids.
+    /// The operations by id.
     #[must_use]
     pub fn operations(&self) -> &BTreeMap<OperationId, OperationHistory> {
         &self.operations
     }
 
-    /// The runs with their ends, by their ids.
+    /// The runs with their ends, by id.
     #[must_use]
     pub fn runs(&self) -> &BTreeMap<RunId, RunWithEnd> {
         &self.runs
     }
 
-    /// The guests that are held now.
+    /// The current holds.
     pub fn holds(&self) -> impl Iterator<Item = &Hold> {
         self.holds.values()
     }
 
-    /// The environments that are frozen now.
+    /// The current freezes.
     pub fn freezes(&self) -> impl Iterator<Item = &Freeze> {
         self.freezes.values()
     }
 
-    /// The keys that were named, in order.
+    /// The keys, in order.
     #[must_use]
     pub fn keys(&self) -> &[Box<str>] {
         &self.keys

@@ -1,7 +1,6 @@
-//! Decisions, made again of what was recorded: the same inputs, the same planner and the same rules give the same bytes, or something is wrong
-//! that has a name.
+//! Makes a recorded decision again: the same inputs, planner and rules must give the same bytes, or a specific error says why not.
 //!
-//! What never enters: where the bytes are kept, and the program that made them. That is named, never run.
+//! Must not depend on where the bytes are stored. The program that made the decision is identified, never executed.
 
 use std::fmt;
 use std::io;
@@ -21,22 +20,22 @@ use crate::plan::{PLANNER_VERSION, plan};
 use crate::policy::{BlockedBy, Circumstances, GuestBlock, Limits, MachineIdentity, MachineMark, OwnWrite, Rules};
 use crate::safety::{Judged, judge};
 
-/// A part of what a decision rests on, or of what it came to.
+/// An input of a decision, or a part of its result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DecisionPart {
     /// The configuration.
     Config,
     /// The declared state.
     Desired,
-    /// The reading.
+    /// The observation.
     Observation,
-    /// The rules of protection, the table of fields, and the machine.
+    /// The protection rules, the table of fields, and the machine.
     Rules,
     /// The catalogue of actions.
     Catalogue,
     /// The body of the plan.
     Plan,
-    /// What the plan was held against, and what was found.
+    /// The judgement of the plan.
     Judgement,
 }
 
@@ -65,19 +64,19 @@ impl fmt::Display for DecisionPart {
     }
 }
 
-/// A decision as the ledger names it.
+/// A decision as recorded in the ledger.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// What it rests on.
+    /// Its inputs.
     pub inputs: DecisionInputs,
     /// The body of the plan.
     pub plan: Digest,
-    /// What it was held against, and what was found.
+    /// The judgement of the plan.
     pub judgement: Digest,
 }
 
 impl Decision {
-    /// Under which digest a piece is kept.
+    /// The digest under which a part is stored.
     #[must_use]
     pub fn digest(&self, piece: DecisionPart) -> Digest {
         match piece {
@@ -92,58 +91,58 @@ impl Decision {
     }
 }
 
-/// Why a decision cannot be made again, or is another one.
+/// Why a decision cannot be made again, or differs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReproduceError {
-    /// What it rests on is not kept, or no longer.
+    /// A part is not stored, or no longer.
     Missing {
-        /// Which piece.
+        /// The part.
         part: DecisionPart,
-        /// Under which digest it was named.
+        /// The recorded digest.
         digest: Digest,
     },
-    /// The bytes that are kept are not those that were named.
+    /// The stored bytes do not have the recorded digest.
     Changed {
-        /// Which piece.
+        /// The part.
         part: DecisionPart,
-        /// Under which digest it was named.
+        /// The recorded digest.
         named: Digest,
-        /// What is kept has this one.
+        /// The digest of the stored bytes.
         found: Digest,
     },
-    /// The bytes are those that were named, and this program does not read them.
+    /// The bytes have the recorded digest, but this program cannot parse them.
     Unreadable {
-        /// Which piece.
+        /// The part.
         part: DecisionPart,
         /// Why.
         why: String,
     },
-    /// Another planner made it. This one could only pretend.
+    /// Another version of the planner made the decision.
     OtherPlanner {
-        /// The planner that made it.
+        /// The version of that planner.
         then: u32,
-        /// The planner of this program.
+        /// The version of the planner in this program.
         now: u32,
     },
-    /// Another table of fields or another catalogue of actions was in force.
+    /// Another table of fields or catalogue of actions was in effect.
     OtherTables {
         /// Which of the two.
         part: DecisionPart,
     },
-    /// The same inputs give another result: this is what must never be.
+    /// The same inputs give another result. This must never happen.
     Breach {
-        /// What is another one.
+        /// The part that differs.
         part: DecisionPart,
-        /// What was recorded.
+        /// The recorded digest.
         then: Digest,
-        /// What came of it now.
+        /// The digest of the new result.
         now: Digest,
         /// The first byte at which they differ.
         at: usize,
     },
 }
 
-/// What a decision was made of, ready to be decided again.
+/// The inputs of a decision, ready to be decided again.
 #[derive(Clone, Debug)]
 pub struct ReplayableDecision {
     desired: Arc<Desired>,
@@ -154,11 +153,10 @@ pub struct ReplayableDecision {
     mode: Option<ApprovalMode>,
 }
 
-/// Makes a decision again and compares it byte for byte. `kept` gives the bytes under a digest, where they are kept; `understood` says what its
-/// configuration put in force.
+/// Makes a decision again and compares it byte by byte. `kept` returns the stored bytes of a digest; `understood` parses the configuration.
 ///
 /// # Errors
-/// The first thing that stands in the way, or that is wrong.
+/// The first obstacle or difference.
 pub fn reproduce(
     decision: &Decision,
     kept: impl Fn(Digest) -> Option<Vec<u8>>,
@@ -189,7 +187,7 @@ fn check_same_bytes(piece: DecisionPart, then: &[u8], now: &[u8]) -> Result<(), 
     Err(ReproduceError::Breach { part: piece, then: Digest::of_bytes(then), now: Digest::of_bytes(now), at })
 }
 
-/// The bytes of a piece, hashed once more: whoever keeps them is not believed.
+/// The bytes of a part, after checking their digest: the storage is not trusted.
 fn load_part(decision: &Decision, piece: DecisionPart, kept: impl Fn(Digest) -> Option<Vec<u8>>) -> Result<Vec<u8>, ReproduceError> {
     let named = decision.digest(piece);
     let bytes = kept(named).ok_or(ReproduceError::Missing { part: piece, digest: named })?;
@@ -199,7 +197,7 @@ fn load_part(decision: &Decision, piece: DecisionPart, kept: impl Fn(Digest) -> 
     }
 }
 
-/// Reads what a decision rests on.
+/// Parses the inputs of a decision.
 fn load_decision(
     decision: &Decision,
     whole: impl Fn(DecisionPart) -> Result<Vec<u8>, ReproduceError>,
@@ -220,7 +218,7 @@ fn load_decision(
     if !is_same {
         return Err(unreadable_error(
             DecisionPart::Observation,
-            "it holds more than the decision rests on, or is written in another form".into(),
+            "it contains more than the decision used, or is not in canonical form".into(),
         ));
     }
     let held: JudgementInputsRow = parse_json(DecisionPart::Judgement, &whole(DecisionPart::Judgement)?)?;
@@ -249,25 +247,25 @@ impl ReplayableDecision {
         &self.desired
     }
 
-    /// The rules that were in force.
+    /// The rules that were in effect.
     #[must_use]
     pub fn rules(&self) -> &Rules {
         &self.rules
     }
 
-    /// The limits that were in force.
+    /// The limits that were in effect.
     #[must_use]
     pub fn limits(&self) -> Limits {
         self.limits
     }
 
-    /// Who decided in the environment, where its configuration says that.
+    /// The approval mode of the environment, if the configuration has one.
     #[must_use]
     pub fn mode(&self) -> Option<ApprovalMode> {
         self.mode
     }
 
-    /// The same under other limits and protection. Who held which guest, and on which machine the program ran, stays as it was.
+    /// The same decision under other limits and protection rules. Holds and the machine that the program ran on stay the same.
     #[must_use]
     pub fn with_rules_and_limits(&self, rules: &Rules, limits: Limits) -> Self {
         let host = self.rules.machine().cloned().unwrap_or_default();
@@ -276,14 +274,14 @@ impl ReplayableDecision {
         Self { rules: Arc::new(rules), limits, ..self.clone() }
     }
 
-    /// Decides, as a run does.
+    /// Plans and judges, as a run does.
     pub fn decide(&self) -> Judged {
         let plan = plan(Arc::clone(&self.desired), Arc::clone(&self.observation), Arc::clone(&self.rules));
         judge(plan, self.limits, self.circumstances.clone())
     }
 }
 
-/// What a plan was held against. What was found is made again, not read.
+/// The stored inputs of a judgement. Its refusals are derived again, not read.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct JudgementInputsRow {
@@ -367,13 +365,13 @@ enum MachineMarkRow {
     HardwareAddresses,
 }
 
-/// The rules, where they are over the table of fields of this program.
+/// Parses the rules; an error if they were made for another table of fields.
 fn parse_rules(bytes: &[u8]) -> Result<Rules, ReproduceError> {
     let row: RecordedRulesRow = parse_json(DecisionPart::Rules, bytes)?;
     if serde_json::to_value(TABLE.as_slice()).ok() != Some(row.fields) {
         return Err(ReproduceError::OtherTables { part: DecisionPart::Rules });
     }
-    let no_id = || unreadable_error(DecisionPart::Rules, "it names a guest by what is no id".into());
+    let no_id = || unreadable_error(DecisionPart::Rules, "it contains an invalid guest id".into());
     let vmid = |number: u32| Vmid::new(u64::from(number)).ok_or_else(no_id);
     let ids = row.protect.ids.into_iter().map(vmid).collect::<Result<Vec<_>, _>>()?;
     let grip = |grip: GuestBlockRow| {
@@ -384,7 +382,7 @@ fn parse_rules(bytes: &[u8]) -> Result<Rules, ReproduceError> {
         vmid(grip.vmid).map(|vmid| GuestBlock { vmid, by })
     };
     let grips = row.protect.blocks.into_iter().map(grip).collect::<Result<Vec<_>, _>>()?;
-    let no_field = || unreadable_error(DecisionPart::Rules, "it names a field that there is not".into());
+    let no_field = || unreadable_error(DecisionPart::Rules, "it contains an unknown field".into());
     let own_write = |own: OwnWriteRow| {
         let field = Field::from_word(&own.field).ok_or_else(no_field)?;
         vmid(own.vmid).map(|vmid| OwnWrite { field, value: own.value, vmid })

@@ -1,4 +1,4 @@
-//! Entries of every kind are canonical, short, read back exactly, and nothing else is read as one.
+//! Entries of every kind are canonical, bounded and read back unchanged, and nothing else is accepted as an entry.
 
 use super::*;
 use crate::apply::{BootId, Fact, Findings, Outcome, Resolution, StoredTextError, TaskId};
@@ -47,7 +47,7 @@ fn random_record(rng: &mut Rng, kind: usize, at_ms: u64) -> JournalRecord {
     }
 }
 
-/// An entry of the kind with this number.
+/// A random entry of the kind with this index.
 fn random_entry(rng: &mut Rng, kind: usize) -> LedgerEntry {
     let at_ms = rng.below(1 << 45);
     let run = RunId::new("run-1").expect("an id");
@@ -115,7 +115,7 @@ fn random_entry(rng: &mut Rng, kind: usize) -> LedgerEntry {
 }
 
 #[test]
-fn entries_of_every_kind_are_canonical_and_read_back_as_they_were() {
+fn entries_of_every_kind_are_canonical_and_read_back_unchanged() {
     let mut rng = Rng::new(5);
     for (number, kind) in ENTRY_KINDS.iter().enumerate() {
         for case in 0..60 {
@@ -131,7 +131,7 @@ fn entries_of_every_kind_are_canonical_and_read_back_as_they_were() {
 }
 
 #[test]
-fn the_form_of_an_entry_is_pinned() {
+fn entry_format_is_pinned() {
     let environment = EnvironmentName::new("lab").expect("a name");
     let hold = Hold { environment, vmid: Vmid::new(100).expect("an id"), by: "ann".into(), reason: "disk".into(), at_ms: 7 };
     let text =
@@ -152,7 +152,7 @@ fn the_form_of_an_entry_is_pinned() {
 }
 
 #[test]
-fn refuses_entries_in_another_form() {
+fn rejects_entries_that_are_not_canonical() {
     let good = r#"{"at_ms":7,"kind":"thaw","schema":"converger.entry/1","what":{"by":"ann","environment":"lab"}}"#;
     assert!(parse_entry(good.as_bytes()).is_ok());
     let blank = good.replacen(":7,", ": 7,", 1);
@@ -172,9 +172,9 @@ fn refuses_entries_in_another_form() {
     assert!(matches!(parse_entry(newer.as_bytes()), Err(StoredTextError::OtherSchema { .. })), "{newer}");
 }
 
-/// No byte of an entry can be changed so that it still says the same.
+/// Changing any byte of an entry changes its meaning or makes it invalid.
 #[test]
-fn changed_byte_gives_another_entry_or_none() {
+fn changing_a_byte_gives_another_entry_or_an_error() {
     let mut rng = Rng::new(9);
     for number in 0..ENTRY_KINDS.len() {
         let entry = random_entry(&mut rng, number);
@@ -195,7 +195,7 @@ fn largest_prune_entry_fits() {
     assert!(write_bounded_entry(&entry).expect("serialises").is_some());
 }
 
-/// How something ended is kept, however much others said about it: there is room for it in every entry.
+/// The end of an operation is recorded even if the environment said very much about it.
 #[test]
 fn outcome_entry_fits_whatever_its_evidence() {
     let words = |letter: &str| Fact::Words((0..100).map(|_| letter.repeat(500).into()).collect());
@@ -211,7 +211,7 @@ fn outcome_entry_fits_whatever_its_evidence() {
     }
 }
 
-/// What a person said is not shortened: they would not recognise it.
+/// What a person typed is not shortened, because they would not recognise it.
 #[test]
 fn refuses_approval_entry_that_is_too_long() {
     let names = (0..40).map(|_| "\u{1}".repeat(4000).into()).collect();

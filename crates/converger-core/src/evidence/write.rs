@@ -1,4 +1,4 @@
-//! Entries as canonical JSON: members in the order of their names, integers only.
+//! Writes entries as canonical JSON: members sorted by name, integers only.
 
 use std::io;
 
@@ -8,19 +8,19 @@ use serde::{Serialize, Serializer};
 use super::{ENTRY_BYTES_MAX, ENTRY_SCHEMA, LedgerEntry};
 use crate::apply::JournalRecord;
 
-/// The stored form of an entry, one line of canonical JSON.
+/// The stored form of an entry: one line of canonical JSON.
 ///
 /// # Errors
-/// A value that cannot be written as JSON; none of ours is one.
+/// The value cannot be written as JSON, which does not happen for an entry.
 pub fn write_entry(entry: &LedgerEntry) -> io::Result<Vec<u8>> {
     serde_json::to_vec(entry).map_err(io::Error::from)
 }
 
-/// The same, where it is short enough to be kept. What others said is bounded wherever evidence is made, so that only what a person said can be
-/// too long.
+/// The stored form of an entry, or `None` if it is too long. Text of the environment is bounded where evidence is made, so only text of a
+/// person can be too long.
 ///
 /// # Errors
-/// A value that cannot be written as JSON; none of ours is one.
+/// The value cannot be written as JSON, which does not happen for an entry.
 pub fn write_bounded_entry(entry: &LedgerEntry) -> io::Result<Option<Vec<u8>>> {
     Ok(Some(write_entry(entry)?).filter(|bytes| bytes.len() <= ENTRY_BYTES_MAX))
 }
@@ -36,7 +36,7 @@ impl Serialize for LedgerEntry {
     }
 }
 
-/// What an entry of its kind says.
+/// The members of an entry that depend on its kind.
 struct EntryBodyRow<'e>(&'e LedgerEntry);
 
 impl Serialize for EntryBodyRow<'_> {
@@ -118,7 +118,7 @@ fn write_record_members<M: SerializeMap>(map: &mut M, record: &JournalRecord) ->
     }
 }
 
-/// What people said, and what a run says about itself.
+/// Writes the entries of commands by people, and the end and recovery of runs.
 fn write_command_members<M: SerializeMap>(map: &mut M, entry: &LedgerEntry) -> Result<(), M::Error> {
     match entry {
         LedgerEntry::Recovery { environment, operations, .. } => {
@@ -182,7 +182,7 @@ fn write_command_members<M: SerializeMap>(map: &mut M, entry: &LedgerEntry) -> R
             map.serialize_entry("reason", &rename.reason)?;
             map.serialize_entry("to", &rename.to)
         }
-        // The others are written above.
+        // `EntryBodyRow` writes all other kinds.
         _ => Ok(()),
     }
 }

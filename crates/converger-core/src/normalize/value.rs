@@ -1,4 +1,4 @@
-//! The values of fields, in the form in which they are compared, shown and hashed.
+//! Values of fields, in the form in which they are compared, displayed and hashed.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use serde::{Serialize, Serializer};
 
 use super::ValueShape;
 
-/// A value of a field. What Proxmox writes in several ways has one form here.
+/// A value of a field. Values that Proxmox writes in several ways have one form here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FieldValue {
     /// On or off.
@@ -18,20 +18,20 @@ pub enum FieldValue {
     Mib(u32),
     /// Thousandths of a CPU.
     Thousandths(u32),
-    /// Text without blanks at its end.
+    /// Text without trailing whitespace.
     Text(Box<str>),
     /// A sorted set of tags.
     Tags(WordSet),
     /// When the guest starts with its host.
     Startup(StartupOrder),
-    /// What it boots from.
+    /// The boot order.
     Boot(BootOrder),
-    /// What can be changed while it runs.
+    /// The features that can be changed while the guest runs.
     Features(HotplugFeatures),
 }
 
 impl FieldValue {
-    /// The type of field that it can be a value of.
+    /// The type of the field.
     #[must_use]
     pub fn shape(&self) -> ValueShape {
         match self {
@@ -66,25 +66,25 @@ impl WordSet {
         self.0.iter().map(AsRef::as_ref)
     }
 
-    /// Whether there are none.
+    /// Whether there are no words.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The same words in lower case.
+    /// The words in lower case.
     #[must_use]
     pub fn lowered(&self) -> Self {
         Self::new(self.iter().map(|word| word.to_ascii_lowercase().into_boxed_str()).collect())
     }
 
-    /// Whether a word has a letter in upper case.
+    /// Whether a word contains an upper-case letter.
     #[must_use]
     pub fn has_upper_case(&self) -> bool {
         self.iter().any(|word| word.contains(|letter: char| letter.is_ascii_uppercase()))
     }
 
-    /// Whether this word is among them, in any case of letters.
+    /// Whether it contains this word, ignoring letter case.
     #[must_use]
     pub fn contains_ignore_case(&self, word: &str) -> bool {
         self.iter().any(|own| own.eq_ignore_ascii_case(word))
@@ -97,19 +97,19 @@ impl Serialize for WordSet {
     }
 }
 
-/// `startup`: the place in the order, and how long to wait after starting and for stopping.
+/// `startup`: the position in the order, and how long to wait after starting and for stopping.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StartupOrder {
-    /// The place in the order.
+    /// The position in the order.
     pub order: Option<u32>,
-    /// Seconds to wait after it was started.
+    /// Seconds to wait after the start.
     pub up: Option<u32>,
-    /// Seconds to wait for it to stop.
+    /// Seconds to wait for the stop.
     pub down: Option<u32>,
 }
 
 impl StartupOrder {
-    /// Each part with its key, in the order of the keys.
+    /// Each part with its key, sorted by key.
     #[must_use]
     pub fn parts(&self) -> [(&'static str, Option<u32>); 3] {
         [("down", self.down), ("order", self.order), ("up", self.up)]
@@ -128,10 +128,10 @@ impl Serialize for StartupOrder {
     }
 }
 
-/// `boot`: the devices in order, or the letters that old configs have. Letters are read, never written.
+/// `boot`: the devices in order, or the letters of old configs. Letters are read, never written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BootOrder {
-    /// The devices that are tried, first to last.
+    /// The devices in boot order.
     Devices(Box<[Box<str>]>),
     /// The legacy letters, such as `cdn`.
     Legacy(Box<str>),
@@ -141,7 +141,7 @@ impl BootOrder {
     /// What an absent `boot` means.
     pub const LEGACY_DEFAULT: &'static str = "cdn";
 
-    /// The order of these letters, if they are those that old configs have.
+    /// Parses the letters of an old config.
     #[must_use]
     pub fn from_legacy(letters: &str) -> Option<Self> {
         let fits = !letters.is_empty() && letters.bytes().all(|letter| b"acdn".contains(&letter));
@@ -158,7 +158,7 @@ impl Serialize for BootOrder {
     }
 }
 
-/// `hotplug`: which parts can be changed while the guest runs.
+/// `hotplug`: what can be changed while the guest runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HotplugFeatures(u8);
 
@@ -174,13 +174,13 @@ impl HotplugFeatures {
         Self(0)
     }
 
-    /// These and the feature with this index in [`Features::WORDS`].
+    /// Adds the feature with this index in [`HotplugFeatures::WORDS`].
     #[must_use]
     pub fn with(self, index: usize) -> Self {
         Self(self.0 | (1u8.checked_shl(u32::try_from(index).unwrap_or(u32::MAX)).unwrap_or(0)))
     }
 
-    /// Whether the feature of this name is among them.
+    /// Whether it contains the feature with this name.
     #[must_use]
     pub fn has(self, word: &str) -> bool {
         self.iter().any(|own| own == word)
@@ -212,7 +212,7 @@ impl Serialize for FieldValue {
     }
 }
 
-/// As desired.yaml would write it; text is quoted and escaped, so that nothing in it can act on a terminal.
+/// Formats a value as in desired.yaml. Text is quoted and escaped, so that it cannot act on a terminal.
 impl fmt::Display for FieldValue {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -240,7 +240,7 @@ fn write_decimal(thousandths: u32, formatter: &mut fmt::Formatter<'_>) -> fmt::R
     }
 }
 
-/// Words of others are escaped like text, without the quotes that well-formed words do not need.
+/// Untrusted words are escaped like text, without the quotes that well-formed words do not need.
 fn write_list<'w>(words: impl Iterator<Item = &'w str>, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
     formatter.write_str("[")?;
     for (index, word) in words.enumerate() {
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_shown_as_they_are_written_and_stored_as_numbers() {
+    fn values_are_displayed_with_units_and_stored_as_numbers() {
         check(&FieldValue::Mib(8192), "8GiB", "8192");
         check(&FieldValue::Mib(2 << 20), "2TiB", "2097152");
         check(&FieldValue::Mib(1536), "1536MiB", "1536");
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn features_outside_the_list_do_not_exist() {
+    fn ignores_features_out_of_bounds() {
         assert_eq!(HotplugFeatures::empty().with(99), HotplugFeatures::empty());
         assert!(HotplugFeatures::empty().with(3).has("memory"));
     }

@@ -1,29 +1,29 @@
-//! What people should know about a reading: kept in it, shown with it and with every plan on it, and never decided by.
+//! Notes about an observation for people: stored in it, displayed with it and with every plan on it. They do not affect decisions.
 //!
-//! What never enters: anything that a plan could depend on. That stands in the rows.
+//! Must not contain anything that a plan could depend on; that belongs into the rows.
 
 use serde::Serialize;
 
 use crate::document::{DecodeAborted as End, Diagnostic, DocumentReader, EventSource, quote};
 use crate::guest::Vmid;
 
-/// Something that was not as it should be while reading. Members stand in the order of their names.
+/// Something unexpected during an observation. Members are sorted by name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Note {
-    /// The word for it, such as `pin-mismatch` or `not-permitted`.
+    /// The code, such as `pin-mismatch` or `not-permitted`.
     pub code: Box<str>,
-    /// The guest, if it is about one.
+    /// The guest, if it concerns one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub guest: Option<Vmid>,
     /// What to do about it.
     pub remedy: Box<str>,
-    /// What was seen; words of others may be in it.
+    /// What was observed. May contain untrusted text.
     pub text: Box<str>,
 }
 
 const KEYS: [&str; 4] = ["code", "guest", "remedy", "text"];
 
-/// Reads one note onto the others.
+/// Reads one note and appends it.
 pub(super) fn read_note<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>, notes: &mut Vec<Note>) -> Result<(), End> {
     let (mut code, mut guest, mut remedy, mut text) = (None, None, None, None);
     let seen = reader.read_fields("a note", &KEYS, |reader, key, _| match key {
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn a_note_about_a_guest_outside_of_the_scope_is_dropped_with_it() {
+    fn notes_about_guests_outside_the_scope_are_dropped() {
         let noted = observe::parse(observation_json(ALL).as_bytes()).expect("a reading");
         let codes = |ids: &[u64]| {
             let scoped = noted.clone().into_scoped(&Scope::new(ids.iter().filter_map(|id| Vmid::new(*id)).collect()));
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_notes_are_refused() {
+    fn rejects_malformed_notes() {
         for bad in [
             r#""notes":{},"#,
             r#""notes":[{"code":"Not A Code","remedy":"","text":""}],"#,

@@ -1,4 +1,4 @@
-//! From current.json to [`Observation`], refusing whatever is malformed or contradicts itself.
+//! Parses current.json into an [`Observation`] and rejects everything that is malformed or contradictory.
 
 use std::borrow::Cow;
 
@@ -48,7 +48,7 @@ const GUEST_REQUIRED: [usize; 4] = [6, 11, 17, 20];
 
 pub(super) fn parse(bytes: &[u8], notation: Notation) -> Result<Observation, Diagnostics> {
     let draft = decode(bytes, notation, ObservationDecoder)?;
-    // All three were checked as present: a decoder that reports nothing has filled them.
+    // `require_keys` checked all three: a decoder that reports no fault has set them.
     let (Some(environment), Some(complete), Some(quorate)) = (draft.environment, draft.complete, draft.quorate) else {
         return Err(Diagnostics::default());
     };
@@ -115,7 +115,7 @@ impl DocumentDecoder<ObservationDraft> for ObservationDecoder {
     }
 }
 
-/// Another schema ends the reading: faults of a format that this program does not know would say nothing.
+/// Another schema ends decoding: faults in an unknown format mean nothing.
 fn check_schema<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>) -> Result<(), End> {
     let Some((found, span)) = reader.read_text("`schema`")? else { return Ok(()) };
     if found == SCHEMA {
@@ -139,7 +139,7 @@ pub(crate) fn read_text<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, 
     Ok(reader.read_text(what)?.map(|(text, _)| text.into()))
 }
 
-/// `2026-11-15T12:00:00Z`: the shape is checked, so that an age can be judged from it later.
+/// Checks the format `2026-11-15T12:00:00Z`, so that an age can be computed from it later.
 fn read_taken_at<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>) -> Result<Option<Box<str>>, End> {
     let Some((found, span)) = reader.read_text("`taken_at`")? else { return Ok(None) };
     if timestamp::parse_timestamp(&found).is_some() {
@@ -163,7 +163,7 @@ fn read_node<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>, nodes: 
     })?;
     let Some(seen) = seen else { return Ok(()) };
     reader.require_keys(&seen, "a node", &NODE_KEYS, &[0, 1])?;
-    // A node whose `online` is faulty is listed all the same, so that its guests are not reported too.
+    // Add a node even if its `online` is faulty, so that its guests are not reported too.
     let (Some((found, span)), online) = (name, online.unwrap_or(false)) else { return Ok(()) };
     let Some(name) = NodeName::new(&found) else {
         return reader.report(Diagnostic::new(span, format!("{} is not the name of a node", quote(&found))));
@@ -177,7 +177,7 @@ pub(super) fn read_vmid<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, 
     Ok(number.and_then(|(number, span)| Vmid::new(number).map(|vmid| (vmid, span))))
 }
 
-/// What was read of one guest; its kind may stand behind what depends on it.
+/// The members of one guest as read so far; its kind may come after members that depend on it.
 #[derive(Default)]
 struct GuestRowDraft<'t> {
     vmid: Option<(Vmid, Span)>,
@@ -203,13 +203,13 @@ struct GuestRowDraft<'t> {
     digest: Option<Box<str>>,
 }
 
-/// Kept over all guests.
+/// Buffers that are reused for all guests.
 #[derive(Default)]
 struct ParseScratch<'t> {
-    /// The id and place of each guest, and the name of its node with its place: nodes may stand behind guests.
+    /// The id and span of each guest. `node_names` has its node: nodes may come after guests in the file.
     places: Vec<(Vmid, Span)>,
     node_names: Vec<(Cow<'t, str>, Span)>,
-    /// The config and the tags of the guest that is read, so that what is kept of them is allocated once and fits.
+    /// The config and tags of the current guest, so that the final values are allocated once with the right size.
     config: Vec<(Field, FieldValue, Span)>,
     tags: Vec<Box<str>>,
 }
@@ -260,7 +260,7 @@ fn read_guest_member<'t, S: EventSource<'t>>(
     Ok(())
 }
 
-/// `null` means read and none.
+/// Reads a value or `null`; `Some(None)` means read and absent.
 pub(crate) fn read_or_null<'t, S: EventSource<'t>, T>(
     reader: &mut DocumentReader<'t, S>,
     read: impl FnOnce(&mut DocumentReader<'t, S>) -> Result<Option<T>, End>,
@@ -271,12 +271,12 @@ pub(crate) fn read_or_null<'t, S: EventSource<'t>, T>(
     Ok(read(reader)?.map(Some))
 }
 
-/// Lower-case words joined by `-`.
+/// Whether it consists of lower-case words joined by `-`.
 pub(super) fn is_cause(text: &str) -> bool {
     (1..=64).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
 }
 
-/// A cause is a word for machines as much as for people.
+/// Reads a cause, which is a machine-readable word.
 pub(super) fn read_cause<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>) -> Result<Option<Box<str>>, End> {
     let Some((found, span)) = reader.read_text("`cause`")? else { return Ok(None) };
     if is_cause(&found) {
@@ -301,7 +301,7 @@ fn check_contradictions<'t, S: EventSource<'t>>(
     if let (Some(word), Some(status), Some(span)) = (raw, row.status.filter(|_| known), seen.key_span(15))
         && STATUS_WORDS.get(status) != Some(&word)
     {
-        let fault = Diagnostic::new(span, format!("`run_state` is {}, so that `status` is neither running nor stopped", quote(word)));
+        let fault = Diagnostic::new(span, format!("`run_state` is {}, so `status` is neither running nor stopped", quote(word)));
         reader.report(fault.with_help("write `status: unknown`, with the cause"))?;
     }
     if let (true, Some(span)) = (known, seen.key_span(0)) {
@@ -332,7 +332,7 @@ fn finish_guest<'t, S: EventSource<'t>>(
     guests.push(ObservedGuest {
         vmid: place.0,
         kind,
-        // INVARIANT: an index into `node_names` until `check_rows` has found the node.
+        // INVARIANT: an index into `node_names` until `check_rows` replaces it.
         node: scratch.node_names.len() - 1,
         status: match status {
             0 => ObservedStatus::Known(RunState::Running),
@@ -362,7 +362,7 @@ fn to_reading<T>(value: Option<T>) -> Reading<T> {
     value.map_or(Reading::Unread, Reading::Read)
 }
 
-/// What must hold between rows: ids once, and every guest on a listed node.
+/// Checks constraints between rows: unique ids, and every guest on a listed node.
 fn check_rows<'t, S: EventSource<'t>>(
     reader: &mut DocumentReader<'t, S>,
     draft: &mut ObservationDraft,
@@ -412,12 +412,12 @@ pub(crate) fn read_ha<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>
     })
 }
 
-#[expect(clippy::drain_collect, reason = "the scratch keeps its room, and what is taken out of it fits")]
+#[expect(clippy::drain_collect, reason = "the buffer keeps its capacity, and the result has the right size")]
 fn read_tags<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>, tags: &mut Vec<Box<str>>) -> Result<Option<WordSet>, End> {
     tags.clear();
     let list = reader.read_items("`tags`", |reader| {
         let Some((tag, span)) = reader.read_text("a tag")? else { return Ok(()) };
-        // A platform's raw list (`a;b`) taken for one tag would hide a tag that protects.
+        // The raw list of a platform (`a;b`) taken as one tag would hide a tag that protects.
         if !is_observed_tag(&tag) {
             let fault = Diagnostic::new(span, format!("{} is not a tag", quote(&tag)));
             return reader.report(fault.with_help("each tag is an entry of its own: letters, digits, `_`, `-`, `+` and `.`"));
@@ -428,7 +428,7 @@ fn read_tags<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>, tags: &
     Ok(list.map(|_| WordSet::new(tags.drain(..).collect())))
 }
 
-/// Hardware addresses are compared in upper case, as birth marks are.
+/// MAC addresses are compared in upper case, like birth marks.
 fn read_macs<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>) -> Result<WordSet, End> {
     let mut macs = Vec::new();
     reader.read_items("`macs`", |reader| {
@@ -438,7 +438,7 @@ fn read_macs<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>) -> Resu
     Ok(WordSet::new(macs))
 }
 
-/// The config; whether there was one.
+/// Reads the config; returns whether there is one.
 fn read_config<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>, scratch: &mut ParseScratch<'t>) -> Result<bool, End> {
     let seen = reader.read_fields("`config`", &Field::WORDS, |reader, index, span| {
         let Some(field) = Field::ALL.get(index).copied() else { return Ok(()) };
@@ -450,7 +450,7 @@ fn read_config<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>, scrat
     Ok(seen.is_some())
 }
 
-/// What was read of the config, checked against the table for this kind.
+/// Checks the config against the table for this kind.
 fn build_config<'t, S: EventSource<'t>>(
     reader: &mut DocumentReader<'t, S>,
     scratch: &mut ParseScratch<'t>,
@@ -463,7 +463,7 @@ fn build_config<'t, S: EventSource<'t>>(
     Ok(EffectiveValues::new(scratch.config.drain(..).map(|(field, value, _)| (field, value)).collect()))
 }
 
-/// The texts of keys whose values the reader of the environment did not understand.
+/// Reads the texts of keys whose values the observer did not understand.
 fn not_understood<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>) -> Result<Vec<(Field, Box<str>, Span)>, End> {
     let mut texts = Vec::new();
     reader.read_fields("`not_understood`", &Field::WORDS, |reader, index, span| {
@@ -474,7 +474,7 @@ fn not_understood<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>) ->
     Ok(texts)
 }
 
-/// A key is understood or it is not, and without `config` nothing was read that could be misunderstood.
+/// Adds keys that are not understood. A key cannot also have a value, and without `config` nothing was read that could be misunderstood.
 fn with_not_understood<'t, S: EventSource<'t>>(
     reader: &mut DocumentReader<'t, S>,
     config: EffectiveValues,
@@ -485,7 +485,7 @@ fn with_not_understood<'t, S: EventSource<'t>>(
     for (field, _, span) in &texts {
         check_field(reader, *field, *span, kind)?;
         if !has_config || config.get(*field).is_some() {
-            let fault = if has_config { "has a value in `config` too" } else { "stands without `config`" };
+            let fault = if has_config { "also has a value in `config`" } else { "needs `config`" };
             reader.report(Diagnostic::new(*span, format!("{} in `not_understood` {fault}", field.quoted_name())))?;
         }
     }
@@ -498,7 +498,7 @@ fn with_not_understood<'t, S: EventSource<'t>>(
 fn check_field<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>, field: Field, span: Span, kind: GuestKind) -> Result<(), End> {
     if field == Field::Tags {
         return reader
-            .report(Diagnostic::new(span, "tags stand beside `config`, not in it").with_help("move them to the guest's own `tags`"));
+            .report(Diagnostic::new(span, "tags belong beside `config`, not in it").with_help("move them to the guest's own `tags`"));
     }
     if rule_of(kind, field).is_none() {
         return reader.report(Diagnostic::new(span, format!("{} is not a config key of {kind} guests", field.quoted_name())));
@@ -506,20 +506,20 @@ fn check_field<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>, field
     Ok(())
 }
 
-/// An empty description is the same as none.
+/// An empty description is the same as an absent one.
 fn is_empty_text(value: &FieldValue) -> bool {
     matches!(value, FieldValue::Text(text) if text.is_empty())
 }
 
 const PENDING_KEYS: [&str; 3] = ["key", "value", "delete"];
 
-/// A pending change as written: which of its members it needs depends on the kind, which may not be known yet.
+/// A pending change as written. Which members it needs depends on the kind, which may not be known yet.
 struct PendingDraft<'t> {
     key: Cow<'t, str>,
     span: Span,
     value: Option<UntypedValue>,
     delete: bool,
-    /// Neither `value` nor `delete` was written.
+    /// Whether neither `value` nor `delete` was given.
     has_only_key: bool,
 }
 
@@ -532,7 +532,8 @@ fn read_pending<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>) -> R
     Ok(read.map(|_| list))
 }
 
-/// `{key, value}` or `{key, delete: true}` for a field of the table; `{key}` for anything else, and for a field whose new value is not understood.
+/// Reads `{key, value}` or `{key, delete: true}` for a field of the table, and `{key}` for other keys and for values that are not
+/// understood.
 fn read_pending_entry<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>) -> Result<Option<PendingDraft<'t>>, End> {
     let (mut key, mut value, mut delete) = (None, None, false);
     let seen = reader.read_fields("a pending change", &PENDING_KEYS, |reader, index, _| match index {
@@ -546,7 +547,7 @@ fn read_pending_entry<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>
     Ok(key.map(|(key, span)| PendingDraft { key, span, value, delete, has_only_key: bare }))
 }
 
-/// Sorted by key, each key once. A key that the table of this kind lacks is somebody else's, and its value is not kept.
+/// Returns the changes sorted by key, each key once. The value of a key that is not in the table for this kind is dropped.
 fn build_pending<'t, S: EventSource<'t>>(
     reader: &mut DocumentReader<'t, S>,
     list: Vec<PendingDraft<'t>>,
@@ -578,7 +579,7 @@ fn build_pending_change<'t, S: EventSource<'t>>(
             Some(value) => Some(value).filter(|value| !is_empty_text(value)),
             None => {
                 return reader
-                    .report_none(Diagnostic::new(draft.span, format!("the pending value of {} is of another type", field.quoted_name())));
+                    .report_none(Diagnostic::new(draft.span, format!("the pending value of {} has the wrong type", field.quoted_name())));
             }
         },
         _ => {
@@ -644,7 +645,7 @@ pub(crate) fn read_words<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t,
     Ok(list.map(|_| words))
 }
 
-/// The key with its unit, for messages: what a platform shows may be in another one.
+/// The key with its unit, for messages: a platform may display another unit.
 fn name_with_unit(field: Field) -> &'static str {
     match field {
         Field::Balloon => "`balloon` (in MiB, such as 1024)",
@@ -655,7 +656,7 @@ fn name_with_unit(field: Field) -> &'static str {
     }
 }
 
-/// A value in the form of artifacts: numbers in their unit, sets as lists.
+/// Reads a value in the form of artifacts: numbers in their unit, sets as lists.
 fn read_field_value<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>, field: Field) -> Result<Option<FieldValue>, End> {
     let what = name_with_unit(field);
     let shape = field.shape();
@@ -691,14 +692,14 @@ fn read_startup<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>) -> R
     Ok(seen.map(|_| startup))
 }
 
-/// A list of devices, or the letters of an old config.
+/// Reads a list of devices, or the letters of an old config.
 fn read_boot_order<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>) -> Result<Option<BootOrder>, End> {
     if reader.peek_kind()? == ValueKind::Text {
         let Some((letters, span)) = reader.read_text("`boot`")? else { return Ok(None) };
         if let Some(boot) = BootOrder::from_legacy(&letters) {
             return Ok(Some(boot));
         }
-        let fault = Diagnostic::new(span, format!("{} are not the letters of an old boot order", quote(&letters)));
+        let fault = Diagnostic::new(span, format!("{} is not an old boot order", quote(&letters)));
         return reader.report_none(fault.with_help("write devices as a list, such as [\"scsi0\", \"net0\"]"));
     }
     Ok(read_words(reader, "`boot`")?.map(|devices| BootOrder::Devices(devices.into())))

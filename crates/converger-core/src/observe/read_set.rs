@@ -1,7 +1,7 @@
-//! What has to be read of which guest: lists find drift of run-states for any number of guests, and only guests whose config is managed,
-//! which are pinned, or which are about to change are asked for one by one.
+//! What must be read of which guest. Lists show run-state drift for any number of guests; only guests with managed config, pinned guests,
+//! and guests that are about to change are read individually.
 //!
-//! What never enters: how it is read (adapters).
+//! Must not depend on how anything is read (adapters).
 
 use std::collections::BTreeMap;
 
@@ -10,26 +10,26 @@ use crate::desired::Desired;
 use crate::guest::{GuestKind, RunState, Vmid};
 use crate::normalize::Field;
 
-/// What a reading is for.
+/// The purpose of an observation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum ReadSet {
-    /// For looking at everything: all guests in scope are read in full.
+    /// Inspection: all guests in scope are fully read.
     #[default]
     Everything,
-    /// For planning towards a declared state.
+    /// Planning towards a desired state.
     Declared(BTreeMap<Vmid, GuestNeed>),
 }
 
-/// What is declared of a guest, as far as it decides what to read.
+/// What is declared of a guest, as far as it determines what to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GuestNeed {
     /// The declared kind.
     pub kind: GuestKind,
     /// The declared run-state.
     pub state: Option<RunState>,
-    /// Whether config or birth marks are declared, for which the guest's own config is needed.
+    /// Whether config or birth marks are declared, which need the guest's own config.
     pub config: bool,
-    /// Whether tags are declared, for which the datacenter's rule for them is needed.
+    /// Whether tags are declared, which need the datacenter's rule for letter case.
     pub tags: bool,
 }
 
@@ -38,7 +38,7 @@ pub struct GuestNeed {
 pub enum ReadDetail {
     /// Nothing.
     None,
-    /// Its config, with what waits for the next start.
+    /// Its config with pending changes.
     Config,
     /// Its config and its run-state from its own node.
     ConfigAndStatus,
@@ -60,7 +60,8 @@ impl ReadSet {
         )
     }
 
-    /// Whether the datacenter's rule for tags is needed: where tags are declared, or where all is read and a guest has some.
+    /// Whether the datacenter's rule for letter case in tags is needed: if tags are declared, or if everything is read and a guest has
+    /// tags.
     #[must_use]
     pub fn tag_case<'r>(&self, mut in_scope: impl Iterator<Item = &'r ObservedGuest>) -> bool {
         match self {
@@ -69,19 +70,19 @@ impl ReadSet {
         }
     }
 
-    /// What to read of a guest in scope that the lists show like this.
+    /// What to read of a guest in scope, given its row in the list.
     #[must_use]
     pub fn detail(&self, row: &ObservedGuest) -> ReadDetail {
         let Self::Declared(needs) = self else { return ReadDetail::ConfigAndStatus };
         let Some(need) = needs.get(&row.vmid) else { return ReadDetail::None };
-        // Another kind is another guest: nothing of it will be compared.
+        // A guest of another kind is another guest, and nothing of it is compared.
         if need.kind != row.kind {
             return ReadDetail::None;
         }
         let is_as_declared = match (&row.status, need.state) {
             (ObservedStatus::Known(state), Some(wanted)) => *state == wanted,
             (ObservedStatus::Known(_), None) => true,
-            // What the list does not know is asked for where the guest is asked for anyway.
+            // An unknown status is read only if the guest is read anyway.
             (ObservedStatus::Unknown(_), _) if need.config => false,
             (ObservedStatus::Unknown(_), _) => return ReadDetail::None,
         };

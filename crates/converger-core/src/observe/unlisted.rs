@@ -1,6 +1,6 @@
-//! Guests that a list lacks and that may be there all the same: why it cannot be said whether they are (G2).
+//! Guests that a list lacks although they may exist, with the cause why that is unknown (G2).
 //!
-//! What never enters: guests that are known to be absent. Those are in no list at all.
+//! Guests that are known to be absent are not listed anywhere.
 
 use serde::Serialize;
 
@@ -9,10 +9,10 @@ use super::parse::{read_cause, read_vmid};
 use crate::document::{DecodeAborted as End, Diagnostic, DocumentReader, EventSource, Span};
 use crate::guest::Vmid;
 
-/// A guest that is not listed and not known to be absent, and why not. Members stand in the order of their names.
+/// A guest that is not listed and not known to be absent. Members are sorted by name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct UnlistedGuest {
-    /// Why it cannot be said whether it is there.
+    /// Why it is unknown whether the guest exists.
     pub cause: Box<str>,
     /// Its id.
     pub vmid: Vmid,
@@ -20,7 +20,7 @@ pub struct UnlistedGuest {
 
 const KEYS: [&str; 2] = ["cause", "vmid"];
 
-/// Reads one of them onto the others.
+/// Reads one of them and appends it.
 pub(super) fn read_unlisted<'t, S: EventSource<'t>>(
     reader: &mut DocumentReader<'t, S>,
     unlisted: &mut Vec<(UnlistedGuest, Span)>,
@@ -38,7 +38,7 @@ pub(super) fn read_unlisted<'t, S: EventSource<'t>>(
     Ok(())
 }
 
-/// What is not listed is in no row, is named once, and makes the list incomplete.
+/// Checks that each of them has no row, is given once, and that the list is not marked as complete.
 pub(super) fn check_unlisted<'t, S: EventSource<'t>>(
     reader: &mut DocumentReader<'t, S>,
     complete: Option<bool>,
@@ -51,9 +51,9 @@ pub(super) fn check_unlisted<'t, S: EventSource<'t>>(
         let vmid = own.vmid;
         let is_listed = guests.binary_search_by_key(&vmid, |guest| guest.vmid).is_ok();
         let fault = match before.replace(vmid) {
-            Some(other) if other == vmid => format!("guest {vmid} is twice under `unlisted`"),
-            _ if is_listed => format!("guest {vmid} is listed, and stands under `unlisted` too"),
-            _ if complete == Some(true) => format!("guest {vmid} stands under `unlisted`, but the list is called complete"),
+            Some(other) if other == vmid => format!("guest {vmid} is given twice under `unlisted`"),
+            _ if is_listed => format!("guest {vmid} is listed and also under `unlisted`"),
+            _ if complete == Some(true) => format!("guest {vmid} is under `unlisted`, but the list is marked as complete"),
             _ => continue,
         };
         reader.report(Diagnostic::new(*span, fault).with_help("take a new reading"))?;
@@ -96,7 +96,7 @@ mod tests {
             artifact::Digest::of_value(&PlanView(&observation.clone().into_scoped(&Scope::new(ids.to_vec())))).expect("serialises")
         };
         assert_ne!(digest(&ids), digest(&ids[2..]), "a plan shows the cause");
-        assert_eq!(digest(&ids[2..]), digest(&[]), "g8: what is outside of the scope is not in it");
+        assert_eq!(digest(&ids[2..]), digest(&[]), "g8: nothing outside the scope is part of it");
     }
 
     #[test]
@@ -109,12 +109,12 @@ mod tests {
     }
 
     #[test]
-    fn guest_both_listed_and_unlisted_is_refused() {
+    fn rejects_contradictory_unlisted_guests() {
         let row = r#"{"kind":"qemu","name":"a","node":"n1","status":"stopped","vmid":104}"#;
         let twice = r#""unlisted":[{"cause":"hidden","vmid":104},{"cause":"hidden","vmid":104}]"#;
         for (bad, said) in [
-            (observation_json(false, row, UNLISTED_JSON), "is listed, and stands under"),
-            (observation_json(true, "", UNLISTED_JSON), "the list is called complete"),
+            (observation_json(false, row, UNLISTED_JSON), "is listed and also under"),
+            (observation_json(true, "", UNLISTED_JSON), "the list is marked as complete"),
             (observation_json(false, "", twice), "twice"),
             (observation_json(false, "", r#""unlisted":[{"vmid":104}]"#), "lacks the key `cause`"),
             (observation_json(false, "", r#""unlisted":[{"cause":"No","vmid":104}]"#), "is not a cause"),

@@ -1,6 +1,6 @@
-//! A reading as canonical JSON: whole for current.json, and its in-scope rows for the digest.
+//! Writes an observation as canonical JSON: completely for current.json, and the rows in scope for the digest.
 //!
-//! Fields stand in the order of their names; what was not read is left out.
+//! Members are sorted by name; values that were not read are omitted.
 
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
@@ -9,7 +9,7 @@ use super::{EffectiveValues, HaState, Observation, ObservedGuest, ObservedStatus
 use crate::guest::NodeName;
 use crate::normalize::Field;
 
-/// The part of a reading that a plan may depend on: who read it, and when, is outside.
+/// The part of an observation that a plan may depend on. It excludes who took the observation, and when.
 pub struct PlanView<'o>(pub &'o Observation);
 
 impl Serialize for Observation {
@@ -58,11 +58,11 @@ fn write_unlisted<M: SerializeMap>(map: &mut M, observation: &Observation) -> Re
     if observation.unlisted.is_empty() { Ok(()) } else { map.serialize_entry("unlisted", &observation.unlisted) }
 }
 
-/// How much of a reading is written.
+/// How much of an observation is written.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum WrittenPart {
     Whole,
-    /// Only what a plan may depend on: nodes that a guest in scope is on, and not who read a row.
+    /// Only what a plan may depend on: nodes that have a guest in scope, and not who read a row.
     InScope,
 }
 
@@ -119,7 +119,7 @@ impl Serialize for ObservedGuestRow<'_> {
         write_reading(&mut map, "identity", &guest.identity)?;
         map.serialize_entry("kind", &guest.kind)?;
         write_reading(&mut map, "lock", &guest.lock)?;
-        // Most rows have none, and none read is none that counts.
+        // Most rows have no addresses, and unread is the same as none here.
         write_option(&mut map, "macs", Some(&guest.macs).filter(|macs| !macs.is_empty()))?;
         write_option(&mut map, "maxmem", guest.maxmem.as_ref())?;
         write_option(&mut map, "name", guest.name.as_ref())?;
@@ -129,7 +129,7 @@ impl Serialize for ObservedGuestRow<'_> {
         write_reading(&mut map, "pending", &guest.pending)?;
         write_reading(&mut map, "protection", &guest.protection)?;
         write_option(&mut map, "run_state", guest.run_state.as_ref())?;
-        // Who read a row is outside of what a plan may depend on (G7).
+        // A plan must not depend on who read a row (G7).
         write_option(&mut map, "source", guest.source.as_ref().filter(|_| *part == WrittenPart::Whole))?;
         map.serialize_entry("status", status_word(&guest.status))?;
         write_reading(&mut map, "tags", &guest.tags)?;

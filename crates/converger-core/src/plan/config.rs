@@ -1,4 +1,4 @@
-//! The difference between declared config and the values in effect, with what already waits for a restart.
+//! The difference between declared config and effective values, taking pending values into account.
 
 use std::borrow::Cow;
 
@@ -10,7 +10,7 @@ use crate::normalize::{self, ChangeEffect, EffectContext, Field, FieldRole, Fiel
 use crate::observe::{EffectiveValues, ObservedGuest, PendingChange, Reading, TagCase};
 use crate::refusal::Refusal;
 
-/// How the declared config of one guest stands. Looking at it allocates nothing; only [`ConfigDrift::changes`] does.
+/// The drift of the declared config of one guest. Only [`ConfigDrift::changes`] and [`ConfigDrift::restart_fields`] allocate.
 pub(super) struct ConfigDrift<'p> {
     guest: &'p DesiredGuest,
     row: &'p ObservedGuest,
@@ -20,18 +20,18 @@ pub(super) struct ConfigDrift<'p> {
     summary: DriftSummary,
 }
 
-/// What there is among the fields.
+/// Summary over all declared fields.
 #[derive(Clone, Copy, Default)]
 struct DriftSummary {
-    /// How many must be written.
+    /// Number of fields that must be written.
     writes: usize,
-    /// One must be written and takes effect at the next start only.
+    /// Whether a field must be written that takes effect only at the next start.
     writes_for_restart: bool,
-    /// One is written already and waits for the next start.
+    /// Whether a field is already written and pending until the next start.
     has_pending: bool,
 }
 
-/// How one declared field stands.
+/// The status of one declared field.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum DeclaredFieldStatus {
     InEffect,
@@ -68,7 +68,7 @@ impl<'p> ConfigDrift<'p> {
         self.summary.writes > 0
     }
 
-    /// Declared config is written and waits for a restart.
+    /// Whether declared config is written and pending until a restart.
     pub(super) fn has_pending(&self) -> bool {
         self.summary.has_pending
     }
@@ -103,7 +103,7 @@ impl<'p> ConfigDrift<'p> {
     }
 
     fn field_status(&self, setting: &DesiredSetting) -> DeclaredFieldStatus {
-        // A field without a line in the table cannot be declared; if it were, it would never be as declared.
+        // A field without a rule cannot be declared; if one were, it would never count as converged.
         let Some(rule) = self.rule(setting.field) else { return DeclaredFieldStatus::Differs };
         let wanted = self.wanted(setting);
         let is_met = |observed: Option<&FieldValue>| normalize::is_met(rule, wanted.as_ref().as_ref(), observed);
@@ -113,13 +113,14 @@ impl<'p> ConfigDrift<'p> {
             None => DeclaredFieldStatus::Differs,
             Some(pending) if !is_met(pending) => DeclaredFieldStatus::Differs,
             Some(_) if in_effect => DeclaredFieldStatus::InEffect,
-            // What takes effect at once does not wait for a restart: whoever says so, nothing is interrupted for it.
+            // A field that takes effect at once does not wait for a restart. If it is reported as pending, write it again instead of
+            // interrupting the guest.
             Some(_) if self.state == RunState::Running && self.effect(setting) != ChangeEffect::AtRestart => DeclaredFieldStatus::Differs,
             Some(_) => DeclaredFieldStatus::Pending,
         }
     }
 
-    /// The declared value as Proxmox stores it: a datacenter that does not keep the case of letters stores tags in lower case.
+    /// The declared value as Proxmox stores it: a datacenter that ignores letter case stores tags in lower case.
     fn wanted(&self, setting: &'p DesiredSetting) -> Cow<'p, Option<FieldValue>> {
         match (&setting.wanted, self.tag_case) {
             (Some(FieldValue::Tags(tags)), Some(TagCase::Lowered)) if tags.has_upper_case() => {
@@ -129,7 +130,7 @@ impl<'p> ConfigDrift<'p> {
         }
     }
 
-    /// Tags are read with the guest and not with its config.
+    /// Whether the declared value is in effect. Tags are read with the guest, not with its config.
     fn is_in_effect(&self, rule: &FieldRule, setting: &DesiredSetting) -> bool {
         match (setting.field, setting.wanted.as_ref(), &self.row.tags) {
             (Field::Tags, Some(FieldValue::Tags(wanted)), Reading::Read(tags)) => match self.tag_case {
@@ -141,7 +142,7 @@ impl<'p> ConfigDrift<'p> {
         }
     }
 
-    /// A value that is in effect, and pending to be lost, is kept by writing it: nothing in the guest changes.
+    /// When a write takes effect. Writing a value that is already in effect only cancels a pending change; the guest does not change.
     fn effect(&self, setting: &DesiredSetting) -> ChangeEffect {
         match (self.state, self.rule(setting.field)) {
             (RunState::Running, Some(rule)) if !self.is_in_effect(rule, setting) => {
@@ -155,7 +156,7 @@ impl<'p> ConfigDrift<'p> {
         normalize::rule_of(self.guest.kind, field).filter(|rule| rule.role == FieldRole::Managed)
     }
 
-    /// The value in effect, to be kept.
+    /// The effective value as a copy.
     fn value_before(&self, field: Field) -> Option<FieldValue> {
         match (field, &self.row.tags) {
             (Field::Tags, Reading::Read(tags)) => (!tags.is_empty()).then(|| FieldValue::Tags(tags.clone())),
@@ -163,7 +164,7 @@ impl<'p> ConfigDrift<'p> {
         }
     }
 
-    /// The value in effect of a key of the config.
+    /// The effective value of a config key.
     fn effective_value(&self, field: Field) -> Option<&'p FieldValue> {
         match &self.row.config {
             Reading::Read(config) => config.get(field),
@@ -171,13 +172,13 @@ impl<'p> ConfigDrift<'p> {
         }
     }
 
-    /// The value that waits for the next start, if one does.
+    /// The pending value, if there is one.
     fn pending_value(&self, field: Field) -> Option<Option<&'p FieldValue>> {
         pending_change(self.row, field)
     }
 }
 
-/// What waits for the next start under this key; `Some(None)` is a removal.
+/// The pending value of this field; `Some(None)` is a removal.
 fn pending_change(row: &ObservedGuest, field: Field) -> Option<Option<&FieldValue>> {
     let Reading::Read(pending) = &row.pending else { return None };
     pending.iter().find_map(|entry| match entry {
@@ -186,7 +187,7 @@ fn pending_change(row: &ObservedGuest, field: Field) -> Option<Option<&FieldValu
     })
 }
 
-/// The tags after a change, if it changes them.
+/// The tags after a change, if it writes them.
 pub(super) fn tags_after(change: &Change) -> Option<Vec<&str>> {
     let Change::ConfigSet(fields) = change else { return None };
     let tags = fields.iter().find(|field| field.field == Field::Tags)?;
@@ -196,7 +197,7 @@ pub(super) fn tags_after(change: &Change) -> Option<Vec<&str>> {
     })
 }
 
-/// The tags that the guest has after its next start, if some are pending.
+/// The tags of the guest after its next start, if tags are pending.
 pub(super) fn tags_pending(row: &ObservedGuest) -> Option<Vec<&str>> {
     Some(match pending_change(row, Field::Tags)? {
         Some(FieldValue::Tags(tags)) => tags.iter().collect(),
@@ -204,7 +205,7 @@ pub(super) fn tags_pending(row: &ObservedGuest) -> Option<Vec<&str>> {
     })
 }
 
-/// Values that Proxmox would not accept together with what the guest has.
+/// Refuses values that Proxmox would not accept in combination with the other values of the guest.
 pub(super) fn check_supported(row: &ObservedGuest, steps: &[Step]) -> Option<Refusal> {
     let (GuestKind::Qemu, Reading::Read(config)) = (row.kind, &row.config) else { return None };
     let fields = steps.iter().find_map(|step| match &step.change {
@@ -217,7 +218,7 @@ pub(super) fn check_supported(row: &ObservedGuest, steps: &[Step]) -> Option<Ref
     }
     let after = |field: Field| match written(field) {
         Some(change) => change.after.as_ref(),
-        // Proxmox holds a new value against what is pending before what is in effect.
+        // Proxmox compares a new value with the pending value first, then with the effective one.
         None => pending_change(row, field).unwrap_or_else(|| config.get(field)),
     };
     let least = as_mib(after(Field::Balloon))?;

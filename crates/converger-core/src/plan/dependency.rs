@@ -1,8 +1,8 @@
-//! What `after` means for the verdicts: a guest whose dependency cannot be relied on gets no step, a guest is started
-//! only where those that it comes after run, and stopped only once those that come after it are.
+//! Applies `after` to the verdicts. A guest gets no step if a dependency is refused; it is started only if all its dependencies run, and
+//! stopped only after all its dependents.
 //!
-//! Refusing one guest may take away what another relied on; so the refusals spread until nothing changes. They only
-//! ever grow, so this ends, and the order of work does not matter for the result.
+//! Refusing one guest may remove what another one depends on, so refusals propagate until nothing changes. They only ever grow, so this
+//! terminates, and the result does not depend on the processing order.
 
 use super::{Step, Verdict, guest, join_rows};
 use crate::action::Change;
@@ -27,7 +27,7 @@ pub(super) fn settle_dependencies(desired: &Desired, observation: &Scoped, verdi
     }
     for (index, ids) in waits {
         if let Some(Verdict::Steps(steps)) = verdicts.get_mut(index) {
-            // The first power step waits; what follows it on the same guest follows it anyway.
+            // Only the first power step waits; the following steps of the guest come after it anyway.
             if let Some(step) = steps.iter_mut().find(|step| step.change.resulting_state().is_some()) {
                 step.wait = ids;
             }
@@ -35,30 +35,30 @@ pub(super) fn settle_dependencies(desired: &Desired, observation: &Scoped, verdi
     }
 }
 
-/// All guests, by index, and who comes after whom. A converged guest has a line here and nothing of its own on the heap.
+/// All guests by index, with the edges of `after`. A converged guest allocates nothing of its own.
 struct DependencyGraph {
     guests: Vec<GraphGuest>,
-    /// Who comes after whom, sorted.
+    /// Edges from a guest to its dependencies, sorted.
     after: Vec<IndexEdge>,
-    /// The same, seen from the other end.
+    /// The reversed edges, from a guest to its dependents, sorted.
     before: Vec<IndexEdge>,
 }
 
-/// From one index to another.
+/// An edge between two guest indices.
 type IndexEdge = (usize, usize);
 
 struct GraphGuest {
     index: usize,
     vmid: Vmid,
-    /// Its run-state, where that can be relied on.
+    /// The run-state, if it is reliable.
     observed: Option<RunState>,
-    /// It is declared to run, whether or not it gets there.
+    /// Whether the guest is declared to run, even if it does not get there.
     is_to_run: bool,
-    /// It looks converged, but what waits for its next start was not read: it might be refused if it were.
+    /// Whether the guest looks converged although its pending changes were not read. Reading them might lead to a refusal.
     is_uncertain: bool,
-    /// What its own verdict was.
+    /// A summary of its own verdict.
     planned: PlannedPower,
-    /// Refused by now, by its own verdict or by what it depends on.
+    /// Refused so far, by its own verdict or because of a dependency.
     refused: bool,
 }
 
@@ -66,9 +66,9 @@ struct GraphGuest {
 struct PlannedPower {
     refused: bool,
     steps: bool,
-    /// It is started or comes up again.
+    /// It is started or rebooted.
     starts: bool,
-    /// It ends stopped.
+    /// It ends up stopped.
     stops: bool,
 }
 
@@ -104,14 +104,14 @@ impl DependencyGraph {
             }
             let Some(guest) = self.guests.get_mut(index) else { continue };
             guest.refused = true;
-            // Whoever comes after it relied on it; whom it comes after relied on it only if it was to be stopped first.
+            // Dependents relied on this guest. Its dependencies relied on it only if it was to be stopped before them.
             let stops = guest.planned.stops;
             work.extend(edges_from(&self.before, index));
             work.extend(edges_from(&self.after, index).filter(|_| stops));
         }
     }
 
-    /// Whether a guest with steps has lost what it relies on.
+    /// Whether a guest with steps has lost something that it depends on.
     fn must_refuse(&self, index: usize) -> bool {
         let Some(guest) = self.guests.get(index) else { return false };
         guest.planned.steps
@@ -136,24 +136,24 @@ impl DependencyGraph {
         refusals.into_iter().flatten().collect()
     }
 
-    /// Those that it comes after and that are refused, or would perhaps be if more of them had been read (G17).
+    /// Dependencies that are refused, or might be refused if more of them had been read (G17).
     fn refused_dependencies<'n>(&'n self, guest: &'n GraphGuest) -> impl Iterator<Item = Vmid> + 'n {
         self.dependencies(guest).filter(|on| on.refused || on.is_uncertain).map(|on| on.vmid)
     }
 
-    /// Those that must run before it starts, and will not. Refused ones are counted as such.
+    /// Dependencies that must run before this guest starts and will not. Refused ones are counted by `refused_dependencies`.
     fn stopped_dependencies<'n>(&'n self, guest: &'n GraphGuest) -> impl Iterator<Item = Vmid> + 'n {
         let starts = guest.planned.starts;
         self.dependencies(guest).filter(move |on| starts && !on.refused && !on.will_run()).map(|on| on.vmid)
     }
 
-    /// Those that must be stopped before it is, and are not seen to be nor will be.
+    /// Dependents that must be stopped before this guest, and are neither known to be stopped nor going to be.
     fn running_dependents<'n>(&'n self, guest: &'n GraphGuest) -> impl Iterator<Item = Vmid> + 'n {
         let stops = guest.planned.stops;
         self.dependents(guest).filter(move |dependent| stops && !dependent.will_be_stopped()).map(|dependent| dependent.vmid)
     }
 
-    /// Guests whose power step must come before this one's.
+    /// Guests whose power step must come before that of this guest.
     fn wait_list(&self, index: usize) -> Box<[Vmid]> {
         let Some(guest) = self.guests.get(index).filter(|guest| guest.planned.steps && !guest.refused) else { return Box::new([]) };
         if guest.planned.starts {
@@ -165,18 +165,18 @@ impl DependencyGraph {
         Box::new([])
     }
 
-    /// Those that a guest comes after.
+    /// The guests that this guest comes after.
     fn dependencies(&self, guest: &GraphGuest) -> impl Iterator<Item = &GraphGuest> {
         edges_from(&self.after, guest.index).filter_map(|index| self.guests.get(index))
     }
 
-    /// Those that come after a guest.
+    /// The guests that come after this guest.
     fn dependents(&self, guest: &GraphGuest) -> impl Iterator<Item = &GraphGuest> {
         edges_from(&self.before, guest.index).filter_map(|index| self.guests.get(index))
     }
 }
 
-/// Where the edges from this index lead, in order.
+/// The targets of the edges from this index, in order.
 fn edges_from(sorted: &[IndexEdge], index: usize) -> impl Iterator<Item = usize> {
     let start = sorted.partition_point(|(from, _)| *from < index);
     sorted.iter().skip(start).take_while(move |(from, _)| *from == index).map(|(_, to)| *to)
@@ -188,8 +188,8 @@ impl GraphGuest {
     }
 
     fn will_be_stopped(&self) -> bool {
-        // Not "stays stopped because its start is refused": a refusal would then give somebody else a step (G17), and the
-        // outcome would depend on which of the two is looked at first.
+        // A guest that stays stopped because its start is refused does not count: a refusal would then give another guest a step (G17), and
+        // the result would depend on the processing order.
         let stopped_by_plan = self.planned.stops && !self.refused;
         let stays_stopped = self.observed == Some(RunState::Stopped) && !self.is_to_run;
         stopped_by_plan || stays_stopped

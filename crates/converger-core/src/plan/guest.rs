@@ -1,4 +1,5 @@
-//! The verdict on one guest by itself: is it the right one, can it be seen, what differs, and may it be touched.
+//! The verdict for one guest on its own: whether it is the declared guest, whether it was read, what differs, and whether it may be
+//! changed.
 
 use std::collections::BTreeMap;
 
@@ -30,14 +31,14 @@ pub(super) fn verdict(guest: &DesiredGuest, listed: Option<&ObservedGuest>, obse
     if refusals.is_empty() { Verdict::Steps(steps) } else { Verdict::Refused(refusals) }
 }
 
-/// The run-state, where the guest is the declared one and its node answers.
+/// The run-state, if the guest is the declared one and its node is online.
 pub(super) fn reliable_state(guest: &DesiredGuest, listed: Option<&ObservedGuest>, observation: &Scoped) -> Option<RunState> {
     let Seen::Present(row, state) = observation.presence(guest.vmid, listed) else { return None };
     let is_online = observation.node_of(row).is_some_and(|node| node.online);
     (is_online && check_identity(guest, row).is_none()).then_some(state)
 }
 
-/// The verdict where the whole reading is refused: what was found about the guest itself is kept.
+/// The verdict if the whole observation is refused: keeps the guest's own refusals and adds these.
 pub(super) fn add_refusals(local: Verdict, refusals: &[Refusal]) -> Verdict {
     let own = match local {
         Verdict::Refused(own) => own,
@@ -46,18 +47,18 @@ pub(super) fn add_refusals(local: Verdict, refusals: &[Refusal]) -> Verdict {
     Verdict::Refused(refusals.iter().cloned().chain(own).collect())
 }
 
-/// Why the guest under this id is not the declared one, or what differs cannot be said.
+/// Refuses if the guest with this id is not the declared one, or if its drift cannot be determined.
 pub(super) fn check_guest(guest: &DesiredGuest, row: &ObservedGuest, observation: &Scoped) -> Option<Vec<Refusal>> {
     check_identity(guest, row).or_else(|| check_readable(guest, row, observation))
 }
 
-/// Why the guest under this id is not the declared one.
+/// Refuses if the guest with this id is not the declared one.
 fn check_identity(guest: &DesiredGuest, row: &ObservedGuest) -> Option<Vec<Refusal>> {
     if guest.kind != row.kind {
         return Some(vec![Refusal::kind_mismatch(guest.kind, row.kind)]);
     }
     let name = match (&row.name, &guest.name) {
-        // A name may protect: whoever has not read it does not know.
+        // A name may protect the guest; without it, protection is unknown.
         (None, _) => Some(Refusal::guard_unread(vec!["name".into()])),
         (Some(observed), Some(declared)) if declared.as_str() != &**observed => Some(Refusal::name_mismatch(declared.as_str(), observed)),
         (Some(_), _) => None,
@@ -70,12 +71,12 @@ fn check_identity(guest: &DesiredGuest, row: &ObservedGuest) -> Option<Vec<Refus
     if name.is_none() && identity.is_none() { None } else { Some(name.into_iter().chain(identity).collect()) }
 }
 
-/// Why what differs cannot be said.
+/// Refuses if the drift of the guest cannot be determined.
 fn check_readable(guest: &DesiredGuest, row: &ObservedGuest, observation: &Scoped) -> Option<Vec<Refusal>> {
     let node = match observation.node_of(row) {
         Some(node) if node.online => None,
         Some(node) => Some(Refusal::node_offline(node.name.as_str())),
-        // An observer that names no node has not seen one answer.
+        // An unlisted node was not seen online.
         None => Some(Refusal::node_offline("not listed")),
     };
     let config = unread_fields(guest, row)
@@ -85,7 +86,7 @@ fn check_readable(guest: &DesiredGuest, row: &ObservedGuest, observation: &Scope
     if node.is_none() && config.is_none() { None } else { Some(node.into_iter().chain(config).collect()) }
 }
 
-/// Declared fields that were not read. Tags are read with the guest, all others with its config.
+/// Declared fields that were not read. Tags are read with the guest, all other fields with its config.
 fn unread_fields(guest: &DesiredGuest, row: &ObservedGuest) -> Option<Vec<String>> {
     let is_unread = |field: Field| match field {
         Field::Tags => !row.tags.is_read(),
@@ -97,13 +98,13 @@ fn unread_fields(guest: &DesiredGuest, row: &ObservedGuest) -> Option<Vec<String
     Some(guest.config.iter().filter(|setting| is_unread(setting.field)).map(|setting| setting.field.word().to_owned()).collect())
 }
 
-/// Whether `Web` is stored as it is declared, or as `web`, is for the datacenter to say. Tags in lower case are stored as they are.
+/// Refuses if tags contain upper case and it is unknown whether the datacenter stores them in lower case.
 fn tag_case_unread(guest: &DesiredGuest, observation: &Scoped) -> Option<Refusal> {
     let is_open = |setting: &DesiredSetting| matches!(&setting.wanted, Some(FieldValue::Tags(tags)) if tags.has_upper_case());
     (observation.tag_case.is_none() && guest.config.iter().any(is_open)).then(Refusal::tag_case_unread)
 }
 
-/// Declared fields that have a value which is not understood, or which are decided together with such a value.
+/// Refuses if a declared field has a value that is not understood, or depends on another field with such a value.
 fn not_understood(guest: &DesiredGuest, row: &ObservedGuest) -> Option<Refusal> {
     let Reading::Read(config) = &row.config else { return None };
     let strange = |field: Field| config.not_understood(field).map(|text| (field, text));
@@ -114,11 +115,11 @@ fn not_understood(guest: &DesiredGuest, row: &ObservedGuest) -> Option<Refusal> 
     (!fields.is_empty()).then(|| Refusal::config_not_understood(fields.iter().map(|field| field.word().to_owned()).collect(), shown))
 }
 
-/// Config before run-state. A stop makes pending config take effect at the next start, so that it needs no restart.
+/// Plans config before run-state. A stop needs no extra restart for pending config: it takes effect at the next start.
 fn plan_steps(guest: &DesiredGuest, state: RunState, drift: &ConfigDrift<'_>) -> Vec<Step> {
     let mut steps = Vec::new();
     let mut push = |change: Change, reason: StepReason, from: RunState| {
-        // Nearly always there is one; a vector would make room for four.
+        // Most guests have one step; `push` alone would allocate space for four.
         steps.reserve_exact(1);
         steps.push(Step { change, reason, from, wait: Box::new([]) });
     };
@@ -137,9 +138,9 @@ fn plan_steps(guest: &DesiredGuest, state: RunState, drift: &ConfigDrift<'_>) ->
             if guest.stop == StopMethod::Shutdown && guest.kind == GuestKind::Qemu {
                 push(Change::Reboot { timeout_secs: guest.stop_timeout_secs }, reason, RunState::Running);
             } else if wanted == Some(RunState::Running) {
-                // Proxmox's reboot of a container kills it after the timeout, and who declares a hard stop has a guest
-                // that does not answer to a graceful one: both go down by their own stop and come up again. Only where
-                // they are declared to run: a run that ends in between would leave the others down, and nobody would see.
+                // Proxmox's reboot kills a container after the timeout, and `stop: hard` marks a guest that ignores a graceful shutdown.
+                // Both are stopped with their own method and started again. Only guests that are declared to run: otherwise a run that ends
+                // in between would leave the guest down, and no later plan would start it.
                 push(stop, reason.clone(), RunState::Running);
                 push(Change::Start, reason, RunState::Stopped);
             }
@@ -149,11 +150,11 @@ fn plan_steps(guest: &DesiredGuest, state: RunState, drift: &ConfigDrift<'_>) ->
     steps
 }
 
-/// All causes why these steps must not be taken.
+/// All reasons why these steps must not be executed.
 fn check_guards(guest: &DesiredGuest, row: &ObservedGuest, steps: &[Step], rules: &Rules) -> Vec<Refusal> {
     let mut refusals = Vec::new();
     let mut unread = unread_guards(row);
-    // Whoever does not know which guest it is cannot know that it is not the one that this program runs in.
+    // Without its identity, the guest may be the one that this program runs in.
     if rules.machine().is_some() && !row.identity.is_read() && steps.iter().any(Step::interrupts) {
         unread.push("identity".to_owned());
     }
@@ -194,7 +195,7 @@ pub(super) fn unread_guards(row: &ObservedGuest) -> Vec<String> {
     guards.into_iter().filter(|(_, is_read)| !is_read).map(|(field, _)| field.to_owned()).collect()
 }
 
-/// Its run-state is not ours to change, and nothing is while it is being moved.
+/// Refuses power changes of a guest that high availability owns, and any change while it is in transition.
 fn check_ha(row: &ObservedGuest, steps: &[Step]) -> Option<Refusal> {
     let Reading::Read(Some(ha)) = &row.ha else { return None };
     let changes_power = steps.iter().any(|step| step.change.resulting_state().is_some());
@@ -203,7 +204,7 @@ fn check_ha(row: &ObservedGuest, steps: &[Step]) -> Option<Refusal> {
     refused.then(|| Refusal::ha_owned(ha.state.as_deref().unwrap_or("not known yet")))
 }
 
-/// Keys that wait for the next start, are not declared, and were not written by this program: any write or power step would apply them too.
+/// Pending keys that are not declared and that this program did not write: any config write or power step would apply them too.
 fn foreign_pending_keys(guest: &DesiredGuest, row: &ObservedGuest, rules: &Rules) -> Vec<String> {
     let Reading::Read(pending) = &row.pending else { return Vec::new() };
     let is_declared = |entry: &&PendingChange| match entry {
@@ -230,7 +231,7 @@ fn interrupting_changes(steps: &[Step]) -> Vec<String> {
     steps.iter().filter(|step| step.interrupts()).map(|step| step.change.word().to_owned()).collect()
 }
 
-/// The guest may be the one that this program runs in: neither it nor another could be told.
+/// Refuses interruptions if the guest may be the one that this program runs in and the readable marks do not decide it.
 fn check_own_guest(row: &ObservedGuest, steps: &[Step], rules: &Rules) -> Option<Refusal> {
     let Reading::Read(identity) = &row.identity else { return None };
     let host = rules.machine().filter(|host| host.match_guest(identity, &row.macs) == OwnGuest::Unknown)?;
@@ -238,11 +239,11 @@ fn check_own_guest(row: &ObservedGuest, steps: &[Step], rules: &Rules) -> Option
     (!changes.is_empty()).then(|| Refusal::own_guest_untold(host.unreadable_marks(), changes))
 }
 
-/// Protecting tags that a step would take away, by writing others or by applying what is pending.
+/// Refuses to remove protecting tags, by writing other tags or by applying pending ones.
 fn check_protecting_tags(row: &ObservedGuest, steps: &[Step], rules: &Rules) -> Option<Refusal> {
     let written = steps.iter().find_map(|step| config::tags_after(&step.change));
     let kept = written.or_else(|| config::tags_pending(row))?;
-    // Letter by letter: where a datacenter keeps the case of letters, the same word in another case is another tag.
+    // Compare exactly: if the datacenter preserves letter case, the same word in another case is another tag.
     let lost: Vec<String> =
         row.current_and_pending_tags().filter(|tag| rules.is_protecting_tag(tag) && !kept.contains(tag)).map(str::to_owned).collect();
     (!lost.is_empty()).then(|| Refusal::protection_change(lost))

@@ -1,6 +1,6 @@
-//! The guarantees, checked on a finished plan decided anew and not by the functions of the planner.
+//! Checks the guarantees on a finished plan, independently of the planner's functions.
 //!
-//! The planner never makes what is looked for here. If it did, this is where it stops.
+//! A correct planner never violates them. These checks stop the plan of a faulty one.
 
 use crate::action::{Change, FieldChange};
 use crate::desired::DesiredGuest;
@@ -11,7 +11,7 @@ use crate::plan::{Plan, Step, Verdict};
 use crate::policy::{HOLD_TAG, OwnGuest, OwnWrite, Rules};
 use crate::refusal::Refusal;
 
-/// A guarantee that a step of a guest can break.
+/// Whether the steps of a guest break a guarantee.
 type GuaranteeCheck = fn(&GuestCase<'_>) -> bool;
 
 const CHECKS: [(&str, GuaranteeCheck); 4] = [
@@ -47,7 +47,7 @@ fn guests_breaking(plan: &Plan, is_broken: GuaranteeCheck) -> Vec<Vmid> {
 }
 
 impl GuestCase<'_> {
-    /// The reading is whole, and so is what was read of the guest, which is the declared one.
+    /// Whether the observation is complete, everything needed of the guest was read, and the guest is the declared one.
     fn is_fully_known(&self) -> bool {
         let Some(row) = self.row else { return false };
         let reading = self.observation.quorate && self.observation.complete;
@@ -73,13 +73,13 @@ impl GuestCase<'_> {
         self.config_writes().flatten().any(|field| field.field != Field::Tags)
     }
 
-    /// Whether a step replaces a value that nobody understood, so that nobody can say what the step changes.
+    /// Whether a step replaces a value that is not understood, so that the effect of the step is unknown.
     fn writes_not_understood(&self, row: &ObservedGuest) -> bool {
         let Reading::Read(config) = &row.config else { return false };
         self.config_writes().flatten().any(|change| config.not_understood(change.field).is_some())
     }
 
-    /// Whether a step writes tags of which nobody knows how they will be stored.
+    /// Whether a step writes tags whose stored letter case is unknown.
     fn writes_tags_of_unknown_case(&self) -> bool {
         let is_open = |value: &Option<FieldValue>| matches!(value, Some(FieldValue::Tags(tags)) if tags.has_upper_case());
         self.observation.tag_case.is_none() && self.config_writes().flatten().any(|change| is_open(&change.after))
@@ -97,7 +97,7 @@ impl GuestCase<'_> {
         goes_down && self.is_protected()
     }
 
-    /// The rules are data; who falls under them is looked up here anew and not by [`Rules::protection_grounds`].
+    /// Whether the guest is protected. Evaluates the rules itself instead of calling [`Rules::protection_grounds`].
     fn is_protected(&self) -> bool {
         let rules = self.rules;
         let begins = |name: &str| {
@@ -119,7 +119,7 @@ impl GuestCase<'_> {
         declared || tagged || seen || rules.ids().contains(&self.guest.vmid)
     }
 
-    /// A protecting tag is there before a step and not after it.
+    /// Whether a step removes a protecting tag.
     fn removes_protection(&self) -> bool {
         let Some(row) = self.row else { return false };
         let written: Vec<&Option<FieldValue>> =
@@ -131,14 +131,14 @@ impl GuestCase<'_> {
             }),
             Reading::Unread => None,
         };
-        // What is written replaces what is pending; where nothing is written, a step may apply what is.
+        // Written tags replace pending ones; if none are written, a step may apply the pending ones.
         let afters = if written.is_empty() { waiting.into_iter().collect() } else { written };
         let stays =
             |tag: &str| afters.iter().all(|after| matches!(after, Some(FieldValue::Tags(tags)) if tags.iter().any(|own| own == tag)));
         !afters.is_empty() && row.current_and_pending_tags().any(|tag| self.rules.is_protecting_tag(tag) && !stays(tag))
     }
 
-    /// It is in somebody else's hands: locked, held, a template, owned by high availability, or with changes pending.
+    /// Whether others control the guest: it is locked, held, a template, owned by high availability, or has foreign pending changes.
     fn is_blocked(&self) -> bool {
         let Some(row) = self.row else { return false };
         let locked = matches!(row.lock, Reading::Read(Some(_)));
@@ -182,7 +182,7 @@ mod tests {
     use crate::refusal::{Datum, RefusalCode};
     use crate::testing::TestWorld;
 
-    /// A world of one guest that is as declared; the tests change one point of it.
+    /// A world with one converged guest; each test changes one detail of it.
     fn sample_world() -> TestWorld {
         TestWorld {
             desired: json!({ "version": 1, "environment": "lab", "guests": [{ "vmid": 100, "kind": "qemu", "name": "web" }] }),
@@ -245,7 +245,7 @@ mod tests {
         [Change::Stop, Change::Shutdown { timeout_secs: 1 }, Change::Reboot { timeout_secs: 1 }]
     }
 
-    /// The plan that a planner without any checks would make of this world.
+    /// The plan that a planner without any checks would make for this world.
     fn forged_plan(world: &TestWorld, changes: Vec<Change>) -> Plan {
         let step = |change| Step { change, reason: StepReason::StateDiffers, from: RunState::Running, wait: Box::new([]) };
         let steps = Verdict::Steps(changes.into_iter().map(step).collect());
@@ -264,7 +264,7 @@ mod tests {
         assert_eq!(refusal.code(), RefusalCode::GuaranteeBroken);
         match refusal.evidence() {
             [("guarantee", Datum::Text(name)), ("guests", Datum::Ids(guests))] if guests.len() == 1 => name,
-            other => panic!("no evidence of who: {other:?}"),
+            other => panic!("the evidence does not name one guest: {other:?}"),
         }
     }
 
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn g1_a_forged_step_on_an_incomplete_observation_is_found() {
+    fn g1_detects_a_step_on_an_incomplete_observation() {
         let worlds = [
             world_with_observation("quorate", json!(false)),
             world_with_observation("complete", json!(false)),
@@ -303,14 +303,14 @@ mod tests {
     }
 
     #[test]
-    fn g1_a_forged_write_over_a_value_that_is_not_understood_is_found() {
+    fn g1_detects_a_write_over_a_value_that_is_not_understood() {
         check(&world_with_row("not_understood", json!({ "cores": "many" })), set_cores(), &["G1"]);
         check(&world_with_row("not_understood", json!({ "boot": " " })), set_cores(), &[]);
         check(&world_with_row("not_understood", json!({ "cores": "many" })), Change::Start, &[]);
     }
 
     #[test]
-    fn g1_a_forged_write_of_tags_that_may_be_stored_otherwise_is_found() {
+    fn g1_detects_a_write_of_tags_with_unknown_letter_case() {
         check(&sample_world(), set_tags(&["Edge"]), &["G1"]);
         check(&sample_world(), set_tags(&["edge"]), &[]);
         for case in ["kept", "lowered"] {
@@ -319,12 +319,12 @@ mod tests {
     }
 
     #[test]
-    fn g2_a_forged_step_on_a_missing_guest_is_found() {
+    fn g2_detects_a_step_on_a_missing_guest() {
         check(&world_with_observation("guests", json!([])), Change::Start, &["G1", "G2"]);
     }
 
     #[test]
-    fn g3_a_forged_interruption_of_a_protected_guest_is_found() {
+    fn g3_detects_an_interruption_of_a_protected_guest() {
         let mut listed = sample_world();
         listed.rules = Rules::new(vec![Vmid::new(100).expect("an id")], vec![], vec![]);
         let mut by_rules = world_named("Core-switch");
@@ -371,13 +371,13 @@ mod tests {
     }
 
     #[test]
-    fn g3_an_interruption_behind_a_harmless_step_is_found() {
+    fn g3_detects_an_interruption_after_a_harmless_step() {
         let plan = forged_plan(&world_named("prod-db"), vec![set_cores(), Change::Start, Change::Stop]);
         assert_eq!(find_violations(&plan).iter().map(guarantee_of).collect::<Vec<_>>(), ["G3"]);
     }
 
     #[test]
-    fn g3_a_forged_step_that_takes_a_protecting_tag_is_found() {
+    fn g3_detects_a_step_that_removes_a_protecting_tag() {
         let protected = world_with_row("tags", json!(["prod", "web"]));
         check(&protected, set_tags(&["web"]), &["G3"]);
         check(&protected, set_tags(&[]), &["G3"]);
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn g12_a_forged_step_on_a_busy_guest_is_found() {
+    fn g12_detects_a_step_on_a_blocked_guest() {
         for world in [
             world_with_row("lock", json!("backup")),
             world_with_row("lock", json!("")),
@@ -401,14 +401,14 @@ mod tests {
     }
 
     #[test]
-    fn g1_a_forged_write_where_the_config_was_not_read_is_found() {
+    fn g1_detects_a_write_without_a_read_config() {
         check(&world_without("config"), set_cores(), &["G1"]);
         check(&world_with_row("config", json!({ "cores": 2 })), set_cores(), &[]);
         check(&world_without("config"), set_tags(&["edge", "web"]), &[]);
     }
 
     #[test]
-    fn g1_a_forged_step_on_a_guest_with_other_birth_marks_is_found() {
+    fn g1_detects_a_step_on_a_guest_with_other_birth_marks() {
         let pinned = |identity: Json| {
             let mut world = world_with_row("identity", identity);
             world.desired["guests"][0]["identity"] = json!({ "uuid": "a" });
@@ -423,13 +423,13 @@ mod tests {
     }
 
     #[test]
-    fn g3_a_protecting_tag_is_not_taken_by_a_second_write() {
+    fn g3_detects_a_second_write_that_removes_a_protecting_tag() {
         let plan = forged_plan(&world_with_row("tags", json!(["prod"])), vec![set_tags(&["prod", "web"]), set_tags(&["web"])]);
         assert_eq!(find_violations(&plan).iter().map(guarantee_of).collect::<Vec<_>>(), ["G3"]);
     }
 
     #[test]
-    fn every_broken_guarantee_is_named_with_every_guest() {
+    fn reports_every_broken_guarantee() {
         let mut world = world_with_row("tags", json!(["prod"]));
         world.observation["guests"][0]["lock"] = json!("backup");
         world.observation["quorate"] = json!(false);

@@ -1,4 +1,4 @@
-//! Operations of random plans, and random outcomes, for the tests of whoever stores or carries them out.
+//! Operations of random plans, and random outcomes, for tests of crates that store or execute them.
 
 use serde_json::{Value as Json, json};
 
@@ -14,7 +14,7 @@ use crate::guest::{ClusterIdentity, EnvironmentName, Vmid};
 use crate::plan::{Plan, Verdict};
 use crate::policy::{Limits, Rules};
 
-/// The operations of a plan, with ids that begin with `name`; one in four is a one-shot.
+/// The operations of a plan, with ids that begin with `name`; one in four is one-shot.
 #[must_use]
 pub fn operations_of_plan(rng: &mut Rng, plan: &Plan, name: &str) -> Vec<Operation> {
     let Some(run) = RunId::new(name) else { return Vec::new() };
@@ -37,7 +37,7 @@ fn one_shot(rng: &mut Rng, id: &OperationId) -> OperationSource {
     IdempotencyKey::new(&format!("key-{id}")).map_or(OperationSource::Convergent, |key| OperationSource::OneShot { key, request })
 }
 
-/// The operations of a small random world that has some. `name` is the run, and how their ids begin.
+/// The operations of a small random world that has some. `name` is the run id and the prefix of their ids.
 #[must_use]
 pub fn some_operations(rng: &mut Rng, name: &str) -> Vec<Operation> {
     loop {
@@ -50,7 +50,7 @@ pub fn some_operations(rng: &mut Rng, name: &str) -> Vec<Operation> {
     }
 }
 
-/// What a run decides on, where nobody looks at it.
+/// Decision inputs for tests that do not look at them.
 #[must_use]
 pub fn some_inputs() -> DecisionInputs {
     let [config, desired, observation, rules, catalogue] =
@@ -58,7 +58,7 @@ pub fn some_inputs() -> DecisionInputs {
     DecisionInputs { program: "0.1.0".into(), planner: 1, config, desired, observation, rules, catalogue }
 }
 
-/// The binding of an environment, each to a cluster of its own.
+/// The binding of an environment; each environment gets its own cluster.
 #[must_use]
 pub fn some_binding(environment: &EnvironmentName) -> EnvironmentBinding {
     let digest = Digest::of_bytes(environment.as_str().as_bytes()).to_string();
@@ -68,7 +68,7 @@ pub fn some_binding(environment: &EnvironmentName) -> EnvironmentBinding {
     EnvironmentBinding { environment: environment.clone(), cluster, by: "ann".into(), at_ms: 1 }
 }
 
-/// A configuration that puts this in force, as it is kept.
+/// A configuration with these rules, limits and mode, in its stored form.
 #[must_use]
 pub fn some_config(rules: &Rules, limits: Limits, mode: Option<ApprovalMode>) -> Vec<u8> {
     let Limits { guests, percent, stops } = limits;
@@ -77,10 +77,10 @@ pub fn some_config(rules: &Rules, limits: Limits, mode: Option<ApprovalMode>) ->
     json!({ "environments": { "lab": own }, "limits": { "guests": guests, "percent": percent, "stops": stops } }).to_string().into_bytes()
 }
 
-/// What [`some_config`] puts in force. The program has its own reader, which takes all that people write.
+/// Parses a configuration of [`some_config`]. The program has its own parser, which accepts everything that people write.
 ///
 /// # Errors
-/// It is nothing that was written there.
+/// The bytes are not from [`some_config`].
 pub fn parse_config(bytes: &[u8]) -> Result<EffectiveConfig, String> {
     let config: Json = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
     let name =
@@ -108,7 +108,7 @@ pub fn random_outcome(rng: &mut Rng) -> Outcome {
     random_outcome_with_end(rng, end)
 }
 
-/// An outcome of this kind.
+/// A random outcome of this kind.
 #[must_use]
 pub fn random_outcome_with_end(rng: &mut Rng, end: OperationEnd) -> Outcome {
     let findings = Findings { evidence: random_evidence(rng), observed: random_evidence(rng) };

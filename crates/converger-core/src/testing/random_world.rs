@@ -1,7 +1,6 @@
-//! Draws a world: first guests that are as declared, then drift in some fields, then what disturbs some of the rows.
+//! Draws a world: first converged guests, then drift in some fields, then disturbances of some rows.
 //!
-//! Disturbances are rare enough that most guests get past every check but one, so that each check is the one that
-//! decides in many worlds.
+//! Disturbances are rare enough that most guests pass every check but one, so that each check is the deciding one in many worlds.
 
 use serde_json::{Map, Value, json};
 
@@ -13,7 +12,7 @@ use crate::policy::{MachineIdentity, MachineMark, Rules};
 
 type JsonObject = Map<String, Value>;
 
-/// A guest under way: what is declared of it, what is read of it, and the values that its config wants.
+/// A guest while it is drawn: its declaration, its row, and the wanted values of its config.
 struct RandomGuest {
     vmid: u32,
     kind: GuestKind,
@@ -22,13 +21,13 @@ struct RandomGuest {
     wanted: Vec<(Field, Value)>,
 }
 
-/// How much of a world is out of order. In a calm one plans are long, and guests wait for each other.
+/// How many problems a world has. In a calm world plans are long, and guests wait for each other.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum WorldMood {
     Calm,
-    /// Calm, and most guests are stopped and to run.
+    /// Calm, and most guests are stopped and declared as running.
     MostlyStarting,
-    /// Calm, and most guests run and are to be stopped.
+    /// Calm, and most guests are running and declared as stopped.
     MostlyStopping,
     Disturbed,
 }
@@ -54,7 +53,7 @@ pub(super) fn random_world(rng: &mut Rng, count: usize) -> TestWorld {
     }
 }
 
-/// Ids with gaps, so that foreign rows can stand between them.
+/// Ids with gaps, so that foreign rows can be between them.
 fn random_ids(rng: &mut Rng, count: usize) -> Vec<u32> {
     let mut next = if rng.one_in(20) { Vmid::MAX / 2 } else { Vmid::MIN };
     let mut ids: Vec<u32> = Vec::with_capacity(count);
@@ -75,7 +74,7 @@ fn random_node(rng: &mut Rng, nodes: &[Value]) -> Value {
     rng.pick(nodes).and_then(|node| node.get("name")).cloned().unwrap_or_default()
 }
 
-/// The birth mark of a virtual machine.
+/// The UUID of a virtual machine.
 fn uuid_of(vmid: u32) -> String {
     format!("1c0d6f6e-5a0e-4a55-9d3c-{vmid:012x}")
 }
@@ -89,7 +88,7 @@ fn random_rules(rng: &mut Rng, ids: &[u32]) -> Rules {
     let tags = if rng.one_in(2) { vec!["keep".to_owned()] } else { vec![] };
     let rules = Rules::new(listed, names, tags);
     match rng.pick(ids) {
-        // A machine that knows itself, and one that may not read who it is.
+        // A machine that recognises its guest, and one that cannot read its own UUID.
         Some(vmid) if rng.one_in(3) => rules.with_machine(match vmid % 3 {
             0 => MachineIdentity::default().with_unreadable([MachineMark::FirmwareUuid]),
             _ => MachineIdentity::new([], [uuid_of(*vmid)]),
@@ -155,7 +154,7 @@ impl RandomGuest {
     }
 }
 
-/// Most names mean nothing, some protect, and some only look as if they did.
+/// Most names have no meaning, some protect, and some only look as if they did.
 fn random_name(rng: &mut Rng, vmid: u32) -> String {
     let stem = match rng.below(12) {
         0 => rng.pick_word(&["prod-db", "PROD-db", "Prod-web"]),
@@ -203,7 +202,7 @@ fn add_run_state(rng: &mut Rng, guest: &mut RandomGuest, mood: WorldMood) {
     }
 }
 
-/// Declared config, and what is in effect: mostly the same, in one of the forms in which it can be.
+/// Declared config and effective values: mostly equal, in one of the possible forms.
 fn add_config(rng: &mut Rng, guest: &mut RandomGuest) {
     let kind = guest.kind;
     let declares = !rng.one_in(5);
@@ -237,14 +236,14 @@ fn add_config(rng: &mut Rng, guest: &mut RandomGuest) {
     guest.set_observed("tags", tags.unwrap_or_else(|| json!([])));
 }
 
-/// To be unset is one value among many in the pools, and is drawn more often than the others.
+/// A wanted value. `null` (unset) is drawn more often than other values.
 fn wanted_value(rng: &mut Rng, kind: GuestKind, field: Field) -> Value {
     let values = wanted_values(kind, field);
     let last = values.last().filter(|value| value.is_null() && rng.one_in(4));
     last.or_else(|| rng.pick(&values)).cloned().unwrap_or_default()
 }
 
-/// How a declared value reads back: as written or, where that is the default, as an absent key.
+/// How a declared value reads back: as written or, if it is the default, possibly as an absent key.
 fn effective_value(rng: &mut Rng, kind: GuestKind, field: Field, wanted: &Value) -> Option<Value> {
     let default = default_of(kind, field);
     if wanted.is_null() {
@@ -254,7 +253,7 @@ fn effective_value(rng: &mut Rng, kind: GuestKind, field: Field, wanted: &Value)
     (!is_default || rng.one_in(2)).then(|| wanted.clone())
 }
 
-/// The parser refuses a declared `balloon` above a declared `memory`.
+/// Removes a declared `balloon` above a declared `memory`, which the parser rejects.
 fn drop_oversized_balloon(mut wanted: Vec<(Field, Value)>) -> Vec<(Field, Value)> {
     let number = |field: Field| wanted.iter().find(|(own, _)| *own == field).and_then(|(_, value)| value.as_u64());
     if let (Some(least), Some(most)) = (number(Field::Balloon), number(Field::Memory))
@@ -265,7 +264,7 @@ fn drop_oversized_balloon(mut wanted: Vec<(Field, Value)>) -> Vec<(Field, Value)
     wanted
 }
 
-/// Guards as they are where nothing stands against a step.
+/// Guards that do not prevent a step.
 fn add_guards(rng: &mut Rng, guest: &mut RandomGuest) {
     guest.set_observed("lock", Value::Null);
     let ha = if rng.one_in(12) { json!({ "state": rng.pick_word(&["ignored", "started", "stopped"]) }) } else { Value::Null };
@@ -276,7 +275,7 @@ fn add_guards(rng: &mut Rng, guest: &mut RandomGuest) {
     guest.set_observed("pending", json!(pending));
 }
 
-/// Changes of declared fields that wait for the next start: ours, or somebody's with another value.
+/// Pending changes of declared fields: with the declared value, or with another one.
 fn random_pending(rng: &mut Rng, guest: &RandomGuest) -> Vec<Value> {
     let ours = guest.wanted.iter().filter(|(field, _)| *field != Field::Tags);
     let entries = ours.filter_map(|(field, wanted)| {
@@ -290,7 +289,7 @@ fn random_pending(rng: &mut Rng, guest: &RandomGuest) -> Vec<Value> {
     entries.collect()
 }
 
-/// What is read for people and decides nothing.
+/// Members that are for people and do not affect decisions.
 fn add_informational_members(rng: &mut Rng, guest: &mut RandomGuest) {
     let extras = [
         ("run_state", guest.row.get("status").filter(|status| *status != "unknown").cloned().unwrap_or_else(|| json!("paused"))),
@@ -306,7 +305,7 @@ fn add_informational_members(rng: &mut Rng, guest: &mut RandomGuest) {
     }
 }
 
-/// One thing that stands against a step, or against knowing anything.
+/// One problem that prevents a step or hides the state of the guest.
 fn disturb_row(rng: &mut Rng, guest: &mut RandomGuest) {
     match rng.below(16) {
         0 => make_unknown(rng, guest),
@@ -361,7 +360,7 @@ fn add_tag(rng: &mut Rng, guest: &mut RandomGuest, tags: &[&str]) {
     }
 }
 
-/// Pending changes of keys that nobody declared here.
+/// A pending change of a key that is not declared.
 fn add_foreign_pending(rng: &mut Rng, guest: &mut RandomGuest) {
     let undeclared =
         TABLE.iter().find(|rule| rule.kind == guest.kind && guest.wanted_field(rule.field).is_none() && rule.field != Field::Tags);
@@ -385,7 +384,7 @@ fn add_foreign_pending(rng: &mut Rng, guest: &mut RandomGuest) {
     }
 }
 
-/// Memory so small that a declared balloon does not fit into it.
+/// Memory that is too small for a declared balloon.
 fn shrink_memory(guest: &mut RandomGuest) {
     if guest.wanted_field(Field::Memory).is_none()
         && let Some(Value::Object(config)) = guest.row.get_mut("config")
@@ -394,8 +393,7 @@ fn shrink_memory(guest: &mut RandomGuest) {
     }
 }
 
-/// `after` without cycles: each guest comes after some that stand before it in a random order, which is not that of
-/// the ids.
+/// Adds `after` without cycles: each guest comes after some of those before it in a random order, which is not the order of ids.
 fn add_dependencies(rng: &mut Rng, guests: &mut [RandomGuest]) {
     let mut order: Vec<u32> = guests.iter().map(|guest| guest.vmid).collect();
     rng.shuffle(&mut order);
@@ -412,7 +410,7 @@ fn add_dependencies(rng: &mut Rng, guests: &mut [RandomGuest]) {
     }
 }
 
-/// Rows that nobody declared, between and behind the declared ones.
+/// Rows that are not declared, between and after the declared ones.
 fn foreign_rows(rng: &mut Rng, ids: &[u32], nodes: &[Value]) -> Vec<Value> {
     let count = rng.below(3);
     let mut rows: Vec<Value> = Vec::new();

@@ -1,4 +1,4 @@
-//! Trees as text: JSON in any order of members, YAML in many of its styles, and texts with random damage.
+//! Trees as text: JSON with members in any order, YAML in many styles, and texts with random damage.
 
 use serde_json::{Map, Value};
 
@@ -10,7 +10,7 @@ pub fn to_json(value: &Value) -> String {
     value.to_string()
 }
 
-/// The same JSON with the members of maps, and the items of the lists that are sets, in a random order.
+/// The JSON with the members of maps, and the items of unordered lists, in random order.
 #[must_use]
 pub fn to_shuffled_json(value: &Value, rng: &mut Rng) -> String {
     let mut out = String::new();
@@ -18,7 +18,7 @@ pub fn to_shuffled_json(value: &Value, rng: &mut Rng) -> String {
     out
 }
 
-/// Lists in which the order says nothing. In `boot` it does.
+/// Lists whose order does not matter. In `boot` it does.
 const UNORDERED_LISTS: &[&str] = &["guests", "nodes", "tags", "after", "pending", "hotplug"];
 
 fn write_shuffled(value: &Value, key: &str, rng: &mut Rng, out: &mut String) {
@@ -55,7 +55,7 @@ fn write_shuffled(value: &Value, key: &str, rng: &mut Rng, out: &mut String) {
     }
 }
 
-/// YAML, each value in one of the styles that it can have.
+/// YAML with each value in a random style.
 #[must_use]
 pub fn to_random_yaml(value: &Value, rng: &mut Rng) -> String {
     let mut out = String::from(rng.pick_word(&["", "# what is wanted\n", "---\n"]));
@@ -71,7 +71,7 @@ pub fn to_random_yaml(value: &Value, rng: &mut Rng) -> String {
 
 fn write_block_map(map: &Map<String, Value>, indent: usize, rng: &mut Rng, out: &mut String) {
     for (index, (key, value)) in map.iter().enumerate() {
-        // The first member of a list's item stands behind its dash.
+        // The first member of a list item follows its dash.
         let follows_dash = index == 0 && out.ends_with("- ");
         out.push_str(&" ".repeat(if follows_dash { 0 } else { indent }));
         out.push_str(&format_key(key, rng));
@@ -80,7 +80,7 @@ fn write_block_map(map: &Map<String, Value>, indent: usize, rng: &mut Rng, out: 
     }
 }
 
-/// What stands behind `key:`, up to the end of its last line.
+/// Writes what follows `key:`, up to the end of its last line.
 fn write_block_value(value: &Value, indent: usize, rng: &mut Rng, out: &mut String) {
     let deeper = indent + if rng.one_in(3) { 4 } else { 2 };
     match value {
@@ -120,7 +120,7 @@ fn write_block_list(list: &[Value], indent: usize, rng: &mut Rng, out: &mut Stri
     }
 }
 
-/// A value within one line.
+/// Formats a value on one line.
 fn format_flow(value: &Value, rng: &mut Rng) -> String {
     match value {
         Value::Object(map) => {
@@ -150,7 +150,7 @@ fn format_text(text: &str, rng: &mut Rng) -> String {
     }
 }
 
-/// Whether a bare word means just this text to every YAML reader.
+/// Whether every YAML parser reads a bare word as exactly this text.
 fn is_plain(text: &str) -> bool {
     let amount = text.strip_suffix("MiB").or_else(|| text.strip_suffix("GiB"));
     let is_amount = amount.is_some_and(|digits| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()));
@@ -160,17 +160,17 @@ fn is_plain(text: &str) -> bool {
     is_amount || (starts && fits && !word)
 }
 
-/// Several lines that a literal block keeps as they are.
+/// Whether it has several lines that a literal block preserves.
 fn is_plain_lines(text: &str) -> bool {
     text.contains('\n') && text.lines().all(|line| !line.is_empty() && line.bytes().all(|byte| byte.is_ascii_lowercase()))
 }
 
-/// A string in double quotes, for JSON and YAML alike.
+/// Formats a string in double quotes, valid in JSON and YAML.
 fn quote(text: &str) -> String {
     Value::from(text).to_string()
 }
 
-/// The text with some damage: bytes flipped, removed, inserted or repeated, lines doubled, the end cut off.
+/// Damages the text randomly: bytes flipped, removed, inserted or repeated, lines doubled, the end cut off.
 #[must_use]
 pub fn mutate(text: &str, rng: &mut Rng) -> Vec<u8> {
     let mut bytes = text.as_bytes().to_vec();
@@ -180,7 +180,7 @@ pub fn mutate(text: &str, rng: &mut Rng) -> Vec<u8> {
     bytes
 }
 
-/// Pieces that mean something to a parser.
+/// Pieces that have a meaning to a parser.
 const PIECES: &[&str] = &[
     "{",
     "}",

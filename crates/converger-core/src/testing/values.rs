@@ -1,6 +1,6 @@
-//! Values of fields to draw from. The pools are small, so that wanted and seen are often equal by themselves.
+//! Values of fields to draw from. The pools are small, so that wanted and observed values are often equal by chance.
 //!
-//! All values here are in the form of artifacts (MiB, thousandths, lists); [`to_declared_form`] gives that of desired.yaml.
+//! All values are in the form of artifacts (MiB, thousandths, lists); [`to_declared_form`] converts them to the form of desired.yaml.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ use super::Rng;
 use crate::guest::GuestKind;
 use crate::normalize::{Field, ValueShape};
 
-/// Texts that somebody could give a guest to make a careless program do something.
+/// Texts that an attacker could give a guest to make a careless program do something.
 pub const HOSTILE_TEXTS: &[&str] = &[
     "../../nodes/pve1/qemu/100",
     "web-1\u{1b}[2J\u{1b}[31mPROD",
@@ -28,7 +28,7 @@ pub const HOSTILE_TEXTS: &[&str] = &[
     "{{ guest.vmid }} $(id) `id`",
 ];
 
-/// Values that can be declared for a field, `null` (unset) among them where the kind allows it.
+/// Values that can be declared for a field, including `null` (unset) if the kind allows it.
 #[must_use]
 pub fn wanted_values(kind: GuestKind, field: Field) -> Vec<Value> {
     let mut values = values_in_both(field);
@@ -38,7 +38,7 @@ pub fn wanted_values(kind: GuestKind, field: Field) -> Vec<Value> {
     values
 }
 
-/// Values that can be read of a field: what can be declared, and what only old or odd configs have.
+/// Values that can be observed of a field: those that can be declared, and those of old or odd configs.
 #[must_use]
 pub fn observed_values(field: Field) -> Vec<Value> {
     let mut values = values_in_both(field);
@@ -71,8 +71,7 @@ fn values_in_both(field: Field) -> Vec<Value> {
     }
 }
 
-/// What an absent key stands for, where one value does: written apart from the table of fields, so that tests compare
-/// the two.
+/// The value that an absent key means, if there is one. Written independently of the table of fields, so that tests compare the two.
 #[must_use]
 pub fn default_of(kind: GuestKind, field: Field) -> Option<Value> {
     match (kind, field) {
@@ -87,7 +86,7 @@ pub fn default_of(kind: GuestKind, field: Field) -> Option<Value> {
     }
 }
 
-/// A value as desired.yaml writes it: memory with a unit, CPUs as a decimal in quotes.
+/// A value in the form of desired.yaml: memory with a unit, CPUs as a decimal in quotes.
 #[must_use]
 pub fn to_declared_form(field: Field, value: &Value, rng: &mut Rng) -> Value {
     match (field.shape(), value.as_u64()) {

@@ -1,4 +1,4 @@
-//! From what was seen to what is declared: each story by itself. What must hold for all of them is under `properties`.
+//! Adopting guests: single examples. Properties that must hold in general are under `properties`.
 
 mod pin;
 mod pin_layout;
@@ -17,7 +17,7 @@ fn scope_of(numbers: &[u64]) -> Scope {
     Scope::new(numbers.iter().map(|number| Vmid::new(*number).expect("an id")).collect())
 }
 
-/// A guest that was read in full, with these members on top; `null` takes a member away.
+/// A fully read guest with these additional members; `null` removes a member.
 fn guest_row(vmid: u64, kind: &str, members: &Value) -> Value {
     let identity = match kind {
         "qemu" => json!({ "uuid": UUID, "ctime": 1_700_000_000 }),
@@ -36,7 +36,7 @@ fn guest_row(vmid: u64, kind: &str, members: &Value) -> Value {
     row
 }
 
-/// A reading of these rows, in the scope of their ids and of 100 to 105.
+/// An observation of these rows, in the scope of 100 to 105.
 fn observation_of(rows: &[Value], members: &Value) -> Scoped {
     let mut reading = json!({
         "schema": observe::SCHEMA, "environment": "lab", "complete": true, "quorate": true,

@@ -18,7 +18,7 @@ fn pin_text(guests: &str, observation: &Scoped, wish: &PinRequest) -> PinResult 
     pin(text.as_bytes(), Notation::Yaml, observation, wish).unwrap_or_else(|faults| panic!("{text}\n{faults:#?}"))
 }
 
-/// One declared guest, one row, and what comes of it.
+/// Pins one declared guest with one row.
 fn pin_one(guest: &str, row: Value, again: &[u64]) -> (PinResult, GuestPin) {
     let result = pin_text(guest, &observation_of(&[row], &json!({})), &pin_all(again));
     let [guest] = &result.guests[..] else { panic!("{result:#?}") };
@@ -87,7 +87,7 @@ fn reports_a_guest_without_birth_marks() {
     let (result, guest) = pin_one(GUEST, guest_row(100, "qemu", &json!({ "identity": {} })), &[]);
     assert_eq!((guest.outcome, guest.absent), (PinOutcome::NoMarks, vec!["ctime", "uuid"]));
     assert_eq!(result.text, format!("{HEAD}{GUEST}"));
-    // Nor is a pin replaced by nothing, whoever asks.
+    // A pin is not replaced by nothing, even if requested.
     let pinned = format!("- vmid: 100\n  kind: qemu\n  identity: {{ uuid: {UUID} }}\n");
     let (result, guest) = pin_one(&pinned, guest_row(100, "qemu", &json!({ "identity": {} })), &[100]);
     assert_eq!(refusal_words(&guest.outcome), ["identity-mismatch"]);
@@ -146,13 +146,13 @@ fn refusing_one_guest_does_not_stop_the_others() {
 }
 
 #[test]
-fn a_text_with_faults_is_not_pinned() {
+fn text_with_faults_is_not_pinned() {
     let faults =
         pin(b"version: 1\nguests: []\n", Notation::Yaml, &observation_of(&[], &json!({})), &pin_all(&[])).expect_err("no environment");
     assert_eq!(messages(&faults), ["the file lacks the key `environment`"]);
 }
 
-/// Marks are words of others: whatever they hold, they stay one value.
+/// Marks are untrusted text; whatever they contain, they stay one value.
 #[test]
 fn marks_that_look_like_syntax_stay_marks() {
     for mark in ["a, state: stopped", "x } ]", "a\nstate: stopped", "# no", "true", "12", "'", "\"", "\\", "\u{1b}[31m", " padded "] {

@@ -1,4 +1,4 @@
-//! Where marks are written in texts of every layout: whole texts before and after.
+//! Where marks are inserted in texts of every layout, with complete texts before and after.
 
 use std::collections::BTreeMap;
 
@@ -16,11 +16,11 @@ fn insert_marks_twice(text: &str, notation: Notation, wanted: &GuestIdentity) ->
     let marks = BTreeMap::from([(Vmid::new(100).expect("an id"), wanted.clone())]);
     let written = insert_marks(text.as_bytes(), notation, &marks).map_err(|faults| messages(&faults).join("; "))?;
     let again = insert_marks(written.as_bytes(), notation, &marks).map_err(|faults| messages(&faults).join("; "))?;
-    assert_eq!(again, written, "a second time must change nothing");
+    assert_eq!(again, written, "inserting again must change nothing");
     Ok(written)
 }
 
-/// `before`, in which `after` has more: the part between `«` and `»`.
+/// Checks that the parts between `«` and `»` are inserted.
 fn check(notation: Notation, wanted: &GuestIdentity, after: &str) {
     let expected = after.replace(['«', '»'], "");
     let (mut before, mut rest) = (String::new(), after);
@@ -36,7 +36,7 @@ fn check_inserted(after: &str) {
     check(Notation::Yaml, &qemu(Some("u-1"), Some(5)), after);
 }
 
-/// A text, and what it becomes.
+/// Checks what a text becomes.
 fn check_replaced(wanted: &GuestIdentity, before: &str, after: &str) {
     assert_eq!(insert_marks_twice(before, Notation::Yaml, wanted).as_deref(), Ok(after), "{before}");
 }
@@ -189,7 +189,7 @@ fn guests_that_are_not_declared_change_nothing() {
     assert_eq!(insert_marks(text.as_bytes(), Notation::Yaml, &BTreeMap::new()).as_deref(), Ok(text.as_str()));
 }
 
-/// A mark that does not survive being written is not written: here one that another kind of guest has.
+/// A mark that would not read back is not written; here marks of the other kind, blank ones, and none.
 #[test]
 fn marks_of_the_other_kind_are_never_written() {
     let container = GuestIdentity::Lxc { rootfs: Some("a".into()), mac: None };

@@ -1,4 +1,4 @@
-//! What a declared state for existing guests looks like, what it leaves out, and for whom there is none.
+//! What a desired state for existing guests looks like, what it omits, and which guests have none.
 
 use converger_core::adopt::{AdoptedGuest, Scaffold, scaffold};
 use converger_core::observe::Scoped;
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::{UUID, guest_row, observation_of, scope_of};
 
-/// The text without its opening comments, and the only guest of it.
+/// The text without its leading comments, and its only guest.
 fn scaffold_one(members: &Value) -> (String, AdoptedGuest) {
     let kind = members["kind"].as_str().unwrap_or("qemu");
     let observation = observation_of(&[guest_row(100, kind, members)], &json!({}));
@@ -20,7 +20,7 @@ fn scaffold_one(members: &Value) -> (String, AdoptedGuest) {
     }
 }
 
-/// The causes for each guest, with those of the whole reading under 0.
+/// The refusal codes of each guest, with those of the whole observation under 0.
 fn scaffold_refusals(observation: &Scoped, wanted: &[u64]) -> Vec<(u32, Vec<&'static str>)> {
     match scaffold(observation, &scope_of(wanted)) {
         Scaffold::Refused { refusals, guests } => {
@@ -49,7 +49,7 @@ fn one_unreadable_guest_refuses_the_whole_file() {
         (json!({ "name": "VM 100", "identity": {} }), &["guest-unknown"]),
     ] {
         let mut broken = guest_row(100, "qemu", &members);
-        // `null` of a lock is a value that was read; taking the key away is what is meant here.
+        // `null` for a lock is a value that was read; here the key must be absent.
         if members.get("lock").is_some() {
             broken.as_object_mut().expect("a row").retain(|key, _| !["lock", "ha"].contains(&key.as_str()));
         }
@@ -83,8 +83,8 @@ fn declares_a_guest_as_observed() {
     let Scaffold::Declared { text, guests } = scaffold(&observation, &scope_of(&[101, 100])) else { panic!("refused") };
     let expected = format!(
         "\
-# Guests of lab as they were seen at 2026-11-15T12:00:00Z, written by `converger init`. Adopting them changes nothing.
-# Only what is listed is managed: take a line out, and its value is left alone.
+# Guests of lab as observed at 2026-11-15T12:00:00Z, written by `converger init`. Adopting them changes nothing.
+# Only what is listed is managed: remove a line to stop managing its value.
 # `converger explain fields` lists the config keys. A guest can also have `restart: when-needed`, `after`, `stop` and `stop_timeout`.
 version: 1
 environment: lab
@@ -153,7 +153,7 @@ fn ambiguous_names_and_tags_are_quoted() {
     }
 }
 
-/// A key, and the words of the reason for which it is not declared.
+/// Checks that a key is omitted for this reason.
 fn check_left_out(members: &Value, key: &str, why: &str) {
     let (text, guest) = scaffold_one(members);
     let found: Vec<(&str, &str)> = guest.left_out.iter().map(|left| (&*left.key, left.reason.as_str())).collect();
@@ -169,8 +169,8 @@ fn omits_and_reports_what_must_not_be_managed() {
     check_left_out(&json!({ "lock": "backup" }), "state", "the guest was locked (backup) when it was read");
     check_left_out(&json!({ "ha": { "state": "started" } }), "state", "high availability owns it (started)");
     check_left_out(&json!({ "ha": {} }), "state", "high availability owns it (not known yet)");
-    check_left_out(&json!({ "name": "VM 100" }), "name", "it cannot be declared; the birth marks tell the guest apart");
-    let hold = "`converger-hold` is among them, and would be put back once somebody takes it away";
+    check_left_out(&json!({ "name": "VM 100" }), "name", "it cannot be declared; the birth marks identify the guest");
+    let hold = "they include `converger-hold`, which would be set again after somebody removes it";
     check_left_out(&json!({ "tags": ["web", "Converger-Hold"] }), "tags", hold);
     let (text, _) = scaffold_one(&json!({ "ha": { "state": "ignored" } }));
     assert!(text.contains("state: running"), "{text}");
@@ -179,13 +179,13 @@ fn omits_and_reports_what_must_not_be_managed() {
 #[test]
 fn omits_values_with_a_pending_change() {
     let pending = |change: Value| json!({ "config": { "cores": 2 }, "pending": [change] });
-    let why = "2 is in effect and 4 waits for the next start; declare the one that is meant";
+    let why = "2 is in effect and 4 is pending until the next start; declare the one that you want";
     check_left_out(&pending(json!({ "key": "cores", "value": 4 })), "cores", why);
-    let why = "2 is in effect and its removal waits for the next start; declare the one that is meant";
+    let why = "2 is in effect and its removal is pending until the next start; declare the one that you want";
     check_left_out(&pending(json!({ "key": "cores", "delete": true })), "cores", why);
     let waits = json!({ "pending": [{ "key": "memory", "value": 4096 }] });
-    check_left_out(&waits, "memory", "the default is in effect and 4GiB waits for the next start; declare the one that is meant");
-    check_left_out(&json!({ "pending": [{ "key": "net0" }] }), "net0", "a change of it waits for the next start");
+    check_left_out(&waits, "memory", "the default is in effect and 4GiB is pending until the next start; declare the one that you want");
+    check_left_out(&json!({ "pending": [{ "key": "net0" }] }), "net0", "a change of it is pending until the next start");
 }
 
 #[test]
@@ -195,18 +195,18 @@ fn omits_undeclarable_values_with_the_parser_message() {
         (json!({ "boot": ["usb0"] }), "boot", "`usb0` is not a device to boot from"),
         (json!({ "boot": [] }), "boot", "`boot` of qemu guests must be between 1 and 32 entries long"),
         (json!({ "cpuunits": 262_144 }), "cpuunits", "`cpuunits` of qemu guests must be between 2 and 10000"),
-        (json!({ "startup": {} }), "startup", "`startup` says nothing"),
+        (json!({ "startup": {} }), "startup", "`startup` is empty"),
         (json!({ "balloon": 2048, "memory": 1024 }), "memory", "`balloon` is the least memory and cannot be more than `memory`"),
         (json!({ "description": "bell\u{7}" }), "description", "`description` has the control character \\u{7}"),
     ] {
         check_left_out(&json!({ "config": config }), key, &format!("it cannot be declared ({reason})"));
     }
-    let unread = "the datacenter's rule for the case of letters in tags was not read";
+    let unread = "whether the datacenter stores tags in lower case was not read";
     check_left_out(&json!({ "tags": ["Web"] }), "tags", unread);
 }
 
 #[test]
-fn a_value_that_is_not_understood_is_left_out_and_the_guest_is_declared() {
+fn declares_a_guest_without_values_that_are_not_understood() {
     let (text, guest) = scaffold_one(&json!({ "config": { "cores": 2, "memory": 512 }, "not_understood": { "boot": " ", "numa": "odd" } }));
     assert!(text.contains("      cores: 2\n") && !text.contains("memory: "), "{text}");
     let left_out: Vec<(&str, &str)> = guest.left_out.iter().map(|own| (&*own.key, own.reason.as_str())).collect();
@@ -224,7 +224,7 @@ fn reports_absent_birth_marks() {
     assert!(text.contains(&format!("    identity: {{ uuid: {UUID} }}\n")), "{text}");
     let (text, guest) = scaffold_one(&json!({ "kind": "lxc", "identity": {} }));
     assert_eq!(guest.absent, ["mac", "rootfs"]);
-    assert!(text.contains("    # it has no birth marks: only the name tells it apart\n") && !text.contains("identity:"), "{text}");
+    assert!(text.contains("    # it has no birth marks: only its name identifies it\n") && !text.contains("identity:"), "{text}");
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! G1, G6, G10 and G17 through `after`: what is refused of one guest never gives another a step, keeps its causes, and does
-//! not hang on the order of ids.
+//! G1, G6, G10 and G17 through `after`: refusing one guest never gives another one a step, keeps all refusals, and does not depend on the
+//! order of ids.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use converger_core::testing::TestWorld;
 
 use crate::{check_verdict, describe_verdict, desired_guest, observed_row, remove_member, world_of};
 
-/// 200 is to be stopped, and 100, which comes after it, is declared running and down.
+/// 200 is declared stopped, and its dependent 100 is declared running but stopped.
 fn contradicting_world(app: Value) -> TestWorld {
     let guests = json!([
         desired_guest(100, "app", json!({ "state": "running", "after": [200] })),
@@ -17,14 +17,14 @@ fn contradicting_world(app: Value) -> TestWorld {
 }
 
 #[test]
-fn g10_a_refusal_that_spreads_keeps_its_causes() {
+fn g10_propagated_refusals_keep_their_causes() {
     let world = contradicting_world(observed_row(100, "app", "stopped", json!({})));
     check_verdict(&world, 200, "refused: dependent-running");
     check_verdict(&world, 100, "refused: dependency-refused");
 }
 
 #[test]
-fn g17_a_refused_start_does_not_free_the_stop_of_another() {
+fn g17_refused_start_does_not_allow_another_guest_to_stop() {
     let app = observed_row(100, "app", "stopped", json!({}));
     let before = describe_verdict(&contradicting_world(app.clone()), 200);
     for guard in ["lock", "ha", "template", "protection", "tags", "pending"] {
@@ -33,9 +33,9 @@ fn g17_a_refused_start_does_not_free_the_stop_of_another() {
     }
 }
 
-/// The verdict does not hang on which of the two has the smaller id.
+/// The verdict does not depend on which of the two has the smaller id.
 #[test]
-fn g6_ids_do_not_decide_who_may_stop() {
+fn g6_ids_do_not_decide_which_guest_may_stop() {
     let guests = json!([
         desired_guest(100, "db", json!({ "state": "stopped" })),
         desired_guest(200, "app", json!({ "state": "running", "after": [100] }))
@@ -47,7 +47,7 @@ fn g6_ids_do_not_decide_who_may_stop() {
 }
 
 #[test]
-fn g1_a_stop_does_not_rely_on_a_status_from_an_offline_node() {
+fn g1_stop_does_not_rely_on_a_status_from_an_offline_node() {
     let guests = json!([desired_guest(100, "db", json!({ "state": "stopped" })), desired_guest(101, "app", json!({ "after": [100] }))]);
     let db = observed_row(100, "db", "running", json!({}));
     check_verdict(&world_of(guests.clone(), json!([db, observed_row(101, "app", "stopped", json!({}))])), 100, "steps: shutdown");
@@ -63,9 +63,9 @@ fn g1_a_stop_does_not_rely_on_a_status_from_an_offline_node() {
     );
 }
 
-/// 100 is locked, and its declared value is in effect but pending to be lost; 101 comes after it.
+/// 100 is locked, and its declared value is in effect but a pending change would replace it; 101 comes after it.
 #[test]
-fn g17_hiding_pending_changes_does_not_free_dependents() {
+fn g17_hiding_pending_changes_does_not_give_dependents_a_step() {
     let guests = json!([
         desired_guest(100, "db", json!({ "config": { "cores": 2 } })),
         desired_guest(101, "app", json!({ "state": "running", "after": [100] }))

@@ -1,5 +1,5 @@
-//! G16: words of others are compared and shown, and choose nothing: whatever a guest is called or tagged, the plan differs
-//! from that for a harmless word in no more than the word.
+//! G16: untrusted text is compared and displayed, but decides nothing: whatever a guest is called, the plan differs from that for a
+//! harmless word only in the word itself.
 
 use serde_json::{Value, json};
 
@@ -9,10 +9,10 @@ use crate::{body_json, describe_verdict, desired_guest, observed_row, world_of};
 
 const HARMLESS: &str = "harmless";
 
-/// What a row has when a word stands in it.
+/// Members of a row that contain this word.
 type RowWithWord = fn(&str) -> Value;
 
-/// Where others can put words. The guest is pinned, so that its name need not be declared.
+/// Where untrusted words can occur. The guest is pinned, so that its name need not be declared.
 const WORD_PLACES: [(&str, RowWithWord); 6] = [
     ("name", |word| json!({ "name": word })),
     ("description", |word| json!({ "config": { "cores": 2, "description": format!("{word}.") } })),
@@ -22,7 +22,7 @@ const WORD_PLACES: [(&str, RowWithWord); 6] = [
     ("pending", |word| json!({ "pending": [{ "key": word }] })),
 ];
 
-/// What can be declared of the guest, so that the word meets every kind of verdict.
+/// Declarations that lead to every kind of verdict.
 fn desired_variants() -> [Value; 4] {
     let pinned = |more: Value| {
         let guest =
@@ -37,7 +37,7 @@ fn desired_variants() -> [Value; 4] {
     ]
 }
 
-/// The plan with every text that holds `word` replaced, and without digests, which cover the words.
+/// The plan with every occurrence of `word` replaced, and without digests, which cover the words.
 fn replace_word(value: &Value, word: &str) -> Value {
     match value {
         Value::String(text) if text.starts_with("sha256:") && text.len() == 71 => json!("digest"),
@@ -79,9 +79,9 @@ fn g16_foreign_text_in_foreign_rows_does_not_influence_the_plan() {
 }
 
 #[test]
-fn g16_a_lookalike_word_is_another_word() {
+fn g16_lookalike_words_are_different_words() {
     let stop = desired_guest(100, "web", json!({ "state": "stopped" }));
-    // A tag that is not one may hide one that protects: there is no reading then.
+    // A malformed tag may hide one that protects, so the observation is rejected.
     for tag in ["prod\u{200b}", "рrod", "prod ", " prod", "prod;web", "web,converger-hold", "converger-hold\u{0}", "ＰＲＯＤ", ""] {
         let world = world_of(json!([stop]), json!([observed_row(100, "web", "running", json!({ "tags": [tag] }))]));
         assert!(world.parse().is_err(), "{tag:?}");
@@ -96,7 +96,7 @@ fn g16_a_lookalike_word_is_another_word() {
 }
 
 #[test]
-fn g16_a_hostile_name_cannot_be_declared() {
+fn g16_hostile_names_cannot_be_declared() {
     use converger_core::desired::parse;
     use converger_core::document::Notation;
     for word in HOSTILE_TEXTS {

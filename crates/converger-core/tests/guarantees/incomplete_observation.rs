@@ -1,5 +1,5 @@
-//! G1, G2, G12 and G17: nothing is done on truth that is not whole, absence is not a state, and what somebody else works
-//! on is left alone.
+//! G1, G2, G12 and G17: no step without complete information, absence is not a state, and guests that others are working on are not
+//! changed.
 
 use serde_json::{Value, json};
 
@@ -12,7 +12,7 @@ fn drifted_guest() -> Value {
     desired_guest(100, "web", json!({ "state": "running", "config": { "cores": 4 } }))
 }
 
-/// Stopped with two.
+/// Stopped with two cores.
 fn stopped_row(more: Value) -> Value {
     observed_row(100, "web", "stopped", more)
 }
@@ -20,38 +20,38 @@ fn stopped_row(more: Value) -> Value {
 const BOTH_STEPS: &str = "steps: config.set, start";
 
 #[test]
-fn g1_a_complete_observation_gives_steps() {
+fn g1_complete_observation_gives_steps() {
     check_verdict(&world_of(json!([drifted_guest()]), json!([stopped_row(json!({}))])), 100, BOTH_STEPS);
 }
 
 #[test]
-fn g1_an_unknown_guest_gets_no_step() {
+fn g1_unknown_guest_gets_no_step() {
     for more in [json!({ "status": "unknown" }), json!({ "status": "unknown", "cause": "node-offline" })] {
         check_verdict(&world_of(json!([drifted_guest()]), json!([stopped_row(more)])), 100, "refused: guest-unknown");
     }
 }
 
 #[test]
-fn g1_without_quorum_no_guest_gets_a_step() {
+fn g1_no_guest_gets_a_step_without_quorum() {
     let mut world = world_of(json!([drifted_guest()]), json!([stopped_row(json!({}))]));
     world.observation["quorate"] = json!(false);
     check_verdict(&world, 100, "refused: not-quorate");
 }
 
 #[test]
-fn g1_an_incomplete_list_gives_no_step() {
+fn g1_incomplete_list_gives_no_step() {
     let mut world = world_of(json!([drifted_guest()]), json!([stopped_row(json!({}))]));
     world.observation["complete"] = json!(false);
     check_verdict(&world, 100, "refused: observation-incomplete");
 }
 
 #[test]
-fn g1_a_guest_on_an_offline_node_gets_no_step() {
+fn g1_guest_on_an_offline_node_gets_no_step() {
     check_verdict(&world_of(json!([drifted_guest()]), json!([stopped_row(json!({ "node": "pve2" }))])), 100, "refused: node-offline");
 }
 
 #[test]
-fn g1_an_unread_guard_gives_no_step() {
+fn g1_unread_guard_gives_no_step() {
     let starts = desired_guest(100, "web", json!({ "state": "running" }));
     check_verdict(&world_of(json!([starts]), json!([stopped_row(json!({}))])), 100, "steps: start");
     for guard in GUARDS {
@@ -60,7 +60,7 @@ fn g1_an_unread_guard_gives_no_step() {
 }
 
 #[test]
-fn g1_a_config_that_was_not_read_is_not_taken_for_the_default() {
+fn g1_unread_config_is_not_the_default() {
     let default = desired_guest(100, "web", json!({ "config": { "cores": 1 } }));
     let unread = world_of(json!([default]), json!([remove_member(stopped_row(json!({})), "config")]));
     check_verdict(&unread, 100, "refused: config-unreadable");
@@ -71,7 +71,7 @@ fn g1_a_config_that_was_not_read_is_not_taken_for_the_default() {
 }
 
 #[test]
-fn g1_a_value_that_is_not_understood_refuses_only_what_is_decided_by_it() {
+fn g1_value_that_is_not_understood_refuses_only_fields_that_depend_on_it() {
     let plan = |declared: Value, strange: Value| {
         let guest = desired_guest(100, "web", json!({ "state": "running", "config": declared }));
         let row = merge_members(stopped_row(json!({})), json!({ "config": {}, "not_understood": strange }));
@@ -81,7 +81,7 @@ fn g1_a_value_that_is_not_understood_refuses_only_what_is_decided_by_it() {
     check_verdict(&plan(json!({ "cores": 4 }), json!({ "boot": " " })), 100, BOTH_STEPS);
     check_verdict(&plan(json!({ "boot": ["net0"] }), json!({ "boot": " " })), 100, refused);
     check_verdict(&plan(json!({ "boot": null, "cores": 4 }), json!({ "boot": " " })), 100, refused);
-    // Whether a balloon fits, and when memory takes effect, is decided by other keys too.
+    // Whether a balloon fits, and when memory takes effect, depends on other keys too.
     check_verdict(&plan(json!({ "balloon": "512MiB" }), json!({ "memory": "lots" })), 100, refused);
     for key in ["balloon", "hotplug", "numa"] {
         check_verdict(&plan(json!({ "memory": "1GiB" }), json!({ key: "odd" })), 100, refused);
@@ -116,11 +116,11 @@ fn g1_tags_are_compared_as_the_datacenter_stores_them() {
     }
     let body = crate::body_json(&world(Some("lowered"), &["Bar", "Foo"], &["bar", "web"]));
     let fields = &body["guests"][0]["steps"][0]["fields"];
-    assert!(fields.to_string().contains(r#"["bar","foo"]"#), "it is written as it will be stored: {body:#}");
+    assert!(fields.to_string().contains(r#"["bar","foo"]"#), "tags must be written as they will be stored: {body:#}");
 }
 
 #[test]
-fn g1_a_pinned_guest_whose_marks_were_not_read_gets_no_step() {
+fn g1_pinned_guest_with_unread_marks_gets_no_step() {
     let pinned = merge_members(drifted_guest(), json!({ "identity": { "uuid": "1C0D6F6E-5a0e-4a55-9d3c-2f9a3c7b1e10" } }));
     check_verdict(&world_of(json!([pinned]), json!([stopped_row(json!({}))])), 100, BOTH_STEPS);
     check_verdict(&world_of(json!([pinned]), json!([remove_member(stopped_row(json!({})), "identity")])), 100, "refused: guard-unread");
@@ -128,7 +128,7 @@ fn g1_a_pinned_guest_whose_marks_were_not_read_gets_no_step() {
 }
 
 #[test]
-fn g1_a_guest_of_another_name_or_kind_gets_no_step() {
+fn g1_guest_with_another_name_or_kind_gets_no_step() {
     check_verdict(
         &world_of(json!([drifted_guest()]), json!([observed_row(100, "WEB", "stopped", json!({}))])),
         100,
@@ -139,7 +139,7 @@ fn g1_a_guest_of_another_name_or_kind_gets_no_step() {
 }
 
 #[test]
-fn g1_a_guest_after_an_unknown_one_gets_no_step() {
+fn g1_dependent_of_an_unknown_guest_gets_no_step() {
     let guests = json!([drifted_guest(), desired_guest(101, "app", json!({ "state": "running", "after": [100] }))]);
     let app = observed_row(101, "app", "stopped", json!({}));
     check_verdict(&world_of(guests.clone(), json!([stopped_row(json!({})), app])), 101, "steps: start");
@@ -163,7 +163,7 @@ fn g2_unknown_is_neither_stopped_nor_missing() {
 }
 
 #[test]
-fn g2_an_unlisted_guest_is_missing_only_in_a_complete_list() {
+fn g2_unlisted_guest_is_missing_only_in_a_complete_list() {
     let mut world = world_of(json!([drifted_guest()]), json!([]));
     check_verdict(&world, 100, "refused: guest-missing");
     world.observation["complete"] = json!(false);
@@ -171,7 +171,7 @@ fn g2_an_unlisted_guest_is_missing_only_in_a_complete_list() {
 }
 
 #[test]
-fn g2_a_stop_does_not_take_an_unseen_dependent_for_stopped() {
+fn g2_unknown_or_missing_dependent_is_not_stopped() {
     let guests = json!([desired_guest(100, "db", json!({ "state": "stopped" })), desired_guest(101, "app", json!({ "after": [100] }))]);
     let db = observed_row(100, "db", "running", json!({}));
     let app = |status: &str| observed_row(101, "app", status, json!({}));
@@ -182,7 +182,7 @@ fn g2_a_stop_does_not_take_an_unseen_dependent_for_stopped() {
 }
 
 #[test]
-fn g12_a_locked_guest_gets_no_step() {
+fn g12_locked_guest_gets_no_step() {
     for lock in ["backup", "migrate", "something-new", ""] {
         check_verdict(&world_of(json!([drifted_guest()]), json!([stopped_row(json!({ "lock": lock }))])), 100, "refused: guest-locked");
     }
@@ -191,7 +191,7 @@ fn g12_a_locked_guest_gets_no_step() {
 }
 
 #[test]
-fn g12_a_guest_that_high_availability_moves_gets_no_step() {
+fn g12_guest_that_high_availability_is_changing_gets_no_step() {
     let config_only = desired_guest(100, "web", json!({ "config": { "cores": 4 } }));
     for state in ["migrate", "relocate", "fence", "recovery", "error", "freeze", "request_stop", "gone", "something-new"] {
         check_verdict(&world_of(json!([config_only]), json!([stopped_row(json!({ "ha": { "state": state } }))])), 100, "refused: ha-owned");
@@ -200,7 +200,7 @@ fn g12_a_guest_that_high_availability_moves_gets_no_step() {
     for state in ["stopped", "disabled", "ignored"] {
         check_verdict(&world_of(json!([config_only]), json!([stopped_row(json!({ "ha": { "state": state } }))])), 100, "steps: config.set");
     }
-    // It is stopped and high availability wants it started: something is about to happen to it.
+    // It is stopped but high availability wants it started: the manager is about to change it.
     check_verdict(&world_of(json!([config_only]), json!([stopped_row(json!({ "ha": { "state": "started" } }))])), 100, "refused: ha-owned");
     check_verdict(
         &world_of(json!([drifted_guest()]), json!([stopped_row(json!({ "ha": { "state": "stopped" } }))])),
@@ -220,7 +220,7 @@ fn g12_foreign_pending_changes_are_not_applied() {
     }
 }
 
-/// Every single thing that can be taken from a reading leaves a guest with its steps or with none.
+/// Hiding any single member of an observation leaves a guest with its steps or with none.
 #[test]
 fn g17_hiding_any_part_only_removes_steps() {
     let guests = json!([drifted_guest(), desired_guest(101, "app", json!({ "state": "running", "after": [100] }))]);

@@ -1,6 +1,5 @@
-//! Negative tests, each named after the guarantee that it holds: what must not be planned, shown on small scenes that
-//! differ from a harmless one in a single point. Beside them stand the harmless ones, so that a planner that refuses
-//! everything does not pass.
+//! Negative tests, each named after the guarantee that it checks: what must not be planned, in small scenes that differ from a harmless one
+//! in a single point. The harmless scenes are tested too, so that a planner that refuses everything does not pass.
 
 mod dependency;
 mod foreign_text;
@@ -20,7 +19,7 @@ fn desired_guest(vmid: u64, name: &str, more: Value) -> Value {
     merge_members(json!({ "vmid": vmid, "kind": "qemu", "name": name }), more)
 }
 
-/// A row that was read whole, with nothing that stands against a step.
+/// A fully read row with nothing that prevents a step.
 fn observed_row(vmid: u64, name: &str, status: &str, more: Value) -> Value {
     let row = json!({ "vmid": vmid, "kind": "qemu", "name": name, "node": "pve1", "status": status, "lock": null, "ha": null,
         "template": false, "protection": false, "tags": [], "pending": [], "config": { "cores": 2 },
@@ -35,13 +34,13 @@ fn merge_members(mut tree: Value, more: Value) -> Value {
     tree
 }
 
-/// The row without what was read under this key.
+/// The row without this member.
 fn remove_member(mut row: Value, key: &str) -> Value {
     row.as_object_mut().expect("a row").remove(key);
     row
 }
 
-/// A whole reading with quorum, of one node that answers and one that does not.
+/// A complete observation with quorum, of one node that is online and one that is offline.
 fn world_of(guests: Value, rows: Value) -> TestWorld {
     TestWorld {
         desired: json!({ "version": 1, "environment": "lab", "guests": guests }),
@@ -56,7 +55,7 @@ fn body_json(world: &TestWorld) -> Value {
     serde_json::from_slice(&plan_body(&inputs.plan())).expect("a body is JSON")
 }
 
-/// What is decided about a guest, in one line: `converged`, `steps: config.set, start`, `refused: guest-locked`.
+/// The verdict for a guest in one line: `converged`, `steps: config.set, start`, `refused: guest-locked`.
 fn describe_verdict(world: &TestWorld, vmid: u64) -> String {
     let plan = body_json(world);
     let guests = plan["guests"].as_array().expect("a list");
@@ -72,7 +71,7 @@ fn describe_verdict(world: &TestWorld, vmid: u64) -> String {
     }
 }
 
-/// Refused for whatever cause.
+/// Refused for any reason.
 #[track_caller]
 fn check_refused(world: &TestWorld, vmid: u64) {
     let verdict = describe_verdict(world, vmid);

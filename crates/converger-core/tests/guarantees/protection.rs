@@ -1,4 +1,4 @@
-//! G3: protected guests are not interrupted, by no way and under no name, and no step takes away what protects them.
+//! G3: protected guests are never interrupted, by any change or under any name, and no step removes what protects them.
 
 use serde_json::{Value, json};
 
@@ -9,7 +9,7 @@ use converger_core::testing::TestWorld;
 
 use crate::{check_verdict, desired_guest, observed_row, world_of};
 
-/// The ways to take a guest down: what is declared, what is seen, and what follows where nothing protects.
+/// The ways to take a guest down: what is declared, what is observed, and the verdict without protection.
 fn interrupting_changes() -> [(Value, Value, &'static str); 5] {
     let cores = json!({ "cores": 4 });
     let pending = json!({ "pending": [{ "key": "cores", "value": 4 }] });
@@ -26,8 +26,7 @@ fn interrupting_changes() -> [(Value, Value, &'static str); 5] {
     ]
 }
 
-/// Checks that nothing takes a guest down that has this name and this much more in its row, although it would be taken
-/// down without.
+/// Checks that no change takes down a guest with this name and these members in its row, although it would without them.
 #[track_caller]
 fn check_protected(name: &str, more: &Value, rules: &Rules) {
     for (declared, seen, unprotected) in interrupting_changes() {
@@ -59,7 +58,7 @@ fn g3_no_plan_interrupts_the_guest_that_this_program_runs_in() {
             TestWorld { rules: rules.clone(), ..world }
         };
         check_verdict(&world(json!({ "identity": { "uuid": "another" } })), 100, free);
-        // Not to know which guest it is does not make it another one (G17).
+        // An unknown identity does not make it another guest (G17).
         let mut unread = world(json!({}));
         unread.observation["guests"][0].as_object_mut().expect("a row").remove("identity");
         check_verdict(&unread, 100, "refused: guard-unread");
@@ -90,9 +89,9 @@ fn g3_no_plan_interrupts_a_guest_that_this_program_may_run_in() {
     }
 }
 
-/// Links of containers come and go: they are no part of what is approved.
+/// Links of containers come and go, so they are not part of what is approved.
 #[test]
-fn g6_the_machine_is_not_part_of_the_rules_that_are_stored() {
+fn g6_machine_is_not_part_of_the_stored_rules() {
     let rules = |host: MachineIdentity| serde_json::to_string(&Rules::default().with_machine(host)).expect("written");
     assert_eq!(rules(MachineIdentity::new(["02:42:00:00:00:01".into()], [])), rules(MachineIdentity::default()));
 }
@@ -146,7 +145,7 @@ fn g3_protecting_tag_in_any_case_protects() {
 }
 
 #[test]
-fn g3_a_guest_that_the_plan_tags_prod_is_not_interrupted() {
+fn g3_guest_that_the_plan_tags_prod_is_not_interrupted() {
     for (mut declared, seen, _) in interrupting_changes() {
         declared["config"]["tags"] = json!(["prod"]);
         let world = world_of(json!([desired_guest(100, "web", declared)]), json!([observed_row(100, "web", "running", seen)]));
@@ -166,7 +165,7 @@ fn g3_listed_id_protects() {
 }
 
 #[test]
-fn g3_listed_names_and_tags_protect_besides_the_built_in_ones() {
+fn g3_configured_names_and_tags_protect_in_addition_to_built_in_ones() {
     let rules = Rules::new(vec![], vec!["Core-".into()], vec!["Keep".into()]);
     check_protected("core-switch", &json!({}), &rules);
     check_protected("web", &json!({ "tags": ["keep"] }), &rules);
@@ -195,7 +194,7 @@ fn g3_no_step_removes_what_protects() {
     check_verdict(&tags(json!(["web"]), json!(["prod", "web"])), 100, "refused: protection-change");
     check_verdict(&tags(json!([]), json!(["prod"])), 100, "refused: protection-change");
     check_verdict(&tags(Value::Null, json!(["PROD"])), 100, "refused: protection-change");
-    // The same letters in another case are another tag where the datacenter says so.
+    // The same letters in another case may be another tag, depending on the datacenter.
     check_verdict(&tags(json!(["prod"]), json!(["Prod"])), 100, "refused: protection-change");
     check_verdict(&tags(json!(["prod", "web"]), json!(["prod"])), 100, "steps: config.set");
     check_verdict(&tags(json!(["web"]), json!(["production"])), 100, "steps: config.set");
@@ -211,7 +210,7 @@ fn g3_no_limit_lifts_protection() {
     );
     let plan = world.parse().expect("it parses").plan();
     let everything = Limits { guests: u32::MAX, percent: 100, stops: u32::MAX };
-    let Judged::Safe(safe) = judge(plan, everything, Circumstances::default()) else { panic!("nothing concerns the whole run") };
+    let Judged::Safe(safe) = judge(plan, everything, Circumstances::default()) else { panic!("no refusal of the whole run was expected") };
     let steps = safe.plan().verdicts().iter().filter(|verdict| matches!(verdict, converger_core::plan::Verdict::Steps(_)));
     assert_eq!(steps.count(), 0);
 }

@@ -1,5 +1,5 @@
-//! G7 and G10: a plan does not know whether it was born from a recording, and every refusal is a record that says what,
-//! on what grounds, and what to do.
+//! G7 and G10: a plan does not depend on whether its observation was recorded, and every refusal is a record with a code, evidence and a
+//! remedy.
 
 use std::collections::BTreeSet;
 
@@ -37,7 +37,7 @@ fn g7_provenance_is_outside_the_body() {
 }
 
 #[test]
-fn g7_who_took_a_reading_and_when_is_outside_the_body() {
+fn g7_observer_and_time_are_outside_the_body() {
     let declared = json!([desired_guest(100, "web", json!({ "state": "running" }))]);
     let mut world = world_of(declared, json!([observed_row(100, "web", "stopped", json!({}))]));
     let expected = body_json(&world);
@@ -61,7 +61,7 @@ fn check_refusal_record(refusal: &Value) {
     assert_eq!(refusal["remedy"], code.entry().remedy);
     assert_eq!(refusal["stage"], code.entry().stage.word());
     let evidence = refusal["evidence"].as_object().unwrap_or_else(|| panic!("no evidence: {refusal}"));
-    // These say all that there is to say by their code.
+    // For these codes there is nothing to add as evidence.
     let bare = [RefusalCode::NotQuorate, RefusalCode::ObservationIncomplete, RefusalCode::GuestMissing, RefusalCode::GuestTemplate]
         .contains(&code);
     assert_eq!(evidence.is_empty(), bare, "{refusal}");
@@ -80,7 +80,7 @@ fn g10_every_refusal_has_code_evidence_and_remedy() {
             codes.extend(refusal["code"].as_str().map(str::to_owned));
         }
     }
-    // All that the planner and the judgement can say of a plan that the planner made.
+    // All codes that the planner and the judgement can give for a plan of the planner.
     let said = TABLE.iter().filter(|entry| entry.stage != RefusalStage::Apply && entry.code != RefusalCode::GuaranteeBroken);
     assert_eq!(codes, said.map(|entry| entry.word.to_owned()).collect());
 }
@@ -100,7 +100,7 @@ fn g10_all_causes_are_named() {
 }
 
 #[test]
-fn g10_a_refused_guest_is_never_left_out() {
+fn g10_refused_guests_are_never_omitted() {
     let mut rng = Rng::new(11);
     for _ in 0..500 {
         let world = TestWorld::random_small(&mut rng);

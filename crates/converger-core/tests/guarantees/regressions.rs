@@ -1,4 +1,4 @@
-//! Cases that the planner and the parsers once got wrong, and get right since.
+//! Regression tests for bugs of the planner and the parsers.
 
 use serde_json::json;
 
@@ -9,9 +9,9 @@ use converger_core::observe;
 
 use crate::{check_verdict, desired_guest, observed_row, world_of};
 
-/// A start applies what is pending, and with it the removal of the tag.
+/// A start applies pending changes, including the removal of the tag.
 #[test]
-fn g3_a_start_does_not_apply_the_removal_of_a_protecting_tag() {
+fn g3_start_does_not_apply_the_removal_of_a_protecting_tag() {
     let declared = desired_guest(100, "web", json!({ "state": "running", "config": { "tags": ["web"] } }));
     let seen = observed_row(100, "web", "stopped", json!({ "tags": ["prod", "web"], "pending": [{ "key": "tags", "value": ["web"] }] }));
     crate::check_refused(&world_of(json!([declared]), json!([seen])), 100);
@@ -25,7 +25,7 @@ fn a_balloon_fits_into_memory_that_waits_for_a_restart() {
 }
 
 #[test]
-fn a_pending_key_of_the_other_kind_survives_being_written_and_read() {
+fn pending_key_of_the_other_kind_round_trips() {
     let world = world_of(json!([]), json!([observed_row(100, "web", "running", json!({ "pending": [{ "key": "swap", "value": 512 }] }))]));
     let seen = observe::parse(world.observation_json().as_bytes()).expect("it parses");
     let mut bytes = Vec::new();
@@ -43,7 +43,7 @@ fn pending_value_may_precede_its_key() {
 }
 
 #[test]
-fn the_count_of_unmanaged_guests_stays_exact_in_every_reader() {
+fn count_of_unmanaged_guests_stays_below_two_to_the_53() {
     let mut world = world_of(json!([]), json!([observed_row(100, "web", "running", json!({}))]));
     world.observation["unmanaged"] = json!((1_u64 << 53) - 1);
     let inputs = world.parse().expect("it parses");
@@ -52,7 +52,7 @@ fn the_count_of_unmanaged_guests_stays_exact_in_every_reader() {
 }
 
 #[test]
-fn malformed_times_and_tags_are_refused() {
+fn rejects_malformed_times_and_tags() {
     for more in [
         json!({ "stop_timeout": "+90s" }),
         json!({ "stop_timeout": "007s" }),
@@ -71,9 +71,9 @@ fn malformed_times_and_tags_are_refused() {
     assert!(desired::parse(yaml("\"yes\"").as_bytes(), Notation::Yaml).is_ok());
 }
 
-/// The example of the format has it so, also for those that begin with a digit.
+/// The documentation writes UUIDs without quotes, including those that start with a digit.
 #[test]
-fn a_uuid_needs_no_quotes() {
+fn uuids_need_no_quotes() {
     let yaml = |uuid: &str| format!("version: 1\nenvironment: lab\nguests:\n  - {{vmid: 100, kind: qemu, identity: {{uuid: {uuid}}}}}\n");
     for uuid in ["ac0d6f6e-5a0e-4a55-9d3c-2f9a3c7b1e10", "1c0d6f6e-5a0e-4a55-9d3c-2f9a3c7b1e10"] {
         assert!(desired::parse(yaml(uuid).as_bytes(), Notation::Yaml).is_ok(), "{uuid}");

@@ -34,7 +34,7 @@ fn g6_planning_again_gives_the_same_bytes() {
 }
 
 #[test]
-fn g8_a_guest_that_is_not_declared_is_in_no_plan() {
+fn g8_guest_that_is_not_declared_is_in_no_plan() {
     let declared = json!([desired_guest(100, "web", json!({ "state": "running" }))]);
     let own = observed_row(100, "web", "stopped", json!({}));
     let alone = body_json(&world_of(declared.clone(), json!([own])));
@@ -50,7 +50,7 @@ fn g8_a_guest_that_is_not_declared_is_in_no_plan() {
 }
 
 #[test]
-fn g9_platform_words_are_refused_in_an_observation() {
+fn g9_observation_rejects_platform_words() {
     let own = observed_row(100, "web", "stopped", json!({}));
     for (key, value) in [
         ("qmpstatus", json!("running")),
@@ -75,7 +75,7 @@ fn g9_platform_words_are_refused_in_an_observation() {
 }
 
 #[test]
-fn g14_a_guest_removed_from_the_list_is_not_managed() {
+fn g14_guest_removed_from_the_list_is_not_managed() {
     let web = desired_guest(100, "web", json!({ "state": "running" }));
     let batch = desired_guest(101, "batch", json!({ "state": "stopped", "config": { "cores": 8 } }));
     let rows = json!([observed_row(100, "web", "running", json!({})), observed_row(101, "batch", "running", json!({}))]);
@@ -86,7 +86,7 @@ fn g14_a_guest_removed_from_the_list_is_not_managed() {
 }
 
 #[test]
-fn g14_a_key_removed_from_the_list_is_not_managed() {
+fn g14_key_removed_from_the_list_is_not_managed() {
     let rows =
         json!([observed_row(100, "web", "running", json!({ "config": { "cores": 2, "memory": 4096, "onboot": true }, "tags": ["a"] }))]);
     check_verdict(&world_of(json!([desired_guest(100, "web", json!({ "config": { "cores": 2 } }))]), rows.clone()), 100, "converged");
@@ -101,14 +101,14 @@ fn g14_no_change_destroys_or_creates() {
         assert!(action.class < ChangeClass::Destructive && action.impact < Impact::DataLoss, "{action:?}");
     }
     check_verdict(&world_of(json!([desired_guest(100, "web", json!({ "state": "running" }))]), json!([])), 100, "refused: guest-missing");
-    // A guest of another kind or name under the id is not replaced.
+    // A guest with another kind or name under the id is not replaced.
     let other = json!([{ "vmid": 100, "kind": "lxc", "name": "web", "node": "pve1", "status": "stopped" }]);
     check_verdict(&world_of(json!([desired_guest(100, "web", json!({ "state": "running" }))]), other), 100, "refused: kind-mismatch");
 }
 
-/// In all random plans there are no other words than those of the catalogue.
+/// Random plans contain only changes of the catalogue.
 #[test]
-fn g14_no_plan_holds_a_change_outside_the_catalogue() {
+fn g14_no_plan_contains_a_change_outside_the_catalogue() {
     let mut rng = Rng::new(14);
     let mut seen = BTreeSet::new();
     for _ in 0..1_000 {

@@ -1,5 +1,5 @@
-//! An admission is believed on its evidence alone: an honest bundle gives the answer that was given, a "no" stays a "no", and evidence that was
-//! touched is told from both.
+//! An admission is checked by its evidence only: an honest bundle gives the recorded answer, a refusal stays a refusal, and changed
+//! evidence is distinguished from both.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +18,7 @@ use crate::{PropertyCase, random_cases};
 
 const SEED: u64 = 91;
 const ADMISSIONS: u64 = 3_000;
-/// A minute after the readings of drawn worlds.
+/// A minute after the observations of random worlds.
 const NOW_SECS: u64 = 1_794_744_060;
 
 #[derive(Clone)]
@@ -54,7 +54,7 @@ fn random_admission(rng: &mut Rng, plan: Digest, names: Vec<Box<str>>) -> Admiss
     }
 }
 
-/// What a run does: plans, judges, admits, and keeps the evidence.
+/// Does what a run does: plans, judges, admits, and records the evidence.
 pub(crate) fn admit_case(case: &PropertyCase) -> AdmissionFixture {
     let (rng, inputs) = (&mut Rng::new(case.number ^ SEED), case.inputs());
     let limits = if rng.one_in(4) { Limits { guests: 1, percent: 50, stops: 0 } } else { Limits::default() };
@@ -108,10 +108,10 @@ fn unchanged_bundle_gives_the_recorded_answer() {
         "refused",
         "replay-not-appliable",
     ];
-    assert_eq!(seen, expected.map(str::to_owned).into(), "every gate says no somewhere, and all say yes somewhere");
+    assert_eq!(seen, expected.map(str::to_owned).into(), "every gate must refuse in some case, and all must pass in some case");
 }
 
-/// A gate that is left out, doubled, renamed or told the other way.
+/// A gate that is removed, duplicated, renamed or inverted.
 #[test]
 fn removed_duplicated_or_changed_gates_are_detected() {
     for case in random_cases(SEED + 1, ADMISSIONS / 30) {
@@ -155,7 +155,7 @@ fn confirmation_of_another_plan_is_not_admissible() {
     }
 }
 
-/// In another mode than the configuration has somebody else would have had to agree.
+/// In another mode than that of the configuration, another person would have had to approve.
 #[test]
 fn admission_in_another_mode_breaks_the_evidence() {
     for case in random_cases(SEED + 5, ADMISSIONS / 30) {
@@ -167,7 +167,7 @@ fn admission_in_another_mode_breaks_the_evidence() {
     }
 }
 
-/// A configuration without a mode, or of another environment, laid under an admission and named by it.
+/// Replaces the configuration of an admission with one without a mode or for another environment.
 #[test]
 fn admission_under_another_configuration_breaks_the_evidence() {
     for case in random_cases(SEED + 6, ADMISSIONS / 30) {
@@ -175,8 +175,8 @@ fn admission_under_another_configuration_breaks_the_evidence() {
         let config = String::from_utf8_lossy(&weighed.blobs[&weighed.bundle.decision.inputs.config]).into_owned();
         let word = if weighed.bundle.admission.mode == ApprovalMode::Solo { "\"solo\"" } else { "\"shared\"" };
         let others = [
-            (config.replacen(word, "null", 1), "the configuration has another mode than the admission was weighed in, or none"),
-            (config.replacen("\"lab\"", "\"prod\"", 1), "it configures another environment than the decision is about"),
+            (config.replacen(word, "null", 1), "the configuration has no mode, or another one than the admission"),
+            (config.replacen("\"lab\"", "\"prod\"", 1), "it configures another environment than that of the decision"),
         ];
         for (other, words) in others {
             assert_ne!(other, config);
@@ -217,9 +217,9 @@ fn missing_changed_and_forged_evidence_have_distinct_codes() {
     }
 }
 
-/// Every byte of a bundle that is changed makes it none, or another one that says what is wrong.
+/// Changing any byte of a bundle makes it invalid or inadmissible.
 #[test]
-fn a_changed_byte_of_a_bundle_never_admits() {
+fn changing_a_byte_of_a_bundle_never_admits() {
     for case in random_cases(SEED + 4, ADMISSIONS / 300) {
         let weighed = admit_case(&case);
         let bytes = weighed.bundle.to_canonical_json().expect("memory takes it");
@@ -228,7 +228,7 @@ fn a_changed_byte_of_a_bundle_never_admits() {
             let mut changed = bytes.clone();
             changed[at] ^= 1;
             let answer = check_admissibility(&changed, |digest| weighed.blobs.get(&digest).cloned(), parse_config);
-            // Who asked, what made it, when it was and what it was configured by is bound by the ledger, not by the bundle.
+            // The ledger, not the bundle, covers the requester, the program, the time and the configuration.
             assert!(answer == honest || !matches!(answer, Admissibility::Admissible), "{case:?} at {at}");
         }
     }

@@ -1,5 +1,5 @@
-//! A record of admissions, read from its beginning: an honest one is whole, and a bundle that was put in the place of another, an approval or a
-//! refusal that was taken out and an answer that was turned round are found at their entry, also where everything was named and signed anew.
+//! Checks a ledger with admissions from its beginning: an honest one verifies. A replaced bundle, a removed approval or refusal, and an
+//! inverted answer are detected at their entry, even if everything was hashed and signed again.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +25,7 @@ fn slug(text: &str) -> Slug {
     Slug::new(text).expect("a word")
 }
 
-/// The entries of a run whose admission was weighed so.
+/// The entries of a run with this admission.
 fn ledger_of(weighed: &AdmissionFixture) -> LedgerFixture {
     let AdmissionBundle { by, decision, admission, .. } = &weighed.bundle;
     let (run, plan) = (RunId::new("run-1").expect("an id"), decision.plan);
@@ -75,7 +75,7 @@ fn check_ledger(record: &LedgerFixture) -> Result<u64, LedgerFault> {
     deep.check_blobs(|digest| Ok(record.blobs.get(&digest).cloned()))
 }
 
-/// The record with another bundle in the place of the one that was weighed.
+/// The ledger with another bundle in place of the original one.
 fn with_bundle(weighed: &AdmissionFixture, change: impl FnOnce(&mut AdmissionBundle)) -> LedgerFixture {
     let (mut record, mut other) = (ledger_of(weighed), weighed.bundle.clone());
     change(&mut other);
@@ -102,16 +102,13 @@ fn replaced_bundle_is_detected_at_its_entry() {
     for case in random_cases(SEED + 1, RECORDS) {
         let weighed = admit_case(&case);
         let other = Digest::of_bytes(b"another");
-        assert!(
-            fails_at_admission(&with_bundle(&weighed, |bundle| bundle.by = "eve@desk".into()), "asked for by somebody else"),
-            "{case:?}"
-        );
+        assert!(fails_at_admission(&with_bundle(&weighed, |bundle| bundle.by = "eve@desk".into()), "another requester"), "{case:?}");
         assert!(fails_at_admission(&with_bundle(&weighed, |bundle| bundle.decision.plan = other), "another decision"), "{case:?}");
         assert!(fails_at_admission(&with_bundle(&weighed, |bundle| bundle.decision.judgement = other), "another decision"), "{case:?}");
         assert!(fails_at_admission(&with_bundle(&weighed, |bundle| bundle.decision.inputs.config = other), "another decision"), "{case:?}");
         let eve = Confirmation::FullDigest { by: "eve@desk".into(), digest: weighed.bundle.decision.plan };
         assert!(
-            fails_at_admission(&with_bundle(&weighed, |bundle| bundle.admission.confirmation = eve), "approvals that it weighed"),
+            fails_at_admission(&with_bundle(&weighed, |bundle| bundle.admission.confirmation = eve), "approvals in its bundle"),
             "{case:?}"
         );
         let all = if weighed.is_approved { "refused" } else { "passed" };
@@ -128,7 +125,7 @@ fn malformed_bundle_is_detected() {
     let Some(LedgerEntry::Admitted { bundle, .. }) = record.entries.last_mut() else { panic!("an admission is last") };
     *bundle = Digest::of_bytes(&bytes);
     record.blobs.insert(*bundle, bytes);
-    assert!(fails_at_admission(&record, "none that this program writes"));
+    assert!(fails_at_admission(&record, "its bundle is not valid"));
 }
 
 #[test]
@@ -138,11 +135,11 @@ fn removed_approvals_and_refusals_are_detected() {
         let whole = ledger_of(&admit_case(&case));
         for at in 0..whole.entries.len() {
             let part = match &whole.entries[at] {
-                LedgerEntry::Approved { .. } => "approvals that it weighed",
-                LedgerEntry::Refused { .. } => "no entry before it says so",
+                LedgerEntry::Approved { .. } => "approvals in its bundle",
+                LedgerEntry::Refused { .. } => "no earlier entry says so",
                 _ => continue,
             };
-            if part == "approvals that it weighed" {
+            if part == "approvals in its bundle" {
                 approvals += 1
             } else {
                 refusals += 1
@@ -161,7 +158,7 @@ fn invented_refusal_is_detected() {
     for case in random_cases(SEED + 5, RECORDS) {
         let whole = ledger_of(&admit_case(&case));
         let run = RunId::new("run-1").expect("an id");
-        for (guest, part) in [(None, "that gate says otherwise"), (Vmid::new(999_999_999), "and its plan does not")] {
+        for (guest, part) in [(None, "that gate did not refuse it"), (Vmid::new(999_999_999), "but its plan does not")] {
             let has_it = |entry: &LedgerEntry| matches!(entry, LedgerEntry::Refused { code, .. } if code.as_str() == "not-quorate");
             if guest.is_none() && whole.entries.iter().any(has_it) {
                 continue;
@@ -174,7 +171,7 @@ fn invented_refusal_is_detected() {
             assert!(fails_at_admission(&LedgerFixture { entries, blobs: whole.blobs.clone() }, part), "{case:?} {part}");
         }
     }
-    assert!(of_run > 0, "some runs are not refused for that");
+    assert!(of_run > 0, "some runs must not be refused for that");
 }
 
 #[test]
@@ -194,7 +191,7 @@ fn admission_without_its_plan_is_detected() {
     let whole = ledger_of(&admit_case(&case));
     let without = whole.entries.iter().filter(|entry| !matches!(entry, LedgerEntry::PlanMade { .. })).cloned().collect();
     let found = check_ledger(&LedgerFixture { entries: without, blobs: whole.blobs.clone() });
-    assert!(matches!(&found, Err(wrong) if wrong.what.contains("no entry before it says which plan the run made")), "{found:?}");
+    assert!(matches!(&found, Err(wrong) if wrong.what.contains("no earlier entry says which plan the run made")), "{found:?}");
     for at in [1, whole.entries.len() - 1] {
         let mut entries = whole.entries.clone();
         if let LedgerEntry::PlanMade { plan, .. } | LedgerEntry::Admitted { plan, .. } = &mut entries[at] {

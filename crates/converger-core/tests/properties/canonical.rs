@@ -1,5 +1,5 @@
-//! plan.json is what another implementation of RFC 8785 makes of it, its numbers are whole and exact in every reader, and
-//! its digests are those of the bytes that they claim.
+//! plan.json equals the output of another implementation of RFC 8785, its numbers are integers that every parser reads exactly, and its
+//! digests match the bytes that they cover.
 
 use serde_json::Value;
 
@@ -30,7 +30,7 @@ fn check_numbers(value: &Value) -> Result<(), String> {
     match value {
         Value::Number(number) => match number.as_u64() {
             Some(whole) if whole < INTEGER_END => Ok(()),
-            _ => Err(format!("{number} is not exact in every reader")),
+            _ => Err(format!("{number} is not exact in every parser")),
         },
         Value::Array(list) => list.iter().try_for_each(check_numbers),
         Value::Object(map) => map.values().try_for_each(check_numbers),

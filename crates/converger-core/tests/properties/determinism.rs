@@ -1,5 +1,5 @@
 //! The same inputs give the same bytes in another process, with other hash seeds, another locale and another time zone.
-#![expect(clippy::disallowed_methods, clippy::disallowed_types, reason = "the test starts its own program again, twice")]
+#![expect(clippy::disallowed_methods, clippy::disallowed_types, reason = "the test starts its own executable twice")]
 
 use std::process::{Command, Stdio};
 
@@ -10,7 +10,7 @@ use crate::random_cases;
 
 const SEED: u64 = 6;
 const WORLDS: u64 = 10_000;
-/// Set in the processes that only say what they planned.
+/// Set in the child processes, which only print the digest of their plans.
 const DIGEST_VARIABLE: &str = "CONVERGER_TELL_DIGEST";
 const ANSWER: &str = "digest of all bodies: ";
 
@@ -25,14 +25,14 @@ fn spawn_self(variables: &[(&str, &str)]) -> std::process::Child {
     let mut command = Command::new(program);
     command.args(["--exact", "determinism::g6_two_processes_plan_the_same_bytes", "--nocapture"]);
     command.env(DIGEST_VARIABLE, "1").envs(variables.iter().copied()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    command.spawn().expect("this program starts again")
+    command.spawn().expect("the child process starts")
 }
 
 fn read_digest(child: std::process::Child) -> String {
     let output = child.wait_with_output().expect("it ends");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let line = text.lines().find_map(|line| line.split_once(ANSWER).map(|(_, digest)| digest.to_owned()));
-    line.unwrap_or_else(|| panic!("no answer in {text:?}, {:?}", String::from_utf8_lossy(&output.stderr)))
+    line.unwrap_or_else(|| panic!("no digest in {text:?}, {:?}", String::from_utf8_lossy(&output.stderr)))
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! Carry out in the model, plan again: nothing is left to do. For whole worlds, for every prefix of a guest's steps,
-//! and for every managed field of both kinds with every pair of values.
+//! Applying a plan in the model and planning again leaves nothing to do: for whole worlds, for every prefix of a guest's steps, and for
+//! every managed field of both kinds with every pair of values.
 
 use serde_json::{Value, json};
 
@@ -51,7 +51,7 @@ fn planning_after_a_full_run_finds_nothing_to_do() {
     assert!(changed > crate::case_count(WORLDS), "only {changed} guests were changed");
 }
 
-/// Whoever stops in the middle and plans again goes on where it was: the rest of the steps, no other ones.
+/// Planning again after a run stopped in the middle gives exactly the remaining steps.
 #[test]
 fn planning_after_a_partial_run_gives_the_remaining_steps() {
     let mut taken_up = 0_u64;
@@ -120,7 +120,7 @@ impl SingleFieldCase {
     }
 }
 
-/// Every wanted value against every seen one, running and stopped, with and without leave to restart.
+/// Every wanted value with every observed one, running and stopped, with and without permission to restart.
 fn all_single_field_cases() -> Vec<SingleFieldCase> {
     let mut singles = Vec::new();
     for rule in TABLE.iter().filter(|rule| rule.role == FieldRole::Managed) {
@@ -161,11 +161,11 @@ fn every_managed_field_converges_after_one_write() {
         let world = single.world();
         let plan = plan_body_of(&world);
         let verdict = guest_of(&plan, 100);
-        // The platform does not take a balloon above the memory that the guest has.
+        // The platform rejects a balloon above the memory of the guest.
         if elements(&verdict["refusals"]).any(|refusal| refusal["code"] == "unsupported-change") && single.field == Field::Balloon {
             continue;
         }
-        // A tag that protects or holds is not taken away.
+        // A tag that protects or holds is not removed.
         if single.field == Field::Tags && elements(&verdict["refusals"]).next().is_some() {
             let protected =
                 elements(&verdict["refusals"]).all(|refusal| ["protection-change", "guest-held"].contains(&text_of(&refusal["code"])));
@@ -196,8 +196,8 @@ fn every_managed_field_converges_after_one_write() {
     assert_eq!(written.len(), managed, "{written:?}");
 }
 
-/// What somebody has left pending on a declared field: ours is kept and waited for, another value is overwritten, and a
-/// restart follows only where something of ours waits for it.
+/// Pending changes of a declared field: the declared value is kept, another value is overwritten, and a restart follows only if a declared
+/// value is pending.
 #[test]
 fn declared_field_with_a_pending_value_converges() {
     let mut interrupted = 0;

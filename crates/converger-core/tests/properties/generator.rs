@@ -1,5 +1,5 @@
-//! The generator is honest: whatever the planner can say, it is made to say often. Without this every other property
-//! could pass by never meeting what it is about.
+//! The generator covers everything that the planner can decide, and often enough. Otherwise the other properties could pass without ever
+//! meeting their subject.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::random_cases;
 
 const SEED: u64 = 1;
 const WORLDS: u64 = 4_000;
-/// What occurs in fewer worlds than this is not tried enough.
+/// The least number of occurrences that counts as covered.
 const WORLDS_MIN: u64 = 20;
 
 #[derive(Default)]
@@ -65,7 +65,7 @@ fn every_verdict_code_change_and_field_occurs_often() {
         assert!(seen.codes.get(&entry.code) >= Some(&WORLDS_MIN), "code {}: {:?}", entry.word, seen.codes);
     }
     for kind in GuestKind::WORDS {
-        // A container is restarted by its stop and a start.
+        // A container is restarted with a stop and a start.
         for change in
             ["config.set", "start", "shutdown", "stop", "reboot"].into_iter().filter(|change| (kind, *change) != ("lxc", "reboot"))
         {

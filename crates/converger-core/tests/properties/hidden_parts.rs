@@ -1,6 +1,6 @@
-//! Whoever knows less does less: hiding any part of a reading never gives a guest a step that it did not have.
+//! Less information never leads to more steps: hiding any part of an observation never gives a guest a step that it did not have.
 //!
-//! A guest with steps keeps exactly those or loses them all; a guest without steps gets none, through `after` neither.
+//! A guest with steps keeps exactly those or loses them all; a guest without steps gets none, not even through `after`.
 
 use std::collections::BTreeMap;
 
@@ -13,14 +13,14 @@ use crate::random_cases;
 
 const SEED: u64 = 3;
 const WORLDS: u64 = 25_000;
-/// Each world is hidden piece by piece, twice from the beginning; every piece is a case.
+/// Each world is hidden part by part, in two independent chains; every part is a case.
 const CHAINS: u64 = 2;
 const PIECES: u64 = 4;
 
-/// Hides something of a row.
+/// Hides a part of a row.
 type HideFn = fn(&mut ObservedGuest);
 
-/// What can be hidden of one row. What decides most stands twice.
+/// The parts of a row that can be hidden. Those that affect most decisions occur twice.
 const PARTS: [(&str, HideFn); 17] = [
     ("status", |row| row.status = ObservedStatus::Unknown(None)),
     ("status with a cause", |row| row.status = ObservedStatus::Unknown(Some("node-offline".into()))),
@@ -41,7 +41,7 @@ const PARTS: [(&str, HideFn); 17] = [
     ("digest", |row| row.digest = None),
 ];
 
-/// Hides one part of the reading, and says which.
+/// Hides one part of the observation and describes it.
 fn hide(observation: &mut Observation, rng: &mut Rng) -> String {
     match rng.below(40) {
         0 => observation.complete = false,
@@ -81,7 +81,7 @@ fn steps_of(plan: &Plan) -> BTreeMap<Vmid, &[Step]> {
     guests.collect()
 }
 
-/// What `less` does and `more` did not do.
+/// The steps of `less` that `more` does not have.
 fn added_steps(more: &Plan, less: &Plan) -> Vec<String> {
     let before = steps_of(more);
     let new = steps_of(less).into_iter().filter(|(vmid, steps)| before.get(vmid) != Some(steps));

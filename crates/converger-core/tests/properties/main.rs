@@ -1,7 +1,7 @@
-//! Properties of the spine over many random worlds: what must hold whatever is declared and whatever was read.
+//! Properties of planning, judging and recording over many random worlds, whatever is declared and observed.
 //!
-//! Every case has a seed of its own, made of the theme's seed and the number of the case, and a failure names both.
-//! `CONVERGER_CASES` multiplies the counts (in percent), for a longer search than CI makes.
+//! Every case has its own seed, made from the seed of its module and the case number, and a failure prints both. `CONVERGER_CASES` scales
+//! the counts (in percent), for a longer search than in CI.
 
 mod admission;
 mod admission_record;
@@ -23,14 +23,14 @@ mod totality;
 
 use converger_core::testing::{Rng, TestInputs, TestWorld};
 
-/// How many cases are run where `default` would be.
-#[expect(clippy::disallowed_methods, reason = "the length of a search is asked of the environment, never what it finds")]
+/// The number of cases to run instead of `default`.
+#[expect(clippy::disallowed_methods, reason = "the environment sets how many cases run, never their result")]
 fn case_count(default: u64) -> u64 {
     let percent = std::env::var("CONVERGER_CASES").ok().and_then(|text| text.parse::<u64>().ok()).unwrap_or(100);
     (default * percent / 100).max(1)
 }
 
-/// One random case: where it came from, and its own source of numbers.
+/// One random case: its origin and its own random numbers.
 struct PropertyCase {
     seed: u64,
     number: u64,
@@ -40,7 +40,7 @@ struct PropertyCase {
 
 impl PropertyCase {
     fn inputs(&self) -> TestInputs {
-        self.world.parse().unwrap_or_else(|faults| panic!("{self}: the drawn world does not parse: {faults:#?}"))
+        self.world.parse().unwrap_or_else(|faults| panic!("{self}: the random world does not parse: {faults:#?}"))
     }
 }
 
@@ -50,7 +50,7 @@ impl std::fmt::Display for PropertyCase {
     }
 }
 
-/// Shows a world together with the case that it came from.
+/// Prints the world together with the case that it came from.
 impl std::fmt::Debug for PropertyCase {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let TestWorld { desired, observation, rules } = &self.world;
@@ -58,7 +58,7 @@ impl std::fmt::Debug for PropertyCase {
     }
 }
 
-/// The cases of a theme.
+/// The cases of one module.
 fn random_cases(seed: u64, count: u64) -> impl Iterator<Item = PropertyCase> {
     (0..case_count(count)).map(move |number| {
         let mut rng = Rng::new(seed.wrapping_mul(0x1_0000_0000).wrapping_add(number));

@@ -1,4 +1,4 @@
-//! What is outside of the declared list does not exist for a plan: rows and nodes of others change no byte of a body.
+//! Rows and nodes outside the scope do not change a byte of a plan body.
 
 use std::collections::BTreeSet;
 
@@ -12,12 +12,12 @@ use crate::random_cases;
 const SEED: u64 = 5;
 const WORLDS: u64 = 2_000;
 
-/// Removes, adds and alters what is outside of the scope.
+/// Removes, adds and changes rows and nodes outside the scope.
 fn change_outside_scope(world: &TestWorld, rng: &mut Rng) -> TestWorld {
     let scope: BTreeSet<u64> = elements(&world.desired["guests"]).map(vmid_of).collect();
     let mut rows: Vec<Value> = elements(&world.observation["guests"]).filter(|row| scope.contains(&vmid_of(row))).cloned().collect();
     let mut nodes: Vec<Value> = elements(&world.observation["nodes"]).cloned().collect();
-    // Nodes without a declared guest may come, go and fall silent.
+    // Nodes without a declared guest may appear, disappear and go offline.
     let used: BTreeSet<String> = rows.iter().map(|row| row["node"].to_string()).collect();
     nodes.retain(|node| used.contains(&node["name"].to_string()) || rng.one_in(2));
     for node in nodes.iter_mut().filter(|node| !used.contains(&node["name"].to_string())) {
@@ -35,7 +35,7 @@ fn change_outside_scope(world: &TestWorld, rng: &mut Rng) -> TestWorld {
     TestWorld { observation, ..world.clone() }
 }
 
-/// Whole rows of another world, under ids that are not in scope.
+/// Complete rows of another world, with ids outside the scope.
 fn foreign_rows(rng: &mut Rng, scope: &BTreeSet<u64>, nodes: &[Value]) -> Vec<Value> {
     let others = TestWorld::random_small(rng);
     let mut free = (100..1_000).filter(|vmid| !scope.contains(vmid)).collect::<Vec<u64>>();

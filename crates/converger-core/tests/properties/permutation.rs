@@ -1,5 +1,5 @@
-//! The order in which things are written says nothing: any order of guests, nodes, members and sets gives the same
-//! bytes, in JSON and in YAML. Nor do the ids of guests say more than in which order they stand.
+//! Order does not matter: any order of guests, nodes, members and sets gives the same bytes, in JSON and YAML. Ids of guests only determine
+//! the order.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ const SEED: u64 = 2;
 const WORLDS: u64 = 2_000;
 
 #[test]
-fn g6_the_order_of_what_is_written_changes_no_byte_of_a_plan() {
+fn g6_order_of_input_does_not_change_a_byte_of_a_plan() {
     for mut case in random_cases(SEED, WORLDS) {
         let inputs = case.inputs();
         let expected = plan_body(&inputs.plan());
@@ -36,7 +36,7 @@ fn g6_the_order_of_what_is_written_changes_no_byte_of_a_plan() {
 }
 
 #[test]
-fn yaml_and_json_of_one_document_are_one_declared_state() {
+fn yaml_and_json_of_one_document_are_the_same_desired_state() {
     for mut case in random_cases(SEED + 100, WORLDS) {
         let inputs = case.inputs();
         let text = to_random_yaml(&case.world.desired, &mut case.rng);
@@ -45,7 +45,7 @@ fn yaml_and_json_of_one_document_are_one_declared_state() {
     }
 }
 
-/// The ids the other way round: the largest becomes the smallest.
+/// Mirrors an id: the largest becomes the smallest.
 fn mirror_id(id: &Value) -> Value {
     json!(u64::from(Vmid::MIN + Vmid::MAX) - id.as_u64().expect("an id"))
 }
@@ -66,7 +66,7 @@ fn mirror_world(world: &TestWorld) -> TestWorld {
     }
     let ids = rules.ids().iter().filter_map(|id| Vmid::new(mirror_id(&json!(id.get())).as_u64()?)).collect();
     let mirrored = Rules::new(ids, rules.names().to_vec(), rules.tags().to_vec());
-    // Birth marks are not ids, and stay as they are.
+    // Birth marks are not ids and stay the same.
     let mirrored = rules.machine().cloned().into_iter().fold(mirrored, Rules::with_machine);
     TestWorld { desired, observation, rules: mirrored }
 }
@@ -96,7 +96,7 @@ fn planned_guests(world: &TestWorld) -> Vec<Value> {
 }
 
 #[test]
-fn g6_ids_decide_the_order_and_nothing_else() {
+fn g6_ids_determine_the_order_and_nothing_else() {
     for case in random_cases(SEED + 200, WORLDS) {
         let plain = planned_guests(&case.world);
         let mut mirrored: Vec<Value> = planned_guests(&mirror_world(&case.world)).iter().map(mirror_guest).collect();

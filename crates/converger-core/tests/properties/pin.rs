@@ -1,5 +1,5 @@
-//! Pinning random texts of every style, dressed with comments, blanks and foreign line breaks: only marks are written, nothing else
-//! changes, and a second time changes nothing.
+//! Pins random texts of every style, with comments, whitespace and foreign line breaks: only marks are written, nothing else changes, and
+//! pinning again changes nothing.
 
 use serde_json::{Value, json};
 
@@ -16,7 +16,7 @@ use crate::random_cases;
 const SEED: u64 = 21;
 const WORLDS: u64 = 2_500;
 
-/// Some pins that do not hold, so that some must be replaced.
+/// Adds some pins that do not match, so that some must be replaced.
 fn add_foreign_pins(desired: &mut Value, rng: &mut Rng) {
     for guest in desired["guests"].as_array_mut().expect("guests") {
         let foreign = match guest["kind"].as_str() {
@@ -29,7 +29,7 @@ fn add_foreign_pins(desired: &mut Value, rng: &mut Rng) {
     }
 }
 
-/// The text with comments, blanks and line breaks that mean nothing. What would change its meaning is left out.
+/// Adds comments, whitespace and line breaks without meaning. Skips those that would change the meaning.
 fn add_meaningless_text(text: String, notation: Notation, rng: &mut Rng) -> String {
     let meaning = desired::parse(text.as_bytes(), notation).expect("a drawn text");
     let mut text = text;
@@ -66,7 +66,7 @@ fn random_request(desired: &Desired, rng: &mut Rng) -> PinRequest {
     PinRequest { selection: chosen, repin: some(rng) }
 }
 
-/// What each guest must be declared as afterwards, by what was read of it.
+/// The expected declaration of a guest afterwards, given what was read of it.
 fn expected_guest(guest: &DesiredGuest, observation: &Scoped, result: &PinResult) -> DesiredGuest {
     let outcome = result.guests.iter().find(|own| own.vmid == guest.vmid).map(|own| &own.outcome);
     let read = observation.find(guest.vmid).map(|row| &row.identity);
@@ -79,18 +79,18 @@ fn expected_guest(guest: &DesiredGuest, observation: &Scoped, result: &PinResult
     DesiredGuest { identity, ..guest.clone() }
 }
 
-/// Whether `new` is `old` with something put in between.
+/// Whether `new` is `old` with insertions only.
 fn only_adds(old: &str, new: &str) -> bool {
     let mut rest = new.bytes();
     old.bytes().all(|byte| rest.any(|other| other == byte))
 }
 
-/// How often each comment of the generators stands in a text.
+/// How often each comment of the generators occurs in a text.
 fn count_comments(text: &str) -> [usize; 7] {
     ["# what is wanted", "# why", " #{", "# ]", "#: |", "# - {note}: \"of ", "# the end"].map(|comment| text.matches(comment).count())
 }
 
-/// Line breaks that are not those of Windows.
+/// Whether there are line breaks other than those of Windows.
 fn has_bare_breaks(text: &str) -> bool {
     text.matches('\n').count() > text.matches("\r\n").count()
 }
@@ -142,7 +142,7 @@ fn pinning_writes_only_marks() {
             if !has_bare_breaks(&text) {
                 assert!(!has_bare_breaks(&result.text), "{context}");
             }
-            let again = pin(result.text.as_bytes(), notation, &scoped, &wish).expect("what was written parses");
+            let again = pin(result.text.as_bytes(), notation, &scoped, &wish).expect("the written text parses");
             assert_eq!(again.text, result.text, "{context}");
             assert!(again.guests.iter().all(|guest| guest.outcome.written_marks().is_none()), "{context}");
             check_plan(&inputs, found, &result, &context);
@@ -157,7 +157,7 @@ fn pinning_writes_only_marks() {
     );
 }
 
-/// A pin that was written holds, and a guest that a plan cannot look at was not pinned.
+/// A written pin matches, and a guest that a plan cannot read was not pinned.
 fn check_plan(inputs: &TestInputs, found: Desired, result: &PinResult, context: &str) {
     let plan = TestInputs { desired: found.into(), ..inputs.clone() }.plan();
     for guest in &result.guests {
@@ -180,7 +180,7 @@ fn check_plan(inputs: &TestInputs, found: Desired, result: &PinResult, context: 
     }
 }
 
-/// One guest without a pin: the text is the old one with one piece put in.
+/// For one guest without a pin, the new text is the old one with one insertion.
 #[test]
 fn pinning_one_guest_inserts_one_piece_of_text() {
     let mut pinned = 0_u64;
@@ -206,9 +206,9 @@ fn pinning_one_guest_inserts_one_piece_of_text() {
     assert!(pinned > crate::case_count(WORLDS) / 4, "only {pinned} guests were pinned");
 }
 
-/// Texts with damage that are still accepted have layouts that nobody would write: pinned as they are, or a fault with a place.
+/// Damaged texts that are still valid have layouts that nobody would write: they are pinned or rejected with a position.
 #[test]
-fn damaged_layouts_are_pinned_or_refused_with_a_fault() {
+fn damaged_layouts_are_pinned_or_rejected_with_a_fault() {
     let (mut pinned, mut explained) = (0_u64, 0_u64);
     for mut case in random_cases(SEED + 200, WORLDS) {
         let inputs = case.inputs();

@@ -1,7 +1,7 @@
-//! A model of the platform: what becomes of the rows of a reading when the steps of a plan are carried out on them.
+//! A model of the platform: how the rows of an observation change when the steps of a plan are executed.
 //!
-//! It works on the JSON of the artifacts and shares no code with the planner: what waits for a restart is written down
-//! here once more, from the platform's own rules.
+//! It works on the JSON of the artifacts and shares no code with the planner: which changes need a restart is written here independently,
+//! from the platform's own rules.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,14 +13,14 @@ use converger_core::testing::{Rng, default_of};
 
 type ModelRow = Map<String, Value>;
 
-/// Whether what waits takes effect when a guest goes down, or when it comes up again. Releases differ.
+/// Whether pending changes take effect when a guest stops or when it starts again. Releases differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PendingAtStop {
     Applies,
     Keeps,
 }
 
-/// The platform, with the rows of one reading.
+/// The platform, with the rows of one observation.
 pub(crate) struct PlatformModel {
     rows: BTreeMap<u64, ModelRow>,
     at_stop: PendingAtStop,
@@ -33,7 +33,7 @@ impl PlatformModel {
         Self { rows, at_stop }
     }
 
-    /// The reading that is taken afterwards.
+    /// The observation that would be taken afterwards.
     pub(crate) fn observation_after(&self, before: &Value) -> Value {
         let mut reading = before.clone();
         reading["guests"] = self.rows.values().cloned().map(Value::Object).collect();
@@ -44,12 +44,12 @@ impl PlatformModel {
         self.rows.get(&vmid).is_some_and(|row| row["status"] == status)
     }
 
-    /// Carries out one step of plan.json, and says what about it does not fit.
+    /// Executes one step of plan.json; the error says what does not fit.
     pub(crate) fn apply_step(&mut self, vmid: u64, step: &Value) -> Result<(), String> {
         let at_stop = self.at_stop;
-        let row = self.rows.get_mut(&vmid).ok_or("the guest is not there")?;
+        let row = self.rows.get_mut(&vmid).ok_or("the guest does not exist")?;
         if row["status"] != step["precondition"]["status"] {
-            return Err(format!("the guest is {}, and the step begins at {}", row["status"], step["precondition"]["status"]));
+            return Err(format!("the guest is {}, but the step requires {}", row["status"], step["precondition"]["status"]));
         }
         match (text_of(&step["change"]), text_of(&row["status"])) {
             ("config.set", _) => write_config(row, step)?,
@@ -72,7 +72,7 @@ impl PlatformModel {
     }
 }
 
-/// A row as the platform gives it back: tags are a sorted set, a description has no blanks at its end.
+/// A row as the platform returns it: tags are a sorted set, and a description has no trailing whitespace.
 fn normalise_row(mut row: ModelRow) -> ModelRow {
     if let Some(Value::Array(tags)) = row.get_mut("tags") {
         let sorted: BTreeSet<String> = tags.iter().map(|tag| text_of(tag).to_owned()).collect();
@@ -97,20 +97,20 @@ pub(crate) fn is_same_effect(kind: GuestKind, field: Field, left: &Value, right:
     effective(left) == effective(right)
 }
 
-/// Each key goes to the pending ones, what equals the value in effect is dropped there, and then whatever can take
-/// effect does: on a stopped guest all of it.
+/// Makes each key pending, drops pending values that equal the effective ones, and then applies what can take effect: on a stopped guest,
+/// everything.
 fn write_config(row: &mut ModelRow, step: &Value) -> Result<(), String> {
     let fields = step["fields"].as_object().ok_or("a write without fields")?;
     let is_running = row["status"] == "running";
     for (key, change) in fields {
         let current = effective_value(row, key);
         if change["before"] != current {
-            return Err(format!("{key}: before is {}, in effect is {current}", change["before"]));
+            return Err(format!("{key}: the step expects {}, but {current} is in effect", change["before"]));
         }
-        // A write that only takes back what somebody left pending changes nothing in the guest.
+        // A write that only cancels a pending change has no effect inside the guest.
         let waits = is_running && !is_same_effect_in(row, key, &current, &change["after"]) && needs_restart(row, key, &change["after"]);
         if (change["effect"] == "at-restart") != waits {
-            return Err(format!("{key}: the effect is called {}", change["effect"]));
+            return Err(format!("{key}: the step states the wrong effect {}", change["effect"]));
         }
         let mut pending = pending_entries(row);
         pending.retain(|entry| entry["key"] != *key);
@@ -119,7 +119,7 @@ fn write_config(row: &mut ModelRow, step: &Value) -> Result<(), String> {
         }
         row.insert("pending".into(), json!(pending));
     }
-    // What somebody else's write could not plug is not tried again with ours.
+    // A pending change of somebody else that could not be hot-plugged is not retried with this write.
     apply_pending(row, |row, key, value| !is_running || (fields.contains_key(key) && !needs_restart(row, key, value)));
     Ok(())
 }
@@ -140,7 +140,7 @@ fn apply_pending(row: &mut ModelRow, takes_effect: impl Fn(&ModelRow, &str, &Val
     row.insert("pending".into(), json!(left));
 }
 
-/// What a running guest only takes over when it is started anew.
+/// Whether a running guest takes over this change only at a restart.
 fn needs_restart(row: &ModelRow, key: &str, after: &Value) -> bool {
     if row["kind"] == "lxc" {
         return false;
@@ -160,7 +160,7 @@ fn is_same_effect_in(row: &ModelRow, key: &str, left: &Value, right: &Value) -> 
     is_same_effect(kind, field, left, right)
 }
 
-/// Whether a declared field of this guest waits for a restart.
+/// Whether a declared field of this guest is pending until a restart.
 pub(crate) fn has_pending_declared(desired: &Value, observation: &Value, vmid: u64) -> bool {
     let row = elements(&observation["guests"]).find(|row| vmid_of(row) == vmid).and_then(Value::as_object).expect("it has a row");
     let guest = elements(&desired["guests"]).find(|guest| vmid_of(guest) == vmid).expect("it is declared");
@@ -171,7 +171,7 @@ pub(crate) fn has_pending_declared(desired: &Value, observation: &Value, vmid: u
     })
 }
 
-/// The value in effect; absent is null.
+/// The effective value; null if absent.
 fn effective_value(row: &ModelRow, key: &str) -> Value {
     match key {
         "tags" => row.get("tags").filter(|tags| **tags != json!([])).cloned().unwrap_or_default(),
@@ -187,15 +187,14 @@ fn pending_entries(row: &ModelRow) -> Vec<Value> {
     row.get("pending").map(|pending| elements(pending).cloned().collect()).unwrap_or_default()
 }
 
-/// The steps of a plan's body, by guest.
+/// The steps of a plan body, by guest.
 pub(crate) fn steps_by_guest(body: &Value) -> BTreeMap<u64, Vec<Value>> {
     let guests = elements(&body["guests"]).filter(|guest| guest["verdict"] == "steps");
     guests.map(|guest| (vmid_of(guest), elements(&guest["steps"]).cloned().collect())).collect()
 }
 
-/// Carries out all steps of a plan in a random order that its `wait` lists allow, and checks at each power step what
-/// `after` promises: a guest comes up while all that it comes after run, and goes down while all that come after it
-/// are down.
+/// Executes all steps of a plan in a random order that its `wait` lists allow. At each power step, checks what `after` promises: a guest
+/// starts only while all its dependencies run, and stops only while all its dependents are stopped.
 pub(crate) fn apply_plan(model: &mut PlatformModel, desired: &Value, body: &Value, rng: &mut Rng) -> Result<(), String> {
     let mut left = steps_by_guest(body);
     left.values_mut().for_each(|steps| steps.reverse());
@@ -224,7 +223,7 @@ fn check_order(model: &PlatformModel, desired: &Value, vmid: u64, step: &Value, 
             let guest = guests.find(|guest| vmid_of(guest) == vmid).expect("declared");
             elements(&guest["after"]).find(|on| down(on)).map_or(Ok(()), |on| Err(format!("{vmid} comes up while {on} does not run")))
         }
-        // A hard restart goes down only to come up again.
+        // A hard restart stops the guest only to start it again.
         "stop" | "shutdown" if is_last => {
             let up = guests.find(|guest| names(guest, vmid) && !model.has_status(vmid_of(guest), "stopped"));
             up.map_or(Ok(()), |guest| Err(format!("{vmid} goes down while {} is not seen stopped", vmid_of(guest))))

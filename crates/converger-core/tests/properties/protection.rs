@@ -1,5 +1,5 @@
-//! Protected guests are not interrupted and stay protected, over all random worlds: the predicate is written here anew and
-//! looks at nothing but the files and plan.json.
+//! Protected guests are not interrupted and stay protected, in all random worlds. The predicate is written independently here and uses only
+//! the files and plan.json.
 
 use serde_json::Value;
 
@@ -11,7 +11,7 @@ use crate::random_cases;
 const SEED: u64 = 8;
 const WORLDS: u64 = 4_000;
 
-/// Whether a step of plan.json takes the guest down, by its change and by what it says about itself.
+/// Whether a step of plan.json takes the guest down, by its change or by its stated impact.
 pub(crate) fn interrupts(step: &Value) -> bool {
     ["stop", "shutdown", "reboot"].contains(&text_of(&step["change"]))
         || ["reboot", "stop", "data-loss"].contains(&text_of(&step["impact"]))
@@ -30,7 +30,7 @@ pub(crate) fn protection_grounds(world: &TestWorld, vmid: u64) -> Vec<String> {
     protectors
 }
 
-/// Tags that are declared and protect: a plan may write them, and interrupt then.
+/// Declared tags that protect: a plan may write them and then interrupt the guest.
 fn declared_protecting_tags(world: &TestWorld, vmid: u64) -> Vec<String> {
     let guest = elements(&world.desired["guests"]).find(|guest| vmid_of(guest) == vmid).expect("it is declared");
     protecting_tags(world, &guest["config"])

@@ -1,4 +1,4 @@
-//! A decision that was kept is made again byte for byte; and whatever is changed in what was kept has a name, and is never the same decision.
+//! A recorded decision is reproduced byte for byte, and every change of the record is detected and never gives the same decision.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use crate::{PropertyCase, random_cases};
 const SEED: u64 = 77;
 const DECISIONS: u64 = 3_000;
 
-/// What was decided, as it is kept.
+/// A decision in its stored form.
 struct DecisionFixture {
     decision: Decision,
     blobs: BTreeMap<Digest, Vec<u8>>,
@@ -28,7 +28,7 @@ impl DecisionFixture {
         Self { decision: Decision { inputs: kept.inputs, plan: kept.plan, judgement: kept.judgement }, blobs }
     }
 
-    /// The same where a piece has other bytes, under the digest of the old ones or of the new.
+    /// Replaces the bytes of one part, stored under the digest of the old bytes or of the new ones.
     fn with_part(&self, piece: DecisionPart, bytes: Vec<u8>, is_renamed: bool) -> Self {
         let mut decision = self.decision.clone();
         let digest = Digest::of_bytes(&bytes);
@@ -54,7 +54,7 @@ impl DecisionFixture {
     }
 }
 
-/// Limits that some plans pass, people who hold guests, and machines of all sorts.
+/// Records a decision with random limits, holds and machines.
 fn record_case(case: &PropertyCase) -> DecisionFixture {
     let rng = &mut Rng::new(case.number ^ SEED);
     let mut inputs = case.inputs();
@@ -112,7 +112,7 @@ fn missing_and_changed_parts_are_detected() {
     }
 }
 
-/// Whoever changes what was wanted, or what came of it, and names it anew in the ledger, does not get the rest to agree.
+/// Replacing an input or a result, and its digest in the ledger, contradicts the other parts.
 #[test]
 fn changed_desired_state_catalogue_or_plan_is_detected() {
     for case in random_cases(SEED + 2, DECISIONS / 10) {
@@ -128,7 +128,7 @@ fn changed_desired_state_catalogue_or_plan_is_detected() {
     }
 }
 
-/// Whoever lays another configuration under a decision does not get the rest to agree.
+/// Replacing the configuration of a decision, and its digest, contradicts the other parts.
 #[test]
 fn decision_under_another_configuration_is_refused() {
     let other = |guests| Limits { guests, ..Limits::default() };

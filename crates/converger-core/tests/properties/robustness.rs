@@ -1,4 +1,4 @@
-//! Damaged files: a parser never panics, and either accepts the text or says what is wrong and where.
+//! Damaged files: a parser never panics; it accepts the text or reports what is wrong and where.
 
 use serde_json::Value;
 
@@ -20,19 +20,19 @@ fn is_inside(bytes: &[u8], span: Span) -> bool {
 
 fn check_faults(bytes: &[u8], faults: &Diagnostics) -> Result<(), String> {
     if faults.list().is_empty() {
-        return Err("refused without a fault".into());
+        return Err("rejected without a fault".into());
     }
     for fault in faults.list() {
         let related = fault.related.as_ref().map(|(span, _)| *span);
         if !is_inside(bytes, fault.span) || related.is_some_and(|span| !is_inside(bytes, span)) {
-            return Err(format!("a place outside of the text: {fault:?}"));
+            return Err(format!("a span outside the text: {fault:?}"));
         }
         if fault.message.is_empty() || fault.message.chars().any(char::is_control) {
-            return Err(format!("a message that cannot be shown: {fault:?}"));
+            return Err(format!("a message that cannot be displayed: {fault:?}"));
         }
     }
     if !faults.list().is_sorted_by_key(|fault| fault.span) {
-        return Err("faults are not in the order of their places".into());
+        return Err("faults are not sorted by position".into());
     }
     Ok(())
 }
@@ -42,7 +42,7 @@ fn to_text(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn a_damaged_desired_state_is_accepted_or_explained() {
+fn damaged_desired_state_is_accepted_or_rejected_with_a_fault() {
     let (mut accepted, mut explained) = (0_u64, 0_u64);
     for mut case in random_cases(SEED, WORLDS) {
         let inputs = case.inputs();
@@ -70,7 +70,7 @@ fn a_damaged_desired_state_is_accepted_or_explained() {
 }
 
 #[test]
-fn a_damaged_observation_is_accepted_or_explained() {
+fn damaged_observation_is_accepted_or_rejected_with_a_fault() {
     let (mut accepted, mut explained) = (0_u64, 0_u64);
     for mut case in random_cases(SEED + 100, WORLDS) {
         let inputs = case.inputs();
@@ -78,7 +78,7 @@ fn a_damaged_observation_is_accepted_or_explained() {
         match observe::parse(&bytes) {
             Ok(observation) => {
                 accepted += 1;
-                assert!(serde_json::from_slice::<Value>(&bytes).is_ok(), "{case}: accepted, and not JSON\n{}", to_text(&bytes));
+                assert!(serde_json::from_slice::<Value>(&bytes).is_ok(), "{case}: accepted although it is not JSON\n{}", to_text(&bytes));
                 let plan = inputs.plan_on(observation);
                 assert_eq!(plan.verdicts().len(), plan.desired().guests().len(), "{case}\n{}", to_text(&bytes));
             }
@@ -92,9 +92,9 @@ fn a_damaged_observation_is_accepted_or_explained() {
     assert!(explained > crate::case_count(WORLDS) / 2, "only {explained} damaged texts were refused");
 }
 
-/// Bytes that were never a file of ours.
+/// Bytes that were never a valid file.
 #[test]
-fn random_noise_is_refused_with_a_fault() {
+fn random_noise_is_rejected_with_a_fault() {
     for case in random_cases(SEED + 200, WORLDS) {
         let mut rng = case.rng.clone();
         let bytes: Vec<u8> = (0..rng.below(200))

@@ -1,4 +1,4 @@
-//! A reading and a declared state that are written down and read again are the same, byte for byte from then on.
+//! Observations and desired states read back unchanged after they are written, and the written bytes are stable.
 
 use converger_core::artifact::write_observation;
 use converger_core::desired;
@@ -29,7 +29,7 @@ fn observation_round_trips() {
             assert_eq!(again, *observation, "{case:?}");
             assert_eq!(observation_bytes(&again), bytes, "{case:?}");
         }
-        // What was recorded in scope leads to the same plan as what was read.
+        // A recorded observation leads to the same plan as the original one.
         let replayed = TestInputs { observation: scoped, ..inputs.clone() };
         assert_eq!(plan_body(&replayed.plan()), plan_body(&inputs.plan()), "{case:?}");
     }
@@ -58,9 +58,9 @@ fn normal_desired_state_round_trips() {
     }
 }
 
-/// Units are a person's: a number without one is what it says it is in one form only.
+/// Units are for people: each form accepts numbers either with or without a unit.
 #[test]
-fn units_are_required_in_one_form_and_refused_in_the_other() {
+fn units_are_required_in_one_form_and_rejected_in_the_other() {
     let guest = |inside: &str| format!(r#"{{"environment":"lab","guests":[{{"kind":"lxc","name":"a","vmid":100,{inside}}}],"version":1}}"#);
     let pairs = [
         (r#""config":{"memory":"1GiB"}"#, r#""config":{"memory":1024}"#),

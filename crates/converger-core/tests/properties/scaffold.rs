@@ -1,5 +1,5 @@
-//! Adopting random guests, read in full and with the worst texts that Proxmox allows: the text parses, declares those guests and no
-//! others, and planned on the same reading there is nothing to do and nothing refused.
+//! Adopts random, fully read guests with the worst texts that Proxmox allows: the text parses and declares exactly those guests, and
+//! planning it on the same observation gives no step and no refusal.
 
 use std::sync::Arc;
 
@@ -40,7 +40,7 @@ const TAGS: &[&str] =
     &["true", "0x10", "null", "1e3", "12", "no", "c++", "v1.2", "_x", "Web", "prod", "converger-hold", "2001-12-14", "0b1"];
 const MARKS: &[&str] = &["1e3", "true", "a: b", "x, y", "}", "#", "\u{1b}[2J", "local:100/vm-100-disk-0.raw", "a\nb", " ", "é"];
 
-/// A reading in which every row was read in full, with values that are hard to write.
+/// Makes every row fully read, with values that are hard to format.
 fn make_fully_read(observation: &mut Value, rng: &mut Rng) {
     if !rng.one_in(20) {
         observation["quorate"] = json!(true);
@@ -79,7 +79,7 @@ fn make_fully_read(observation: &mut Value, rng: &mut Rng) {
             }
         }
     }
-    // A mark of blanks is not accepted in a recording; only an observer could give one.
+    // A recording with a blank mark is rejected; only an observer could return one.
     for row in observation["guests"].as_array_mut().expect("rows") {
         if let Some(marks) = row.get_mut("identity").and_then(Value::as_object_mut) {
             marks.retain(|_, mark| mark.as_str().is_none_or(|text| !text.trim().is_empty()));
@@ -128,7 +128,7 @@ fn adopting_guests_plans_nothing() {
                     planned.verdicts().iter().all(|verdict| *verdict == Verdict::Converged { pending_restart: false }),
                     "{context}\n{planned:#?}"
                 );
-                // And there is nothing left to pin.
+                // There is nothing left to pin.
                 let wish = PinRequest { selection: PinSelection::All, repin: Scope::new(vec![]) };
                 let pinned = pin(text.as_bytes(), Notation::Yaml, &scoped, &wish).unwrap_or_else(|faults| panic!("{context}\n{faults:#?}"));
                 assert!(
@@ -152,7 +152,7 @@ fn adopting_guests_plans_nothing() {
     );
 }
 
-/// Everything that was read is declared, or said to be left out.
+/// Checks that everything that was read is either declared or reported as omitted.
 fn check_complete(scoped: &Scoped, desired: &Desired, guests: &[AdoptedGuest], context: &str) {
     for (row, guest) in scoped.guests.iter().zip(desired.guests()) {
         let adopted = guests.iter().find(|own| own.vmid == row.vmid).expect("adopted");

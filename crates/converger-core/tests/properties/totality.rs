@@ -1,5 +1,5 @@
-//! A plan is total: whatever is declared and read, every declared guest gets exactly one verdict with all that belongs to
-//! it, and no step stands where any guard speaks against it. The guards are looked up here in the files themselves.
+//! A plan is total: whatever is declared and observed, every declared guest gets exactly one complete verdict, and no step violates a
+//! guard. The guards are evaluated here from the files themselves.
 
 use std::collections::BTreeSet;
 
@@ -21,20 +21,20 @@ const WORLDS: u64 = 3_000;
 fn check_shape(inputs: &TestInputs) -> Result<(), String> {
     let plan = inputs.plan();
     if plan.verdicts().len() != inputs.desired.guests().len() {
-        return Err("not one verdict for each guest".into());
+        return Err("not exactly one verdict per guest".into());
     }
     for (guest, verdict) in plan.guests() {
         let fault = match verdict {
             Verdict::Converged { .. } => None,
-            Verdict::Steps(steps) if steps.is_empty() => Some("a verdict of no steps"),
-            Verdict::Refused(refusals) if refusals.is_empty() => Some("refused for nothing"),
+            Verdict::Steps(steps) if steps.is_empty() => Some("a steps verdict without steps"),
+            Verdict::Refused(refusals) if refusals.is_empty() => Some("refused without a refusal"),
             Verdict::Refused(refusals) if refusals.iter().any(|refusal| refusal.code().entry().stage != RefusalStage::Plan) => {
                 Some("the planner gave a code of another stage")
             }
             Verdict::Steps(steps) if steps.iter().skip(1).any(|step| step.change.resulting_state().is_none()) => {
-                Some("config behind another step")
+                Some("a config write after another step")
             }
-            Verdict::Steps(_) if !plan.refusals().is_empty() => Some("a step although the whole reading is refused"),
+            Verdict::Steps(_) if !plan.refusals().is_empty() => Some("a step although the whole observation is refused"),
             Verdict::Steps(_) | Verdict::Refused(_) => None,
         };
         if let Some(fault) = fault {
@@ -44,12 +44,12 @@ fn check_shape(inputs: &TestInputs) -> Result<(), String> {
     let order: Vec<u32> = plan.guests().map(|(guest, _)| guest.vmid.get()).collect();
     let distinct: BTreeSet<u32> = order.iter().copied().collect();
     if distinct.len() != inputs.desired.guests().len() {
-        return Err(format!("not every guest once: {order:?}"));
+        return Err(format!("not every guest exactly once: {order:?}"));
     }
     Ok(())
 }
 
-/// Why no step may exist for a guest, from the two files alone.
+/// Why no step may exist for a guest, derived from the two files only.
 fn step_objections(world: &TestWorld, vmid: u64, steps: &[Value]) -> Vec<String> {
     let seen = &world.observation;
     let wanted = elements(&world.desired["guests"]).find(|guest| vmid_of(guest) == vmid).expect("it is declared");
@@ -65,18 +65,18 @@ fn step_objections(world: &TestWorld, vmid: u64, steps: &[Value]) -> Vec<String>
     let unread = ["lock", "ha", "template", "protection", "tags", "pending"].iter().any(|key| row.get(*key).is_none());
     let checks = [
         (seen["quorate"] != json!(true), "no quorum"),
-        (seen["complete"] != json!(true), "the list is not whole"),
-        (node.is_none_or(|node| node["online"] != json!(true)), "its node is silent"),
+        (seen["complete"] != json!(true), "the list is incomplete"),
+        (node.is_none_or(|node| node["online"] != json!(true)), "its node is offline"),
         (!["running", "stopped"].contains(&text_of(&row["status"])), "its status is unknown"),
-        (row["kind"] != wanted["kind"], "it is of another kind"),
+        (row["kind"] != wanted["kind"], "it has another kind"),
         (wanted.get("name").is_some_and(|name| *name != row["name"]), "it has another name"),
         (pinned.into_iter().any(|(mark, value)| row["identity"][mark] != *value), "it has other birth marks"),
         (unread, "a guard was not read"),
         (row["lock"] != Value::Null, "it is locked"),
         (row["template"] != json!(false), "it is a template"),
-        (!ha.is_null() && ha["state"] != "ignored" && (power || !ha_rests), "high availability has it"),
-        (elements(&row["tags"]).any(|tag| text_of(tag).eq_ignore_ascii_case("converger-hold")), "somebody holds it"),
-        (elements(&row["pending"]).any(foreign), "changes of others wait"),
+        (!ha.is_null() && ha["state"] != "ignored" && (power || !ha_rests), "high availability owns it"),
+        (elements(&row["tags"]).any(|tag| text_of(tag).eq_ignore_ascii_case("converger-hold")), "it is held"),
+        (elements(&row["pending"]).any(foreign), "changes of others are pending"),
         (manages_config && row.get("config").is_none(), "its config was not read"),
         (steps.iter().any(interrupts) && !protection_grounds(world, vmid).is_empty(), "it is protected"),
     ];
@@ -87,7 +87,7 @@ fn step_objections(world: &TestWorld, vmid: u64, steps: &[Value]) -> Vec<String>
 fn every_guest_gets_one_verdict_and_no_step_violates_a_guard() {
     let mut with_steps = 0_u64;
     for mut case in random_cases(SEED, WORLDS) {
-        // The reading of one world under the declarations of another fits in hardly any way.
+        // The observation of one world hardly matches the declarations of another.
         let stranger = TestWorld::random_small(&mut case.rng);
         let mixed = TestWorld { observation: stranger.observation, ..case.world.clone() };
         for world in [&case.world, &mixed] {
@@ -103,8 +103,8 @@ fn every_guest_gets_one_verdict_and_no_step_violates_a_guard() {
     assert!(with_steps > crate::case_count(WORLDS) / 2, "only {with_steps} guests had steps");
 }
 
-/// `wait` names guests of `after` (or those that come after, for a stop) that have a power step of the same direction,
-/// and nobody waits in a circle; the model carries every plan out to its end elsewhere.
+/// `wait` contains only guests from `after` (for a stop: dependents) with a power step in the same direction, and there is no cycle. The
+/// platform model executes every plan to its end elsewhere.
 #[test]
 fn wait_lists_follow_after() {
     let mut waits = 0_u64;
@@ -127,7 +127,7 @@ fn wait_lists_follow_after() {
     assert!(waits > crate::case_count(WORLDS) / 50, "only {waits} waits");
 }
 
-/// The judgement decides anew, and has nothing against what the planner makes.
+/// The judgement decides independently and accepts what the planner makes.
 #[test]
 fn planner_never_breaks_a_guarantee() {
     let unlimited = Limits { guests: u32::MAX, percent: 100, stops: u32::MAX };
@@ -137,7 +137,7 @@ fn planner_never_breaks_a_guarantee() {
     }
 }
 
-/// What no parser makes, but an observer could: rows in any order and twice, on nodes that are not there.
+/// Observations that no parser returns but an observer could: unsorted and duplicate rows, on nodes that do not exist.
 #[test]
 fn planning_accepts_any_constructed_observation() {
     for mut case in random_cases(SEED + 300, WORLDS) {

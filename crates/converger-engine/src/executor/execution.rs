@@ -1,9 +1,9 @@
-//! The task of an executor: it holds the drive, carries out what that wants done, and answers each submission with its report.
+//! The task of an executor: owns the run machine, executes its commands, and answers each submission with its report.
 //!
-//! Two kinds of work run beside it. Work of operations (requests, commits, waits) is dropped when the process leaves: the journal has their intents. Work of
-//! the journal of runs (whether a run was started, its end) is always finished.
+//! Two kinds of work run in other tasks. Work of operations (requests, commits, waits) is dropped on `RunSignal::Leave`: the journal has
+//! their intents. Bookkeeping of runs (whether a run was started, its end) is always finished.
 //!
-//! What never enters: what is decided about operations (`drive`).
+//! Must not decide about operations (`run_machine` does).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::poll_fn;
@@ -27,27 +27,28 @@ use crate::operation::{self, Phase, SendBlock};
 use crate::run_machine::{RunEffect, RunMachine, RunOptions, SubmissionId};
 use crate::schedule::ConcurrencyLimits;
 
-/// A last word that is older than this is none: whoever was stopped in between is told what was said meanwhile (0017).
+/// A hold check that is older than this does not count: a process that was paused in between must learn of holds that were set in the
+/// meantime (decision 0017).
 const LAST_WORD_MS: u64 = 2_000;
 
-/// What came of work of an operation.
+/// The result of work for an operation.
 enum Completion<T> {
     Event(OperationId, operation::OperationEvent),
-    /// There is room to send it, and this is the last word about that, asked for when the clock that nobody sets said this.
+    /// A permit, and the result of the hold check that was started at this monotonic time.
     Cleared(OperationId, operation::OperationEvent, T, u64),
 }
 
-/// What came of work of the journal of runs.
+/// The result of bookkeeping.
 enum Bookkeeping<H: Actuator> {
     /// Whether a run may be applied.
     Started(Box<RunSubmission<H>>, RunSlot, ReplyReport, Result<(), EngineError>),
-    /// The journal was read for what is unsettled.
+    /// The unsettled operations in the journal.
     Read(Result<Vec<OperationHistory>, StoreError>, oneshot::Sender<Result<Vec<OperationHistory>, StoreError>>),
     /// The end of a run is recorded, or cannot be.
     Ended(RunId),
 }
 
-/// What happened next.
+/// The next input of the task.
 enum Input<H: Actuator> {
     Signal,
     Message(Option<Message<H>>),
@@ -65,13 +66,13 @@ pub(super) struct OpenSubmission<H> {
 
 enum SubmissionKind {
     Run(RunId, RunSlot),
-    /// Nobody else recovers until it has ended.
+    /// Blocks other recoveries until it has ended.
     Recovery {
         _turn: OwnedMutexGuard<()>,
     },
 }
 
-/// Where messages and signals come from, and the slots of runs.
+/// The sources of messages and signals, and the slots of runs.
 type Inlets<H> = (mpsc::UnboundedReceiver<Message<H>>, Arc<Semaphore>, watch::Receiver<RunSignal>);
 
 /// The task of an executor.
@@ -82,9 +83,9 @@ pub(super) struct Execution<H: Actuator, S, C> {
     drive: RunMachine,
     steady: MonotonicClock,
     open: BTreeMap<SubmissionId, OpenSubmission<H>>,
-    /// Runs from their submission until their end is recorded.
+    /// Runs, from their submission until their end is recorded.
     runs: BTreeSet<RunId>,
-    /// Of those that are about to be sent.
+    /// The permits of operations that are about to send.
     turns: BTreeMap<OperationId, H::Permit>,
     in_flight: JoinSet<Completion<H::Permit>>,
     bookkeeping: JoinSet<Bookkeeping<H>>,
@@ -94,11 +95,11 @@ pub(super) struct Execution<H: Actuator, S, C> {
     obeyed: RunSignal,
     /// Ends when the signal changes.
     listening: JoinSet<()>,
-    /// It ends once nothing is in flight.
+    /// The task ends once nothing is in flight.
     is_closing: bool,
-    /// Nobody is left who could submit anything.
+    /// All handles are dropped, so nothing more can be submitted.
     is_disconnected: bool,
-    /// Nothing is carried out any more; what was in flight is recovered at the next start.
+    /// Nothing is executed any more; the next start recovers operations in flight.
     is_left: bool,
 }
 
@@ -127,13 +128,13 @@ impl<H: Actuator, S: Store + 'static, C: Clock> Execution<H, S, C> {
         }
     }
 
-    /// Works until it is closed, or nobody can submit anything any more, and nothing is in flight.
+    /// Runs until it is closed or all handles are dropped, and nothing is in flight.
     pub(super) async fn run(mut self) {
         self.listen();
         self.obey_signal();
         while !self.has_ended() {
             let input = poll_fn(|context| self.poll_input(context)).await;
-            // A stop that was asked for before counts for this already.
+            // A stop that was requested earlier already applies to this input.
             self.obey_signal();
             match input {
                 Input::Signal => self.listen(),
@@ -141,7 +142,7 @@ impl<H: Actuator, S: Store + 'static, C: Clock> Execution<H, S, C> {
                 Input::Message(None) => (self.is_closing, self.is_disconnected) = (true, true),
                 Input::Completed(Ok(completion)) => self.feed(completion),
                 Input::Bookkept(Ok(bookkept)) => self.continue_submission(bookkept),
-                // A panic beside us is a defect: nothing is known about its operation, and the journal makes stopping safe.
+                // A panic in another task is a defect: nothing is known about its operation, and the journal makes stopping safe.
                 Input::Completed(Err(_)) | Input::Bookkept(Err(_)) => self.leave(),
             }
         }
@@ -155,7 +156,7 @@ impl<H: Actuator, S: Store + 'static, C: Clock> Execution<H, S, C> {
         self.is_closing && self.open.is_empty() && self.bookkeeping.is_empty()
     }
 
-    /// Signals come before submissions, and submissions before what is in flight.
+    /// Signals come before submissions, and submissions before completed work.
     fn poll_input(&mut self, context: &mut Context<'_>) -> Poll<Input<H>> {
         if let Poll::Ready(Some(_)) = self.listening.poll_join_next(context) {
             return Poll::Ready(Input::Signal);
@@ -181,7 +182,7 @@ impl<H: Actuator, S: Store + 'static, C: Clock> Execution<H, S, C> {
     fn listen(&mut self) {
         let mut signal = self.signal.clone();
         self.listening.spawn(async move {
-            // Nobody is left who could say anything.
+            // The sender is gone, so no signal will come.
             if signal.changed().await.is_err() {
                 std::future::pending::<()>().await;
             }
@@ -312,14 +313,14 @@ impl<H: Actuator, S: Store + 'static, C: Clock> Execution<H, S, C> {
         }
     }
 
-    /// Begins nothing new.
+    /// Starts nothing new.
     fn stop(&mut self) {
         let now_ms = self.now_ms();
         let effects = self.drive.stop(FailureCode::RunStopped, now_ms);
         self.follow(effects);
     }
 
-    /// Drops what is in flight: a request that is dropped may have arrived, and the journal has its intent.
+    /// Drops the work in flight: a dropped request may have arrived, and the journal has its intent.
     fn leave(&mut self) {
         self.is_left = true;
         self.slots.close();
@@ -349,7 +350,7 @@ impl<H: Actuator, S: Store + 'static, C: Clock> Execution<H, S, C> {
         }
     }
 
-    /// Forgets a submission and answers it. The end of a run is recorded first, whether or not anybody waits for the report.
+    /// Forgets a submission and answers it. The end of a run is recorded first, even if nobody waits for the report.
     fn end_submission(&mut self, id: SubmissionId) {
         let Some(OpenSubmission { reply, kind, .. }) = self.open.remove(&id) else { return };
         let report = self.drive.take_report(id);
@@ -361,7 +362,7 @@ impl<H: Actuator, S: Store + 'static, C: Clock> Execution<H, S, C> {
                 let (store, clock) = (Arc::clone(&self.store), Arc::clone(&self.clock));
                 self.bookkeeping.spawn(async move {
                     let ended = StoreWrite::RunEnded { id: run.clone(), end: report.end(), at_ms: clock.now_ms() };
-                    // A run whose end cannot be written down has ended all the same, and each of its operations says how.
+                    // A run whose end cannot be recorded has ended anyway, and each operation has its own outcome.
                     let _ = store.commit(Batch::from(ended)).await;
                     drop(slot);
                     let _ = reply.send(Ok(report));
@@ -371,7 +372,7 @@ impl<H: Actuator, S: Store + 'static, C: Clock> Execution<H, S, C> {
         }
     }
 
-    /// What takes time runs beside us.
+    /// Executes a command in another task, so that this one never waits.
     fn carry_out(&mut self, id: OperationId, command: operation::OperationCommand) {
         let submission = self.drive.submission_of(&id).and_then(|submission| self.open.get(&submission));
         let Some(actuator) = submission.map(|submission| Arc::clone(&submission.actuator)).filter(|_| !self.is_left) else { return };
@@ -393,7 +394,7 @@ impl<H: Actuator, S: Store + 'static, C: Clock> Execution<H, S, C> {
                 });
             }
             operation::OperationCommand::Request(ask) => {
-                // An operation that reads once more in its turn releases its permit.
+                // An operation that reads again instead of sending releases its permit.
                 let turn = self.turns.remove(&id).filter(|_| ask.is_mutation());
                 self.in_flight.spawn(async move {
                     let answer = match turn {
@@ -412,8 +413,8 @@ impl<H: Actuator, S: Store + 'static, C: Clock> Execution<H, S, C> {
         }
     }
 
-    /// The last word before a change is sent: what people said since its intent was taken. It is asked for once there is room to send,
-    /// so that nothing is waited for between both (0017).
+    /// The final hold check before a change is sent. It starts once the permit is available, so that nothing is waited for between check
+    /// and sending (decision 0017).
     fn clear(&mut self, id: OperationId, actuator: Arc<H>) {
         let Some(state) = self.drive.operation_state(&id) else { return };
         let (store, clock) = (Arc::clone(&self.store), Arc::clone(&self.clock));
@@ -432,7 +433,7 @@ impl<H: Actuator, S: Store + 'static, C: Clock> Execution<H, S, C> {
 
 #[cfg(test)]
 impl<H: Actuator, S: Store + 'static, C: Clock> Execution<H, S, C> {
-    /// Submits operations that no plan leads to.
+    /// Submits operations without a plan.
     pub(super) fn submit_operations(
         &mut self,
         operations: Vec<(Operation, CheckContext)>,

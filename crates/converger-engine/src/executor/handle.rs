@@ -1,8 +1,8 @@
-//! The executor of one environment, as its callers see it: runs and recoveries are submitted while others are in flight, and each gets its own report.
+//! The handle of an executor: callers submit runs and recoveries while others are in flight, and each gets its own report.
 //!
-//! What was submitted is carried out whether or not anybody waits for the report. At most [`OPEN_RUNS_MAX`] runs are open at once.
+//! A submission is executed even if nobody waits for its report. At most [`OPEN_RUNS_MAX`] runs are open at once.
 //!
-//! What never enters: which operation comes next (`schedule`), and how it is carried out (`execution`).
+//! Must not decide which operation starts next (`schedule` does) or how it is executed (`execution` does).
 
 use std::future::Future;
 use std::sync::Arc;
@@ -21,34 +21,34 @@ use crate::operation::Patience;
 use crate::run_machine::RunOptions;
 use crate::schedule::ConcurrencyLimits;
 
-/// The most runs that are open at once, from the reservation of their slot to their end.
+/// The maximum number of open runs, counted from the reservation of their slot to their end.
 pub const OPEN_RUNS_MAX: usize = 64;
 
 /// Why an executor accepts no run.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum NotAccepting {
-    /// As many runs are open as may be.
+    /// The maximum number of runs is open.
     #[error("{OPEN_RUNS_MAX} runs are open, and no more are accepted at once")]
     TooManyRuns,
-    /// It was asked to stop, or has stopped.
+    /// The executor was asked to stop, or has stopped.
     #[error("it is stopping")]
     Stopping,
 }
 
-/// Called in place with the progress of each operation of a submission. It must return at once.
+/// Called synchronously with the progress of each operation of a submission. It must return at once.
 pub type OnNotice = Box<dyn FnMut(OperationNotice<'_>) + Send>;
 
 /// A run to be applied.
 pub struct RunSubmission<H> {
-    /// What is applied. It is moved, so that it cannot be applied twice (G13).
+    /// The plan. It is moved, so that it cannot be applied twice (G13).
     pub plan: ApprovedPlan,
     /// The run, which the journal has as started for this plan.
     pub run: RunId,
-    /// Gives each operation its id, by its number in the plan.
+    /// Returns the id of each operation, by its index in the plan.
     pub ids: Box<dyn Fn(usize) -> Option<OperationId> + Send>,
     /// Sends the requests of its operations.
     pub actuator: Arc<H>,
-    /// How its operations are carried out.
+    /// Options for its operations.
     pub options: RunOptions,
     /// Receives the progress of its operations.
     pub on_notice: OnNotice,
@@ -60,19 +60,20 @@ pub struct RecoverySubmission<H> {
     pub unsettled: Unsettled,
     /// Sends the requests.
     pub actuator: Arc<H>,
-    /// How long is waited for what.
+    /// How long operations wait.
     pub patience: Patience,
     /// Receives the progress.
     pub on_notice: OnNotice,
 }
 
-/// The right to submit one run. Released on drop, and otherwise when the run has ended.
+/// The right to submit one run. Released when it is dropped unused, or when the run has ended.
 #[derive(Debug)]
 pub struct RunSlot {
     _permit: OwnedSemaphorePermit,
 }
 
-/// Operations that an earlier process left in flight, or that are held until a reading settles them. While this exists nobody else recovers.
+/// Operations that an earlier process left in flight, or that are held until a reading settles them. While this exists, no other recovery
+/// starts.
 #[derive(Debug)]
 pub struct Unsettled {
     histories: Vec<OperationHistory>,
@@ -80,7 +81,7 @@ pub struct Unsettled {
 }
 
 impl Unsettled {
-    /// The operations, the earliest first.
+    /// The operations, earliest first.
     #[must_use]
     pub fn histories(&self) -> &[OperationHistory] {
         &self.histories
@@ -91,18 +92,18 @@ impl Unsettled {
     }
 }
 
-/// How much an executor holds at the moment.
+/// The current load of an executor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ExecutorLoad {
     /// Runs and recoveries that have not ended.
     pub submissions: usize,
     /// Their operations.
     pub operations: usize,
-    /// Entries of all its collections together: none when it is idle.
+    /// The total size of all its collections; zero when it is idle. For leak checks.
     pub entries: usize,
 }
 
-/// A report that is being waited for. Dropping it cancels nothing.
+/// A report to wait for. Dropping it cancels nothing.
 #[must_use]
 #[derive(Debug)]
 pub struct PendingReport {
@@ -113,13 +114,13 @@ impl PendingReport {
     /// The report, once all operations of the submission have ended.
     ///
     /// # Errors
-    /// Nothing was carried out.
+    /// Nothing was executed.
     pub async fn wait(self) -> Result<ExecutionReport, EngineError> {
         self.report.await.unwrap_or(Err(EngineError::ExecutorLost))
     }
 }
 
-/// What callers say to the task that holds the drive.
+/// Messages to the task that owns the run machine.
 pub(super) enum Message<H: Actuator> {
     Apply(Box<RunSubmission<H>>, RunSlot, ReplyReport),
     FindUnsettled(oneshot::Sender<Result<Vec<OperationHistory>, StoreError>>),
@@ -131,7 +132,8 @@ pub(super) enum Message<H: Actuator> {
 
 pub(super) type ReplyReport = oneshot::Sender<Result<ExecutionReport, EngineError>>;
 
-/// Carries plans out, one environment's for as long as the process drives it. All mutation in the program goes through one of these. Cheap to clone.
+/// Executes plans of one environment, for as long as the process has its lock. All changes that the program makes go through an executor.
+/// Cheap to clone.
 #[derive(Debug)]
 pub struct Executor<H: Actuator> {
     messages: mpsc::UnboundedSender<Message<H>>,
@@ -148,8 +150,9 @@ impl<H: Actuator> Clone for Executor<H> {
 }
 
 impl<H: Actuator> Executor<H> {
-    /// An executor, and the task that does its work: spawn it. The task ends after [`Executor::close`], or when all clones are gone, once everything in flight
-    /// has ended. Whatever must live as long as operations are in flight (the lock of the environment) belongs to the task.
+    /// Returns an executor and its task, which the caller must spawn. The task ends after [`Executor::close`] or when all clones are
+    /// dropped, once nothing is in flight. Move whatever must outlive the operations in flight, such as the environment lock, into the
+    /// task.
     pub fn new<S: Store + 'static, C: Clock>(
         environment: EnvironmentName,
         store: Arc<S>,
@@ -168,19 +171,19 @@ impl<H: Actuator> Executor<H> {
         limits: ConcurrencyLimits,
         signal: watch::Receiver<RunSignal>,
     ) -> (Self, Execution<H, S, C>) {
-        // Unbounded, and short all the same: each slot sends one message, and one caller at a time recovers.
+        // Unbounded but short: each slot sends one message, and one caller at a time recovers.
         let (messages, received) = mpsc::unbounded_channel();
         let slots = Arc::new(Semaphore::new(OPEN_RUNS_MAX));
         let execution = Execution::new(environment, store, clock, limits, (received, Arc::clone(&slots), signal.clone()));
         (Self { messages, slots, signal, recovery: Arc::new(Mutex::new(())) }, execution)
     }
 
-    /// Reserves the place of one run.
+    /// Reserves a slot for one run.
     ///
     /// # Errors
-    /// Too many runs are open, or a stop was asked for.
+    /// Too many runs are open, or a stop was requested.
     pub fn reserve_slot(&self) -> Result<RunSlot, NotAccepting> {
-        // The signal itself is read: the task may not have received it yet.
+        // Read the signal directly: the task may not have received it yet.
         if *self.signal.borrow() != RunSignal::Continue {
             return Err(NotAccepting::Stopping);
         }
@@ -191,15 +194,15 @@ impl<H: Actuator> Executor<H> {
         }
     }
 
-    /// Submits a run. From here on it is carried out to its end, and its end is recorded, whether or not the report is waited for.
+    /// Submits a run. It is executed to its end, and its end is recorded, even if nobody waits for the report.
     ///
-    /// After a stop its operations are not run, which its report says.
+    /// After a stop its operations are not run, and the report says so.
     pub fn submit(&self, slot: RunSlot, run: RunSubmission<H>) -> PendingReport {
         self.send(|reply| Message::Apply(Box::new(run), slot, reply))
     }
 
-    /// What the journal has of the environment that must be settled by reading (see [`super::unsettled`]), without the operations that this executor
-    /// is executing itself. Waits until an earlier recovery has ended.
+    /// The operations of the environment that must be settled by reading (see [`super::load_unsettled`]), without those that this
+    /// executor is executing. Waits until an earlier recovery has ended.
     ///
     /// # Errors
     /// The journal cannot be read, or the executor has stopped.
@@ -211,25 +214,25 @@ impl<H: Actuator> Executor<H> {
         Ok(Unsettled { histories, turn })
     }
 
-    /// Settles operations by reading only. What is still at work is held until the next reading where the patience is brief: nobody waits for one
-    /// guest before the others are looked at (L4).
+    /// Settles operations by reading only. With a short patience, an operation that is still running is held until the next reading, so
+    /// that one guest does not delay the others (L4).
     pub fn recover(&self, recovery: RecoverySubmission<H>) -> PendingReport {
         self.send(|reply| Message::Recover(Box::new(recovery), reply))
     }
 
-    /// Begins nothing new of one run; its operations in flight go on to their end. Other runs are not concerned.
+    /// Starts nothing new of one run; its operations in flight continue to their end. Other runs are not affected.
     pub fn stop_run(&self, run: RunId) {
         let _ = self.messages.send(Message::StopRun(run));
     }
 
-    /// How much it holds; nothing after it has stopped.
+    /// The current load; zero after it has stopped.
     pub async fn measure_load(&self) -> ExecutorLoad {
         let (reply, answer) = oneshot::channel();
         let _ = self.messages.send(Message::Measure(reply));
         answer.await.unwrap_or_default()
     }
 
-    /// Accepts nothing more and begins nothing new. The task ends once everything in flight has ended.
+    /// Accepts and starts nothing new. The task ends once nothing is in flight.
     pub fn close(&self) {
         self.slots.close();
         let _ = self.messages.send(Message::Close);

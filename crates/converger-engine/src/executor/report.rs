@@ -1,4 +1,4 @@
-//! What became of a run, operation by operation, in the order of the plan.
+//! The report of a run: each operation with its outcome, in the order of the plan.
 
 use converger_core::apply::{Evidence, Findings, Operation, OperationEnd, Outcome, ReleaseCondition, TaskId};
 use converger_core::failure::FailureCode;
@@ -6,26 +6,26 @@ use converger_core::failure::FailureCode;
 use super::worst_end;
 use crate::operation::{OperationState, Phase};
 
-/// What became of a run.
+/// The report of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExecutionReport {
     operations: Vec<OperationReport>,
 }
 
-/// What became of one operation.
+/// The report of one operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OperationReport {
     /// The operation.
     pub operation: Operation,
-    /// How it ended.
+    /// The outcome.
     pub outcome: Outcome,
-    /// The task that carried it out, where one is known.
+    /// Its task, if known.
     pub task: Option<TaskId>,
-    /// Whether its end is in the journal. What never began has none there.
+    /// Whether its end is in the journal. An operation that never started has none there.
     pub is_recorded: bool,
-    /// Whether it was found in the journal.
+    /// Whether it was recovered from the journal.
     pub is_recovered: bool,
-    /// When its turn came, in milliseconds since 1970.
+    /// When it started, in milliseconds since 1970.
     pub began_ms: Option<u64>,
     /// When it ended.
     pub ended_ms: Option<u64>,
@@ -36,7 +36,7 @@ impl ExecutionReport {
         Self { operations: reported }
     }
 
-    /// All operations: what was found in the journal first, then those of the plan in its order.
+    /// All operations: recovered ones first, then those of the plan in its order.
     #[must_use]
     pub fn operations(&self) -> &[OperationReport] {
         &self.operations
@@ -64,10 +64,10 @@ impl OperationReport {
     }
 }
 
-/// The run was left while it was under way, or before its turn.
+/// The outcome of an operation that had not ended, or not started, when the process stopped waiting.
 fn interrupted_outcome(state: &OperationState) -> Outcome {
     match state.phase() {
-        // What was found in the journal was begun by whoever wrote it there.
+        // A recovered operation was started by an earlier process.
         Phase::Waiting if !state.is_recovered() => Outcome::new_not_run(FailureCode::RunStopped, Evidence::default()),
         _ => {
             let evidence = state.task().map_or_else(Evidence::default, |task| Evidence::default().with("task", task.as_str()));

@@ -1,4 +1,4 @@
-//! The driver on a small world: what is carried out, what is not, and what a crash at any point costs.
+//! The executor on a small cluster: what it executes, what it does not, and the effects of a crash at any point.
 
 use std::sync::{Arc, Mutex};
 
@@ -30,7 +30,7 @@ use cluster::{TestCluster, TestClusterClock};
 /// 2026-11-15T12:00:00Z.
 const NOW_MS: u64 = 1_794_744_000_000;
 
-/// Four guests, one for each kind of change and one that waits for another.
+/// Four guests: one for each kind of change, and one that depends on another.
 fn desired_guests() -> Vec<Json> {
     vec![
         json!({ "vmid": 100, "kind": "qemu", "name": "web", "state": "running" }),
@@ -44,12 +44,12 @@ fn initial_cluster() -> TestCluster {
     TestCluster::new(&[(100, "stopped"), (101, "running"), (102, "running"), (103, "stopped")])
 }
 
-/// The approved plan of these guests in this world, as a person at a terminal has it.
+/// The approved plan for these guests in this cluster, as confirmed at a terminal.
 fn approve_plan(guests: &[Json], world: &TestCluster) -> ApprovedPlan {
     approve_plan_from_rows(guests, &world.read_rows())
 }
 
-/// The same, of this reading.
+/// The same, for these rows.
 fn approve_plan_from_rows(guests: &[Json], rows: &[Json]) -> ApprovedPlan {
     let plan = testing::plan_guests(guests, rows);
     let Judged::Safe(safe) = judge(plan, policy::Limits::default(), Circumstances::default()) else { panic!("refused") };
@@ -67,14 +67,14 @@ fn approve_plan_from_rows(guests: &[Json], rows: &[Json]) -> ApprovedPlan {
     }
 }
 
-/// How an executor works, and how the runs of these tests are submitted to it.
+/// Settings of an executor, and options for the runs of these tests.
 #[derive(Clone, Copy, Debug, Default)]
 struct Settings {
     limits: ConcurrencyLimits,
     options: RunOptions,
 }
 
-/// An executor over a world and a store, as one process has it. It is started within a runtime.
+/// An executor with a cluster and a store, as one process has it. It must be started within a runtime.
 struct Process<S = MemoryStore> {
     world: TestCluster,
     store: Arc<S>,
@@ -94,7 +94,7 @@ impl<S: Store + 'static> Process<S> {
         load_unsettled(&*self.store, &lab_environment()).await
     }
 
-    /// Finds out what is unsettled, with this patience.
+    /// Recovers unsettled operations with this patience.
     async fn recover(&self, patience: Patience) -> Result<ExecutionReport, EngineError> {
         let unsettled = self.executor.find_unsettled().await?;
         let actuator = Arc::new(self.world.clone());
@@ -113,7 +113,7 @@ impl<S: Store + 'static> Process<S> {
     }
 }
 
-/// The run of a plan, as the journal has it before anything is carried out.
+/// Records the start of the run of a plan.
 fn start_run(world: &TestCluster, store: &MemoryStore, plan: &ApprovedPlan, run: &str) -> Result<RunId, StoreError> {
     let (id, environment) = (RunId::new(run).expect("an id"), plan.plan().desired().environment().clone());
     let boot = TestClusterClock::new(NOW_MS, world.clone()).uptime().map(|uptime| uptime.boot);
@@ -131,7 +131,7 @@ fn lab_environment() -> EnvironmentName {
     EnvironmentName::new("lab").expect("a name")
 }
 
-/// Plans and applies in one process, beside finding out what is unsettled: what came of that, and of the run.
+/// Plans and applies in one process while it recovers; returns the combined report.
 fn apply_desired(
     world: &TestCluster,
     store: &MemoryStore,
@@ -152,7 +152,7 @@ fn apply_desired(
     })
 }
 
-/// One run of a plan in a process of its own.
+/// Runs one plan in its own process.
 fn apply_plan(world: &TestCluster, store: &MemoryStore, plan: ApprovedPlan, run: &str, settings: Settings) -> ExecutionReport {
     let run = start_run(world, store, &plan, run).expect("taken");
     block_on(async { Process::start(world, store.clone(), settings, no_signal()).submit(plan, run).wait().await }).expect("the run begins")
@@ -189,7 +189,7 @@ fn applies_a_plan_and_the_next_plan_is_empty() {
 fn an_operation_costs_at_most_three_commits() {
     let (world, store) = (initial_cluster(), MemoryStore::new());
     let report = apply_desired(&world, &store, "r1", Settings::default(), no_signal()).expect("the run begins");
-    // The run itself begins and ends; a config write has no task.
+    // The run itself has a start and an end; a config write has no task.
     let config_sets = report.operations().iter().filter(|reported| reported.task.is_none()).count();
     assert_eq!((report.operations().len(), config_sets), (6, 2));
     assert_eq!(store.transactions(), 2 + 6 * 3 - 2);
@@ -228,7 +228,7 @@ fn failure_stops_only_its_guest_and_its_dependents() {
 fn drain_starts_nothing_new_and_finishes_operations_in_flight() {
     let (world, store) = (initial_cluster(), MemoryStore::new());
     let (says, hears) = watch::channel(RunSignal::Continue);
-    world.on_first_send(move || says.send(RunSignal::Drain).expect("somebody listens"));
+    world.on_first_send(move || says.send(RunSignal::Drain).expect("the executor listens"));
     let settings = Settings { limits: ConcurrencyLimits { per_node: 1, overall: 1 }, ..Settings::default() };
     let report = apply_desired(&world, &store, "r1", settings, hears).expect("the run begins");
     assert_eq!(render_report(&report)[0], "100 start: done");
@@ -265,7 +265,7 @@ fn does_not_touch_frozen_environment_or_held_guest() {
     );
 }
 
-/// What the ledger has of what was refused: the guests, and why.
+/// The refusals in the ledger: guests and codes.
 fn recorded_refusals(store: &MemoryStore) -> Vec<(Option<u32>, String)> {
     let entries = block_on(store.entries(0, 999)).expect("read");
     let refused = |bytes: &Vec<u8>| match parse_entry(bytes).expect("an entry") {

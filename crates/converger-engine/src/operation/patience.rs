@@ -1,45 +1,45 @@
-//! How long is waited for what, in milliseconds of waiting, and of asking where that told nothing. No clock ends it: one that jumps adds half a minute
-//! at most.
+//! How long an operation waits, in milliseconds of waiting and of requests without a result. No clock ends a wait: one that jumps adds at
+//! most half a minute.
 
 use converger_core::action::Change;
 
 use super::precheck::READING_AGE_MS_MAX;
 
-/// How long is waited for what.
+/// How long an operation waits for each kind of event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
     /// For the task of a start or a stop.
     pub task_ms: u64,
-    /// For the task of a shutdown or reboot beyond the time that the guest was given.
+    /// For the task of a shutdown or reboot, beyond the timeout that the guest was given.
     pub slack_ms: u64,
-    /// For any task, at most: whoever comes back after a crash does not wait for one guest before looking at the others.
+    /// For any task, at most. Recovery sets it low, so that one guest does not delay the others.
     pub task_ms_max: u64,
-    /// For the guest to be as promised, once the task has ended.
+    /// For the promised state, after the task has ended.
     pub verify_ms: u64,
-    /// For a guest to come up again after a reboot: its task ends when it is down.
+    /// For a guest to be up again after a reboot, whose task ends when the guest is down.
     pub reboot_ms: u64,
-    /// For any guest to come up again, at most: whoever comes back after a crash waits for none.
+    /// For any guest to be up again, at most. Recovery does not wait for that.
     pub reboot_ms_max: u64,
-    /// For something that cannot be read to be readable again.
+    /// For something that cannot be read to become readable again.
     pub unreadable_ms: u64,
-    /// Before a change whose answer was lost is looked for again. A daemon that hangs may carry a request out
-    /// half a minute after everybody has given up on it, so the sum is well above that.
+    /// Before each search for a change whose response was lost. A daemon that hangs may execute a request half a minute after every
+    /// client has given up, so the sum is well above that.
     pub lookup_waits_ms: &'static [u64],
-    /// After its mark: so much later what was sent before a crash comes no more. As long as a living process would wait for its answer and look for
-    /// it after that, and as much longer as a mark may be older than the sending.
+    /// Counted from the sending mark: after this time, a change that was sent before a crash no longer arrives. It covers the time that a
+    /// live process would wait for the response and search for the task, and the time that may pass between the mark and the sending.
     pub late_arrival_ms: u64,
 }
 
-/// What the answer to a change may take, with the connection for it, where nobody says otherwise.
+/// The default limit for the response to a change, including the connection.
 pub const RESPONSE_MS_MAX: u64 = 60_000;
-/// What one answer counts for at most, however long it took: a machine that slept meanwhile has not waited.
+/// The most that one response counts, however long it took: a machine that was suspended has not waited.
 const COUNTED_RESPONSE_MS_MAX: u64 = 30_000;
-/// Before a change whose answer was lost is looked for again.
+/// The waits before each search for a change whose response was lost.
 const LOOKUP_WAITS_MS: [u64; 7] = [500, 1_000, 2_000, 4_000, 8_000, 15_000, 30_000];
 
-/// The shortest wait before something is asked again.
+/// The shortest wait before something is requested again.
 const WAIT_MS_MIN: u64 = 250;
-/// The longest.
+/// The longest such wait.
 const WAIT_MS_MAX: u64 = 5_000;
 
 impl Default for Patience {
@@ -59,14 +59,15 @@ impl Default for Patience {
 }
 
 impl Patience {
-    /// Where answers may take so long. What was sent before a crash may have been waited for longer than is now, and never for less than usual.
+    /// Adapts to a response timeout. The process before a crash may have used a longer one, so a shorter timeout than the default changes
+    /// nothing.
     #[must_use]
     pub fn with_response_timeout(self, ms: u64) -> Self {
         Self { late_arrival_ms: ms.max(RESPONSE_MS_MAX).saturating_add(lookup_total_ms() + READING_AGE_MS_MAX), ..self }
     }
 
-    /// For whoever comes back after a crash and has to know where everything stands: what is still at work keeps its guest until the
-    /// next reading, and nobody else waits for it. Each is well below the two seconds in which a restart must be ready.
+    /// For the recovery at startup: a guest whose operation is still running stays occupied until the next reading, and nothing else
+    /// waits for it. Each wait is well below the two seconds in which a restart must be ready.
     #[must_use]
     pub fn for_startup(self) -> Self {
         let short = |ms: u64| ms.min(1_000);
@@ -79,18 +80,18 @@ impl Patience {
         }
     }
 
-    /// For what was found in the journal: whoever comes back looks for what arrived, and waits for nothing that may still arrive. The sum
-    /// is well below the two seconds in which a restart must be ready.
+    /// For operations from the journal: searches for what has arrived, and does not wait for what may still arrive. The sum is well below
+    /// the two seconds in which a restart must be ready.
     pub(super) fn for_recovery(self) -> Self {
         Self { lookup_waits_ms: &[250, 750], ..self }
     }
 
-    /// For what was held until it can be read: it is read now, or stays held. Nobody waits for it a second time.
+    /// For held operations: reads once, and keeps the operation held if that does not settle it.
     pub(super) fn for_held(self) -> Self {
         Self { task_ms_max: 0, reboot_ms_max: 0, ..self.for_startup().for_recovery() }
     }
 
-    /// How long the task of a change may take.
+    /// The timeout for the task of a change.
     pub(super) fn task_timeout_ms(&self, change: &Change) -> u64 {
         let ms = match change {
             Change::Shutdown { timeout_secs } | Change::Reboot { timeout_secs } => {
@@ -101,12 +102,12 @@ impl Patience {
         ms.min(self.task_ms_max)
     }
 
-    /// Whether the task of a change is waited for as long as it may take: what is given up before is not late.
+    /// Whether the task of a change is waited for as long as it may take. If the wait is cut short, the task is not overdue.
     pub(super) fn covers_whole_task(&self, change: &Change) -> bool {
         self.task_timeout_ms(change) < self.task_ms_max
     }
 
-    /// How long a guest may take to be as promised.
+    /// The timeout for the promised state.
     pub(super) fn promise_timeout_ms(&self, change: &Change) -> u64 {
         match change {
             Change::Reboot { .. } => self.reboot_ms.min(self.reboot_ms_max),
@@ -114,8 +115,8 @@ impl Patience {
         }
     }
 
-    /// Whether a guest whose reboot was begun so long ago may still be on its way up, for whoever does not wait for that. Without an age
-    /// it may: the next reading has one.
+    /// Whether a guest whose reboot started `age_secs` ago may still be booting, if booting is not waited for. Without an age it may; the
+    /// next reading has one.
     pub(super) fn may_still_boot(&self, change: &Change, age_secs: Option<u64>) -> bool {
         let Change::Reboot { timeout_secs } = change else { return false };
         let whole_ms = u64::from(*timeout_secs).saturating_mul(1000).saturating_add(self.slack_ms).saturating_add(self.reboot_ms);
@@ -123,7 +124,7 @@ impl Patience {
     }
 }
 
-/// How long a living process looks for a change whose answer was lost.
+/// How long a live process searches for a change whose response was lost.
 const fn lookup_total_ms() -> u64 {
     let (mut sum, mut at) = (0, 0);
     while at < LOOKUP_WAITS_MS.len() {
@@ -133,14 +134,14 @@ const fn lookup_total_ms() -> u64 {
     sum
 }
 
-/// What an answer that was asked for then counts for now.
+/// How much a response counts that was requested at `then_ms`.
 pub(super) fn counted_response_ms(then_ms: u64, now_ms: u64) -> u64 {
     now_ms.saturating_sub(then_ms).min(COUNTED_RESPONSE_MS_MAX)
 }
 
-/// The next wait, after so much waiting: a sixteenth of it, so that what is waited for is noticed soon without asking often.
+/// The next wait, after `waited_ms` of waiting: a sixteenth of that, so that changes are noticed soon without frequent requests.
 ///
-/// Whatever is noticed late keeps its room in the lanes for as long: with an eighth a fleet took up to 16 % longer than its tasks.
+/// An operation that notices its end late keeps its slot on the node: with an eighth, a fleet took up to 16 % longer than its tasks.
 pub(super) fn next_wait_ms(waited_ms: u64) -> u64 {
     (waited_ms / 16).clamp(WAIT_MS_MIN, WAIT_MS_MAX)
 }

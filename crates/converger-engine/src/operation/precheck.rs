@@ -1,12 +1,12 @@
-//! Before the change is sent: the cluster, the guests that it relies on, its run-state and its config are read anew, and every
-//! precondition must hold.
+//! Checks before a change is sent: reads the cluster, the guests that the step depends on, and the status and config of the guest again.
+//! Every precondition must hold.
 //!
-//! What was read of the guest itself is then seconds old at most, or all of it is read once more (0017 says what may be older, and why): between the readings and the sending the machine may have
-//! slept, a node been slow, a person pressed Ctrl-S. The very last word is the journal's: a hold, a freeze or a stop that came since
-//! the intent keeps the change from being sent.
+//! The readings of the guest itself must be at most seconds old, or all of it is read again (decision 0017 says what may be older, and
+//! why): between reading and sending the machine may have been suspended, a node slow, or the process paused by its terminal (Ctrl-S).
+//! The final check is the journal: a hold, a freeze or a stop since the intent prevents sending.
 //!
-//! A guest that is not where it was is followed once, and checked there from the start. What cannot be read after a few
-//! attempts is refused: reading twice is harmless, and one lost answer is no reason to give up a lane.
+//! A guest that has moved is followed once and checked again from the start. What cannot be read after a few attempts leads to a refusal.
+//! Reads are repeated because reading twice is harmless, and one lost response is no reason to give up the slot on the node.
 
 use converger_core::apply::check::{self, SendDecision};
 use converger_core::apply::{
@@ -21,12 +21,12 @@ use super::{OperationCommand, OperationStage, OperationState, SendBlock, respons
 
 /// How often each reading is tried.
 const TRIES_MAX: u32 = 3;
-/// How old the readings of the guest may be when the change is sent.
+/// The maximum age of the readings of the guest when the change is sent.
 pub(super) const READING_AGE_MS_MAX: u64 = 10_000;
-/// How often a guest is checked, where its readings were too old or there was no room to send.
+/// How often a guest is checked if its readings were too old or the node was busy.
 const CHECKS_MAX: u32 = 5;
 
-/// What is being read.
+/// The reading in progress.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PreSendCheck {
     reading: PreSendReading,
@@ -44,7 +44,7 @@ pub(super) struct ReadyChange {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum PreSendReading {
     Cluster,
-    /// The other guest with this number that the step relies on.
+    /// The guest with this index among those that the step depends on.
     Dependency(usize),
     Status,
     Location,
@@ -72,7 +72,7 @@ impl OperationState {
             PreSendReading::Cluster => EnvRequest::Cluster,
             PreSendReading::Dependency(number) => match self.dependency(*number) {
                 Some(other) => EnvRequest::Status(other.address.clone()),
-                // All of them are as they must be.
+                // All dependencies are met.
                 None => return self.request_check_reading(PreSendCheck::for_reading(PreSendReading::Status)),
             },
             PreSendReading::Status => {
@@ -121,8 +121,8 @@ impl OperationState {
     }
 
     fn judge_readiness(&mut self, live: &LiveStatus, config: &LiveConfig, now_ms: u64) -> Option<OperationCommand> {
-        // INVARIANT: what has no terms was found in the journal, and begins with reading what became of it. It never comes here,
-        // and if it did, it would be read and not sent.
+        // INVARIANT: a recovered operation has no context and starts with verification, so it never gets here. If it did, it would be
+        // read and not sent.
         let Some(terms) = &self.context else { return self.verify_after_lost_response(response_fault(&EnvResponse::Located(None))) };
         match check::decide_send(&self.operation, terms, live, config) {
             SendDecision::Send => {
@@ -138,7 +138,7 @@ impl OperationState {
         self.checks < CHECKS_MAX
     }
 
-    /// Nothing was said against it. A clock that went back shows nothing about an age, so that it is read anew too.
+    /// Sends the change if the readings are fresh. If the clock went back, their age is unknown and they are taken again.
     pub(super) fn send_if_fresh(&mut self, clearing: ReadyChange, now_ms: u64) -> Option<OperationCommand> {
         let is_fresh = now_ms.checked_sub(self.checked_ms).is_some_and(|age_ms| age_ms <= READING_AGE_MS_MAX);
         match clearing {
@@ -170,7 +170,7 @@ impl OperationState {
         self.record_end(Outcome::Done(Findings { evidence: Evidence::default().with(key, why), observed }), now_ms)
     }
 
-    /// A guest may have been moved; it is the same guest if its marks say so, which is looked at again there.
+    /// Follows a guest that has moved. The check on the new node compares the birth marks, so another guest is not mistaken for it.
     fn follow_moved_guest(&mut self, found: Option<GuestAddress>, now_ms: u64) -> Option<OperationCommand> {
         if let Some(refusal) = check::check_relocation(&self.address, found.as_ref()) {
             return self.refuse(&refusal, now_ms);

@@ -1,10 +1,11 @@
-//! Whether it was sent: the mark before the sending, and what it says to whoever comes after a crash
+//! Whether a change was sent: the mark before sending, and what it proves after a crash
 //! (`docs/decisions/0016-what-proves-that-nothing-ran.md`).
 //!
-//! What was not marked was not sent, as long as the machine did not die: a mark is in the system's cache before anything is sent. What
-//! may have been sent may still come, for as long as a living process would look for it; before that nobody says that nothing ran.
+//! A change without a mark was not sent, provided that the machine did not crash: a mark is in the page cache before anything is sent. A
+//! change that may have been sent may still arrive for as long as a live process would search for it; until then, "not executed" is not
+//! reported.
 //!
-//! What never enters: reading a guest, and sending.
+//! Must not read a guest or send anything.
 
 use converger_core::apply::{Evidence, Findings, OperationHistory, Outcome, Uptime};
 use converger_core::failure::FailureCode;
@@ -12,32 +13,32 @@ use converger_core::failure::FailureCode;
 use super::precheck::ReadyChange;
 use super::{CommitFailure, OperationCommand, OperationStage, OperationState};
 
-/// What is known of whether it was sent.
+/// What is known about whether a change was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SendState {
-    /// It is new, and not marked.
+    /// The operation is new and has no mark.
     NotYet,
-    /// It is new and marked: from here on whoever comes after us takes it for sent.
+    /// The operation is new and marked: a later process assumes that it was sent.
     Marked,
-    /// It was found in the journal, and was not sent.
+    /// The operation was recovered, and was not sent.
     Never,
-    /// It was found in the journal, and may have been sent.
+    /// The operation was recovered, and may have been sent.
     Maybe {
-        /// When at the earliest, by the clock of the day.
+        /// The earliest time of sending, by the time of day.
         at_ms: u64,
-        /// How long ago at least when it was found, by how long the machine has been up; none: that says nothing.
+        /// The minimum time since then when it was recovered, by the uptime of the machine; `None` if the uptime does not show it.
         ago_ms: Option<u64>,
     },
 }
 
 impl SendState {
-    /// What the journal says, on a machine that has been up for so long.
+    /// What the journal shows, given the uptime of this machine.
     pub(super) fn from_history(history: &OperationHistory, uptime: Option<&Uptime>) -> Self {
         let is_same_start = uptime.is_some_and(|uptime| history.boot.as_ref() == Some(&uptime.boot));
         let ago_ms = match (&history.sending, uptime) {
             (None, _) if is_same_start && history.task.is_none() => return Self::Never,
             (Some(sending), Some(uptime)) if is_same_start => Some(uptime.ms.saturating_sub(sending.up_ms)),
-            // The machine was started since.
+            // The machine was restarted since.
             (_, Some(uptime)) => Some(uptime.ms),
             (_, None) => None,
         };
@@ -46,8 +47,8 @@ impl SendState {
 }
 
 impl OperationState {
-    /// It is ready: that it may be sent now is written down before it is. What was checked anew is marked anew: whoever comes after us counts
-    /// from the mark how long it may still come.
+    /// Writes the mark before the change is sent. A change that is checked again is marked again, because a later process counts from the
+    /// mark how long the change may still arrive.
     pub(super) fn request_mark(&mut self, clearing: Box<ReadyChange>) -> Option<OperationCommand> {
         self.stage = OperationStage::Marking(clearing);
         Some(OperationCommand::Mark)
@@ -59,7 +60,7 @@ impl OperationState {
         Some(OperationCommand::RecheckHolds)
     }
 
-    /// Nothing was sent, and nothing will be.
+    /// Ends the operation before anything was sent.
     pub(super) fn end_unmarked(&mut self, why: CommitFailure, now_ms: u64) -> Option<OperationCommand> {
         let outcome = match why {
             CommitFailure::Refused(refusal) => Outcome::from_refusal(&refusal),
@@ -69,13 +70,13 @@ impl OperationState {
         self.record_end(outcome, now_ms)
     }
 
-    /// The process before this one died before it sent it: nothing is to be read.
+    /// The earlier process ended before it sent the change, so nothing has to be read.
     pub(super) fn end_never_sent(&mut self, now_ms: u64) -> Option<OperationCommand> {
         let evidence = Evidence::default().with("never_sent", "the program ended before it sent it");
         self.record_end(Outcome::new_failed(FailureCode::NotCarriedOut, Findings { evidence, ..Findings::default() }), now_ms)
     }
 
-    /// How long it may still come, by whichever clock says longer; zero: a living process would have given it up by now.
+    /// How long the change may still arrive, by the clock that gives more time; zero if a live process would have given up.
     pub(super) fn late_arrival_left_ms(&self, now_ms: u64) -> u64 {
         let SendState::Maybe { at_ms, ago_ms } = self.send_state else { return 0 };
         let by_day_ms = now_ms.saturating_sub(at_ms);

@@ -1,7 +1,7 @@
-//! While the task is at work: it is asked about with growing waits, until it has ended or patience has.
+//! Polls a running task with growing waits, until it has ended or patience has run out.
 //!
-//! A task that takes too long is never helped along: a graceful shutdown stays graceful (design 6.22), and the guest is held
-//! until a reading tells.
+//! A task that takes too long is not forced: a graceful shutdown stays graceful (design 6.22), and the guest is held until a reading
+//! settles it.
 
 use converger_core::action::Change;
 use converger_core::apply::{EnvRequest, EnvResponse, Evidence, Findings, Outcome, ReleaseCondition, TaskId, TaskState};
@@ -11,12 +11,12 @@ use super::patience::next_wait_ms;
 use super::verification::VerificationCause;
 use super::{OperationCommand, OperationStage, OperationState, response_fault};
 
-/// A task that is asked about.
+/// A task that is being polled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct TaskPolling {
     task: TaskId,
     waited_ms: u64,
-    /// What was waited and asked because readings in a row gave nothing; zero: the last one gave something.
+    /// The time spent on consecutive polls without a result; zero if the last one had a result.
     unreadable_ms: u64,
     waiting: bool,
 }
@@ -76,13 +76,13 @@ impl OperationState {
         self.wait(ms)
     }
 
-    /// What a later run needs to tell whether a reboot happened: the uptime before it.
+    /// The uptime before a reboot, which a later run needs to tell whether the reboot happened.
     fn uptime_before(&self) -> Evidence {
         let secs = self.uptime_before_secs.filter(|_| matches!(self.operation.step.change, Change::Reboot { .. }));
         secs.into_iter().fold(Evidence::default(), |seen, secs| seen.with("uptime_before_secs", secs))
     }
 
-    /// Held until a reading tells.
+    /// Holds the operation until a reading settles it.
     pub(super) fn hold_until_reading(&mut self, code: FailureCode, evidence: Evidence, now_ms: u64) -> Option<OperationCommand> {
         let observed = self.uptime_before();
         self.record_end(Outcome::new_held(code, ReleaseCondition::Reading, Findings { evidence, observed }), now_ms)

@@ -1,4 +1,4 @@
-//! Stories of single operations, told as what happened and what was done about it.
+//! Stories about single operations: events, and the commands that follow.
 
 use converger_core::apply::{
     EnvFault, EnvFaultKind, EnvResponse, Fact, GuestAddress, JournalRecord, LiveStatus, ObservedTask, OperationHistory, Outcome,
@@ -12,10 +12,10 @@ mod random;
 mod recovery;
 mod refusals;
 
-/// One moment, 1,000,000 s after 1970.
+/// A fixed time, 1,000,000 s after 1970.
 pub(super) const NOW_MS: u64 = 1_000_000_000;
 
-/// What a command is, in a word or two.
+/// A short name for a command.
 pub(super) fn command_word(command: Option<&OperationCommand>) -> String {
     match command {
         None => "-".into(),
@@ -34,10 +34,10 @@ pub(super) fn command_word(command: Option<&OperationCommand>) -> String {
     }
 }
 
-/// How it ended: `done`, or the end with its code and what releases it.
+/// The end: `done`, or the end with its code and release condition.
 pub(super) fn render_end(state: &OperationState) -> String {
     match state.outcome() {
-        None => "under way".into(),
+        None => "in flight".into(),
         Some(Outcome::Done(_)) => "done".into(),
         Some(Outcome::Held { code, release, .. }) => format!("held {code} ({})", release.word()),
         Some(outcome) => format!("{} {}", outcome.end().word(), outcome.code().expect("a code")),
@@ -49,7 +49,7 @@ pub(super) fn new_operation(word: &str) -> OperationState {
     OperationState::new(operation, terms, Patience::default())
 }
 
-/// Feeds these events, and gives what was done about each.
+/// Feeds these events, and returns the command after each.
 pub(super) fn feed_events(mut state: OperationState, events: &[OperationEvent]) -> (OperationState, Vec<String>) {
     let mut trace = Vec::new();
     for event in events {
@@ -60,12 +60,12 @@ pub(super) fn feed_events(mut state: OperationState, events: &[OperationEvent]) 
     (state, trace)
 }
 
-/// Answers to each question in turn; commits succeed, nobody says anything against sending, and waits end by themselves.
+/// Answers each request in turn. Commits succeed, nothing prevents sending, and waits end at once.
 pub(super) fn play_responses(state: OperationState, answers: &[EnvResponse]) -> (OperationState, Vec<String>) {
     play_responses_at(NOW_MS, state, answers)
 }
 
-/// The same at another moment.
+/// The same at another time.
 pub(super) fn play_responses_at(now_ms: u64, state: OperationState, answers: &[EnvResponse]) -> (OperationState, Vec<String>) {
     let (mut state, mut command) = step(state, OperationEvent::Begin, now_ms);
     let mut answers = answers.iter();
@@ -103,7 +103,7 @@ pub(super) fn check_story(word: &str, answers: &[EnvResponse], trace: &str, ends
 
 const CHECK_TRACE: &str = "commit intent, cluster, status, config, send";
 
-/// The answers before a change is sent, and more.
+/// The responses before a change is sent, and more.
 pub(super) fn check_responses(state: &str, more: &[EnvResponse]) -> Vec<EnvResponse> {
     [&[cluster_response(), status_response(state), config_response(2)], more].concat()
 }
@@ -148,7 +148,7 @@ fn g11_failed_intent_ends_the_operation_before_any_request() {
     }
 }
 
-/// Decision 0016: what was not marked was not sent.
+/// Decision 0016: a change without a mark was not sent.
 #[test]
 fn sends_nothing_before_its_mark_and_marks_again_after_a_recheck() {
     let (state, _) = play_responses(new_operation("start"), &[cluster_response(), status_response("stopped")]);
@@ -201,7 +201,7 @@ fn unexpected_pending_config_is_a_broken_promise() {
     let (state, _) = play_responses(new_operation("config.set"), &answers);
     assert_eq!(render_end(&state), "failed promise-broken");
     let observed = &state.outcome().expect("ended").findings().observed;
-    assert_eq!(observed.get("pending_restart"), Some(&Fact::Words(Box::new(["cores".into()]))), "it was written, and where it is");
+    assert_eq!(observed.get("pending_restart"), Some(&Fact::Words(Box::new(["cores".into()]))), "it was written and is pending");
 }
 
 #[test]
@@ -210,8 +210,8 @@ fn reboot_is_done_when_the_guest_is_up_and_nothing_is_pending() {
     let before = [cluster_response(), up(1000), pending_config_response(), task_sent_response(), task_ended_response()];
     let cases: [(&[EnvResponse], &str); 3] = [
         (&[status_response("stopped"), pending_config_response(), up(3), config_response(4)], "done"),
-        (&[up(3), pending_config_response()], "under way"),
-        (&[up(1001), config_response(4)], "under way"),
+        (&[up(3), pending_config_response()], "in flight"),
+        (&[up(1001), config_response(4)], "in flight"),
     ];
     for (after, ends) in cases {
         let (state, _) = play_responses(new_operation("reboot"), &[&before, after].concat());
@@ -229,7 +229,7 @@ fn reboot_without_effect_is_a_broken_promise() {
     assert_eq!(render_end(&state), "failed promise-broken");
 }
 
-/// A guest that is down after its reboot, with these start tasks in its list, and what the last of them said.
+/// A guest that is down after its reboot, with these start tasks in the list, and the result of the last one.
 fn down_after_reboot(starts: &[ObservedTask], start: Option<TaskState>) -> (OperationState, Vec<String>) {
     let up = EnvResponse::Status(live_status("running", 1000));
     let reboot = EnvResponse::Task(TaskState::Ended { warnings: 0, age_secs: Some(5) });
@@ -242,24 +242,24 @@ fn down_after_reboot(starts: &[ObservedTask], start: Option<TaskState>) -> (Oper
     play_responses(new_operation("reboot"), &answers)
 }
 
-/// The node starts a rebooted guest by a task of its own. Where that fails the guest is down, and waiting for it would not help.
+/// The node starts a rebooted guest with another task. If that fails the guest stays down, and waiting does not help.
 #[test]
-fn a_reboot_whose_guest_cannot_start_again_names_the_start_that_failed() {
+fn reboot_names_the_failed_start_task() {
     let by_the_node = |name: &str, age_secs| ObservedTask { is_ours: false, ..ended_task(name, age_secs) };
     let too_many = EnvFault::new(EnvFaultKind::Other, "other", "MAX 2 vcpus allowed per VM on this node");
     let failed = || Some(TaskState::Failed { cause: too_many.clone(), age_secs: None });
     let (state, trace) = down_after_reboot(&[by_the_node("T0", 90), by_the_node("T2", 3)], failed());
     assert_eq!(render_end(&state), "failed guest-left-down");
-    assert_eq!(trace.iter().filter(|word| *word == "tasks").count(), 1, "it is told at once: {trace:?}");
+    assert_eq!(trace.iter().filter(|word| *word == "tasks").count(), 1, "it is reported at once: {trace:?}");
     let findings = state.outcome().expect("ended").findings();
     let expected = Evidence::default().with("task", "T1").with("start_task", "T2").with("cause", "other");
     assert_eq!(findings.evidence, expected.with("said", "MAX 2 vcpus allowed per VM on this node"));
     assert_eq!(findings.observed.get("run_state"), Some(&"stopped".into()));
 }
 
-/// A start of before the reboot says nothing about it, and one at work or one that ended well is not why the guest is down.
+/// A start from before the reboot says nothing about it, and one that is running or succeeded is not the reason why the guest is down.
 #[test]
-fn a_guest_that_stays_down_without_a_failed_start_is_waited_for_and_left_down() {
+fn waits_for_a_guest_that_is_down_without_a_failed_start() {
     for (starts, start) in [
         (vec![ended_task("T0", 90)], None),
         (vec![], None),
@@ -269,14 +269,14 @@ fn a_guest_that_stays_down_without_a_failed_start_is_waited_for_and_left_down() 
     ] {
         let (state, trace) = down_after_reboot(&starts, start);
         assert_eq!(render_end(&state), "failed guest-left-down", "{starts:?}");
-        assert!(trace.iter().filter(|word| *word == "tasks").count() > 20, "{starts:?}: all the patience");
+        assert!(trace.iter().filter(|word| *word == "tasks").count() > 20, "{starts:?}: until the timeout");
         assert_eq!(state.outcome().expect("ended").findings().evidence.get("start_task"), None);
     }
 }
 
-/// The second half of a restart by a stop and a start.
+/// The second half of a restart by stop and start.
 #[test]
-fn a_start_that_fails_in_a_restart_says_that_the_guest_was_left_down() {
+fn failed_start_in_a_restart_reports_guest_left_down() {
     let (mut operation, terms) = last_step_for("start");
     operation.step.reason = last_step_for("reboot").0.step.reason;
     let failed = EnvResponse::Task(TaskState::Failed { cause: test_fault(EnvFaultKind::Other), age_secs: None });
@@ -410,7 +410,7 @@ fn unrecorded_task_is_held_for_recovery() {
     assert!(!state.is_recorded());
 }
 
-/// A person said what became of it while it was read: what was read is told, and nobody is told that it was written down.
+/// A person resolved the operation while it was being read: the findings are reported, but not as recorded.
 #[test]
 fn end_resolved_by_a_person_is_not_reported_as_recorded() {
     let (state, _) = play_responses(new_operation("start"), &check_responses("stopped", &[task_sent_response(), task_ended_response()]));

@@ -1,11 +1,11 @@
-//! What became of the change: found out by reading, after a task has ended, an answer was lost, or there was a crash.
+//! Finds out the result of a change by reading, after a task has ended, a response was lost or the program crashed.
 //!
-//! The promise of the change decides, never what a task said. A task that failed while the promise holds is done, and the
-//! evidence says so: the declared state is reached, and the next plan finds nothing to do (S17 asks that a failed task is not
-//! taken for a good one, and it is not; it is what was read that counts). A lost answer is looked for in the node's list of
-//! tasks first, so that a task that is still at work is adopted and waited for.
+//! The promise of the change decides, never the result of the task. If the task failed but the promise holds, the operation is done, and
+//! the evidence says so: the declared state is reached, and the next plan finds nothing to do. S17 is kept, because a reading counts and
+//! not the failed task. After a lost response the task list of the node is searched first, so that a task that is still running is
+//! adopted and waited for.
 //!
-//! What never enters: sending. There is no way from here back to the change.
+//! Must not send anything: no transition leads from here back to the change.
 
 use std::cmp::Reverse;
 
@@ -24,62 +24,64 @@ use converger_core::timestamp;
 use super::patience::next_wait_ms;
 use super::{OperationCommand, OperationStage, OperationState, response_fault};
 
-/// How much older than our intent a task that has ended may look and still be taken for ours: its node's clock and ours are read one after the
-/// other, and both may be mended meanwhile. One that is still at work is ours, whenever it says that it began.
+/// How much older than the intent an ended task may appear and still be ours: the clocks of the node and of this machine are read one
+/// after the other, and both may be adjusted in between. A running task may be ours whatever its start time is.
 const SKEW_SECS: u64 = 10;
-/// A guest that is down so long after its reboot was not started again at once: its start is looked for.
+/// If a guest is down this long after its reboot, its node has not started it again at once: its start task is searched.
 const START_MS: u64 = 2_000;
 /// How often a guest is followed to another node.
 const MOVES_MAX: u32 = 3;
 
-/// Why it is read.
+/// Why the result is being read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum VerificationCause {
-    /// The environment says that it is done.
+    /// The environment reported the change as done.
     Sent,
-    /// Its task ended well; it was begun so long ago.
+    /// The task succeeded; `age_secs` is the time since it started.
     TaskEnded { warnings: u32, age_secs: Option<u64> },
-    /// Its task ended with an error; it was begun so long ago.
+    /// The task failed; `age_secs` is the time since it started.
     TaskFailed { cause: EnvFault, age_secs: Option<u64> },
-    /// Nobody knows how its task ended.
+    /// The result of the task is unknown.
     TaskLost(EnvFault),
-    /// Nobody knows whether it arrived.
+    /// It is unknown whether the change arrived.
     Unknown { looks: usize },
 }
 
-/// What is being read.
+/// The verification in progress.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Verification {
     cause: VerificationCause,
     reading: VerificationReading,
     live: Option<Box<LiveStatus>>,
     other_tasks: OtherTasks,
-    /// A guest that is down after its reboot, while its start task is looked for.
+    /// Set if the guest is down after its reboot, while its start task is searched.
     down: Option<Box<Down>>,
     waited_ms: u64,
-    /// What was waited because nothing could be read.
+    /// The time waited because nothing could be read.
     unreadable_ms: u64,
-    /// What answers took that told nothing. It is not among what was waited: a task is older by that, and only by what surely went by.
+    /// The duration of responses without a result. It is not part of the time waited: the age of a task may only grow by time that has
+    /// certainly passed.
     response_ms: u64,
     waiting: bool,
 }
 
-/// Tasks of others that do the same to the guest. What was sent before a crash may be one of them: the token can be another one since.
+/// Tasks of other users with the same effect on the guest. A change that was sent before a crash may be among them, because the token may
+/// have changed since.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum OtherTasks {
-    /// There are none, or what was sent cannot be among them.
+    /// There are none, or the change cannot be among them.
     None,
-    /// One is at work: what comes of it can be read later.
+    /// One is running: its effect can be read later.
     Running(Vec<Box<str>>),
-    /// All have ended: nothing that is read later tells whose they were.
+    /// All have ended: no later reading can show whose they were.
     Ended(Vec<Box<str>>),
 }
 
-/// What was read of a guest that is down after its reboot.
+/// A guest that is down after its reboot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Down {
     observed: Evidence,
-    /// The last task that was to start it, once it was found.
+    /// The last start task, once it was found.
     start: Option<TaskId>,
 }
 
@@ -91,13 +93,13 @@ enum VerificationReading {
     Location,
     /// The start tasks of a guest that is down after its reboot.
     Starts,
-    /// How the last of them ended.
+    /// The result of the last of them.
     Start,
 }
 
 impl Verification {
-    /// How old the task is that ended: as old as when that was read, and what was waited since. A guest that comes up meanwhile has
-    /// been up for less than that.
+    /// The age of the ended task: its age when it was read, plus the time waited since. A guest that came up after it has a smaller
+    /// uptime.
     fn task_age_secs(&self) -> Option<u64> {
         let since_secs = self.waited_ms.saturating_add(self.unreadable_ms) / 1000;
         match self.cause {
@@ -108,7 +110,7 @@ impl Verification {
         }
     }
 
-    /// How the task ended, for a promise that it is part of.
+    /// The result of the task, for promises that depend on it.
     fn task_end(&self, is_moved: bool) -> Option<TaskEnd> {
         let is_failed = match self.cause {
             VerificationCause::TaskEnded { .. } => false,
@@ -139,7 +141,7 @@ impl OperationState {
         })
     }
 
-    /// From the first reading on: what was read before a wait is old.
+    /// Restarts with the first reading: readings from before a wait are old.
     pub(super) fn restart_verification(&mut self, proving: Verification) -> Option<OperationCommand> {
         let has_tasks = self.operation.step.change.resulting_state().is_some();
         let read = match proving.cause {
@@ -153,7 +155,7 @@ impl OperationState {
         if promise::required_reads(&self.operation).status { VerificationReading::Status } else { VerificationReading::Config }
     }
 
-    /// What was found in the journal is first shown to be the same guest.
+    /// A recovered operation must also prove that it reads the same guest.
     fn needs_config(&self) -> bool {
         promise::required_reads(&self.operation).config || self.is_recovered()
     }
@@ -163,8 +165,8 @@ impl OperationState {
             VerificationReading::Tasks => EnvRequest::Tasks {
                 address: self.address.clone(),
                 change: self.operation.step.change.clone(),
-                // Whatever is at work counts, however old it says that it is. Of what has ended, a guest with a past would fill the
-                // list with what cannot be ours, and a full list tells nothing.
+                // Running tasks count whatever their age. The age limits ended tasks only: a guest with a long history would fill the
+                // list with tasks that cannot be ours, and a full list proves nothing.
                 age_secs_max: self.task_age_secs_max(),
             },
             VerificationReading::Status => EnvRequest::Status(self.address.clone()),
@@ -175,7 +177,7 @@ impl OperationState {
             }
             VerificationReading::Start => match proving.down.as_ref().and_then(|down| down.start.clone()) {
                 Some(start) => EnvRequest::Task(start),
-                // INVARIANT: the start is read only once it was found; without it the guest is read again.
+                // INVARIANT: the start task is read only after it was found; without it the guest is read again.
                 None => EnvRequest::Status(self.address.clone()),
             },
         };
@@ -207,7 +209,7 @@ impl OperationState {
                 let asked_ms = proving.response_ms.saturating_add(self.response_ms.max(1));
                 self.still_down(Verification { response_ms: asked_ms, ..proving }, now_ms)
             }
-            // A start that is at work or ended well explains nothing: the guest is read again.
+            // A start that is running or succeeded explains nothing: the guest is read again.
             (VerificationReading::Starts | VerificationReading::Start, _) => self.still_down(proving, now_ms),
             (VerificationReading::Location, EnvResponse::Located(Some(found))) if self.is_other_node(&found) => {
                 self.moves += 1;
@@ -218,7 +220,7 @@ impl OperationState {
         }
     }
 
-    /// How old a task of ours can be: not older than the intent, by the clock of whoever counts.
+    /// The maximum age of a task of ours: it cannot be older than the intent.
     fn task_age_secs_max(&self) -> u64 {
         (self.now_ms.saturating_sub(self.intent_ms) / 1000).saturating_add(SKEW_SECS)
     }
@@ -227,10 +229,10 @@ impl OperationState {
         self.moves < MOVES_MAX && found.kind == self.address.kind && found.vmid == self.address.vmid && found.node != self.address.node
     }
 
-    /// Tasks that may be this operation's. What the journal has as that of another operation is not, however young it is: the guest may
-    /// have had the same change a moment ago.
+    /// Filters the tasks that may belong to this operation. A task that the journal assigns to another operation does not, however recent
+    /// it is: the guest may have had the same change a moment ago.
     fn handle_found_tasks(&mut self, proving: Verification, tasks: Vec<ObservedTask>, now_ms: u64) -> Option<OperationCommand> {
-        // Each by its own clock, of which only differences are compared.
+        // Ages are compared instead of times, so that each clock is only compared with itself.
         let age_secs_max = self.task_age_secs_max();
         let fits = |seen: &ObservedTask| seen.ended_age_secs.is_none_or(|age_secs| age_secs <= age_secs_max);
         let mut fitting: Vec<ObservedTask> = tasks.into_iter().filter(fits).collect();
@@ -244,7 +246,7 @@ impl OperationState {
         Some(OperationCommand::FindTaskOwners(ids))
     }
 
-    /// Which of these tasks is ours: exactly one is adopted, several are for a person to tell apart.
+    /// Adopts the task of this operation if there is exactly one candidate. If there are several, a person must decide.
     pub(super) fn adopt_own_task(
         &mut self,
         proving: Verification,
@@ -274,12 +276,12 @@ impl OperationState {
         }
     }
 
-    /// Without the journal nobody can say whose a task is.
+    /// Without the journal the owner of a task is unknown.
     pub(super) fn retry_without_task_owners(&mut self, proving: Verification, why: &str, now_ms: u64) -> Option<OperationCommand> {
         self.retry_verification_reading(proving, &EnvFault::new(EnvFaultKind::Other, "journal-unreadable", why), now_ms)
     }
 
-    /// Who still runs sends under the name that it asks with: what others began is theirs.
+    /// A live process sends and lists tasks with the same token, so tasks of other users are not its own.
     fn classify_other_tasks(&self, others: &[&ObservedTask]) -> OtherTasks {
         if others.is_empty() || !self.is_recovered() {
             return OtherTasks::None;
@@ -309,7 +311,7 @@ impl OperationState {
             PromiseCheck::Unclear(seen) if promise::is_idempotent(&self.operation.step.change) => {
                 self.retry_verification_reading(proving, &EnvFault::new(EnvFaultKind::Other, "unclear", &join_evidence_keys(&seen)), now_ms)
             }
-            // A reboot that is not shown by what was read cannot be told from none, however often it is read.
+            // A reboot that the readings do not prove cannot be proven by more readings.
             PromiseCheck::Unclear(seen) => self.hold_unclear(&proving.cause, seen, now_ms),
         }
     }
@@ -330,7 +332,7 @@ impl OperationState {
         self.record_end(Outcome::Done(Findings { evidence, observed }), now_ms)
     }
 
-    /// It is as if it had not been done, or not yet.
+    /// The change has no effect, or none yet.
     fn handle_promise_not_kept(&mut self, proving: Verification, observed: Evidence, now_ms: u64) -> Option<OperationCommand> {
         let change = &self.operation.step.change;
         let evidence = self.with_task(self.evidence.clone());
@@ -341,7 +343,7 @@ impl OperationState {
                 let findings = Findings { evidence: cause.add_to_evidence(evidence), observed };
                 self.record_end(self.task_failure_outcome(cause, findings), now_ms)
             }
-            // However often it is read: a worker that is gone may have begun, and what it began may come later (S17).
+            // However often it is read: a lost worker may have started, and its effect may come later (S17).
             VerificationCause::TaskLost(_) => self.hold_unclear(&proving.cause, observed, now_ms),
             VerificationCause::Unknown { looks } => match self.patience.lookup_waits_ms.get(*looks).copied() {
                 Some(ms) => {
@@ -361,13 +363,14 @@ impl OperationState {
         }
     }
 
-    /// The task ended well, and the guest is not as promised: it is read again for as long as that may take.
+    /// The task succeeded but the promise does not hold yet: the guest is read again until the timeout.
     fn not_yet_kept(&mut self, proving: Verification, observed: Evidence, now_ms: u64) -> Option<OperationCommand> {
         let (change, evidence) = (&self.operation.step.change, self.with_task(self.evidence.clone()));
         if proving.waited_ms < self.patience.promise_timeout_ms(change) {
             return self.schedule_reread(proving);
         }
-        // Its task ended when it went down: nobody waits here until it is up, and nobody says that it never will be.
+        // The task of a reboot ends when the guest is down. Recovery does not wait until it is up, and does not report that it never will
+        // be.
         if matches!(proving.cause, VerificationCause::TaskEnded { .. }) && self.patience.may_still_boot(change, proving.task_age_secs()) {
             return self.record_end(
                 Outcome::new_held(FailureCode::TaskAtWork, ReleaseCondition::Reading, Findings { evidence, observed }),
@@ -378,14 +381,14 @@ impl OperationState {
         self.record_end(Outcome::new_failed(code, Findings { evidence, observed }), now_ms)
     }
 
-    /// Whether a guest is down although its reboot ended well: its node starts it by another task, which may have failed.
+    /// Whether a guest is down although its reboot succeeded: its node starts it by another task, which may have failed.
     fn is_down_after_reboot(&self, proving: &Verification) -> bool {
         let is_stopped = |live: &LiveStatus| live.status == ObservedStatus::Known(RunState::Stopped);
         matches!(self.operation.step.change, Change::Reboot { .. }) && proving.live.as_deref().is_some_and(is_stopped)
     }
 
-    /// Asks for the start tasks of a guest that is down after its reboot. Most guests are up a moment later, and nothing is asked about them;
-    /// where readings fail it is asked once more, before the guest is given up.
+    /// Requests the start tasks of a guest that is down after its reboot. Most guests are up a moment later and need no request. If
+    /// readings fail, the request is made once more before the guest is given up.
     fn look_for_start(&mut self, proving: Verification, observed: Evidence, now_ms: u64) -> Option<OperationCommand> {
         let is_last = proving.waited_ms >= self.patience.promise_timeout_ms(&self.operation.step.change);
         let is_early = proving.waited_ms < START_MS || proving.response_ms > 0;
@@ -399,16 +402,16 @@ impl OperationState {
         })
     }
 
-    /// How old a start task may be to come after the reboot.
+    /// The maximum age of a start task that came after the reboot.
     fn start_age_secs_max(&self, proving: &Verification) -> u64 {
         proving.task_age_secs().unwrap_or_else(|| self.task_age_secs_max())
     }
 
-    /// The last start after the reboot, whoever began it: the node itself does it under another name than ours.
+    /// Finds the last start after the reboot, of any user: the node starts the guest under another name than ours.
     fn find_start(&mut self, proving: Verification, tasks: &[ObservedTask], now_ms: u64) -> Option<OperationCommand> {
         let age_secs_max = self.start_age_secs_max(&proving);
         let since = tasks.iter().filter(|seen| seen.ended_age_secs.is_none_or(|age_secs| age_secs <= age_secs_max));
-        // One at work has no age here and comes before all others; of one second the later id counts.
+        // A running task has no age here and sorts first; within one second the later id counts.
         let last = since.min_by_key(|seen| (seen.ended_age_secs, Reverse(seen.task.clone())));
         match (last.filter(|seen| seen.ended_age_secs.is_some()), &proving.down) {
             (Some(seen), Some(down)) => {
@@ -428,7 +431,7 @@ impl OperationState {
         self.not_yet_kept(proving, observed, now_ms)
     }
 
-    /// The guest went down for its reboot, and the task that was to start it failed: it stays down, and waiting does not help.
+    /// The guest went down for its reboot and its start task failed: it stays down, and waiting does not help.
     fn left_down(&mut self, proving: Verification, cause: &EnvFault, now_ms: u64) -> Option<OperationCommand> {
         let Some(down) = proving.down.clone() else { return self.restart_verification(proving) };
         let evidence = cause.add_to_evidence(self.with_task(self.evidence.clone()));
@@ -436,15 +439,15 @@ impl OperationState {
         self.record_end(Outcome::new_failed(FailureCode::GuestLeftDown, Findings { evidence, observed: down.observed }), now_ms)
     }
 
-    /// Nothing shows it, and it may have been sent so short a time ago that it still comes: the next start after that settles it.
+    /// Nothing shows the change, but it was sent so recently that it may still arrive. The first start after that time settles it.
     fn hold_for_late_arrival(&mut self, evidence: Evidence, observed: Evidence, now_ms: u64) -> Option<OperationCommand> {
         let until_ms = now_ms.saturating_add(self.late_arrival_left_ms(now_ms));
         let evidence = evidence.with("may_come_until", &*timestamp::format_timestamp(until_ms.div_ceil(1000)));
         self.record_end(Outcome::new_held(FailureCode::OutcomeUnclear, ReleaseCondition::Reading, Findings { evidence, observed }), now_ms)
     }
 
-    /// Nothing shows it but a task that somebody else began, or that was ours under another name: nobody can say that nothing was carried
-    /// out, and it is not sent again.
+    /// Only a task of another user, or one of ours under another name, may have executed the change. "Not executed" cannot be proven, and
+    /// the change is not sent again.
     fn hold_for_other_tasks(&mut self, others: &OtherTasks, observed: Evidence, now_ms: u64) -> Option<OperationCommand> {
         let is_idempotent = promise::is_idempotent(&self.operation.step.change);
         let (release, ids) = match others {
@@ -456,7 +459,7 @@ impl OperationState {
         self.record_end(Outcome::new_held(FailureCode::OutcomeUnclear, release, Findings { evidence, observed }), now_ms)
     }
 
-    /// A guest that did not go down in time may still do so: it is held until it is read again (design 6.22).
+    /// A guest that did not shut down in time may still do so: it is held until it is read again (design 6.22).
     fn task_failure_outcome(&self, cause: &EnvFault, findings: Findings) -> Outcome {
         match cause.kind {
             EnvFaultKind::ShutdownTimeout if self.is_held_reread() => Outcome::new_failed(FailureCode::ShutdownTimeout, findings),
@@ -466,14 +469,14 @@ impl OperationState {
         }
     }
 
-    /// Whether this start is the second half of a restart: the guest ran, and was taken down for it.
+    /// Whether this start is the second half of a restart: the guest was running and was stopped for it.
     fn is_start_of_restart(&self) -> bool {
         let step = &self.operation.step;
         step.change == Change::Start && matches!(step.reason, StepReason::RestartForConfig(_))
     }
 
-    /// What was read does not settle it. What leads to the same twice is settled by the next reading that shows it, and so is a reboot whose
-    /// task ended and of which something could not be read this time.
+    /// The readings do not settle the operation. An idempotent change is settled by the next reading that shows it, and so is a reboot
+    /// whose task has ended if part of the guest could not be read this time.
     fn hold_unclear(&mut self, why: &VerificationCause, observed: Evidence, now_ms: u64) -> Option<OperationCommand> {
         let is_incomplete =
             matches!(why, VerificationCause::TaskEnded { .. } | VerificationCause::TaskFailed { .. }) && observed.get("unread").is_some();
@@ -487,7 +490,7 @@ impl OperationState {
         self.record_end(Outcome::new_held(code, release, Findings { evidence, observed }), now_ms)
     }
 
-    /// The reading gave nothing.
+    /// The reading had no result.
     fn retry_verification_reading(&mut self, proving: Verification, cause: &EnvFault, now_ms: u64) -> Option<OperationCommand> {
         let proving = Verification { response_ms: proving.response_ms.saturating_add(self.response_ms), ..proving };
         if proving.unreadable_ms.saturating_add(proving.response_ms) < self.patience.unreadable_ms {

@@ -1,11 +1,11 @@
-//! Several submissions in one drive: each ends on its own and is forgotten, and the journal may be read and written while they are in flight.
+//! Several submissions in one machine: each ends on its own and is forgotten, and the journal may be read and written in the meantime.
 
 use converger_core::apply::OperationEnd;
 
 use super::*;
 use crate::testing;
 
-/// The start of guest 100, as an operation of this run.
+/// The start of a guest, as an operation of this run.
 fn start_of(run: &str, vmid: u32) -> (Operation, CheckContext) {
     let guest = serde_json::json!({ "vmid": vmid, "kind": "qemu", "name": "web", "state": "running" });
     let plan = testing::plan_guests(&[guest], &[testing::guest_row(vmid, "stopped")]);
@@ -27,7 +27,7 @@ fn failed() -> OperationEvent {
     OperationEvent::NotCommitted(CommitFailure::Failed("no room".into()))
 }
 
-/// The history of an operation whose intent alone is in the journal.
+/// The history of an operation with only its intent in the journal.
 fn history_of((operation, _): (Operation, CheckContext)) -> OperationHistory {
     OperationHistory::from_intent(Box::new(operation), 1_000)
 }
@@ -45,14 +45,14 @@ fn submission_ends_on_its_own_and_is_forgotten_when_its_report_is_taken() {
     assert_eq!(report.operations().iter().map(|reported| reported.outcome.end()).collect::<Vec<_>>(), [OperationEnd::NotRun]);
     assert_eq!((drive.operation_state(&id("r-100")), drive.operation_count()), (None, 1));
     let effects = drive.stop(FailureCode::RunStopped, 1_002);
-    assert_eq!(effects, [], "what is in flight goes on");
+    assert_eq!(effects, [], "operations in flight continue");
     drop(drive.feed(&id("s-101"), failed(), 1_003));
     drop(drive.take_report(second));
     assert_eq!(drive.entry_count(), 0);
 }
 
 #[test]
-fn submission_of_nothing_or_of_what_is_known_ends_at_once() {
+fn empty_or_duplicate_submission_ends_at_once() {
     let mut drive = RunMachine::new(ConcurrencyLimits::default());
     let (empty, effects) = submit(&mut drive, Vec::new());
     assert_eq!(effects, [RunEffect::SubmissionEnded(empty)]);
@@ -64,14 +64,14 @@ fn submission_of_nothing_or_of_what_is_known_ends_at_once() {
 
 /// Design 6.13, for an executor that outlives a full disk.
 #[test]
-fn lost_journal_stops_open_submissions_for_good_and_later_ones_by_their_own_intents_only() {
+fn unwritable_journal_stops_open_submissions_but_not_later_ones() {
     let mut drive = RunMachine::new(ConcurrencyLimits { per_node: 2, overall: 2 });
     let (first, _) = submit(&mut drive, vec![start_of("r", 100), start_of("r", 101)]);
     let (second, _) = submit(&mut drive, vec![start_of("s", 102)]);
     let effects = drive.feed(&id("r-100"), failed(), 1_001);
     let is_begun = |effects: &[RunEffect], name: &str| effects.contains(&RunEffect::Begun(id(name)));
     assert!(!is_begun(&effects, "s-102") && effects.contains(&RunEffect::SubmissionEnded(second)), "{effects:?}");
-    // It was begun before, and its intent is taken after all: it is never sent.
+    // It was started before, and its intent is written after all: it is never sent.
     drop(drive.feed(&id("r-101"), OperationEvent::Committed, 1_002));
     assert!(drive.is_journal_lost(&id("r-101")));
     let (third, effects) = submit(&mut drive, vec![start_of("t", 103)]);
@@ -89,7 +89,7 @@ fn g13_journal_reading_leaves_out_operations_that_were_here_at_any_time_while_it
     let (before, _) = submit(&mut drive, vec![start_of("r", 100)]);
     drive.start_journal_reading();
     let (during, _) = submit(&mut drive, vec![start_of("s", 101)]);
-    // Both end and are forgotten while the journal is being read, which has their intents without an end.
+    // Both end and are forgotten during the reading, in which their intents have no end.
     for (name, submission) in [("r-100", before), ("s-101", during)] {
         drop(drive.feed(&id(name), repeated(), 1_001));
         drop(drive.take_report(submission));
@@ -98,7 +98,7 @@ fn g13_journal_reading_leaves_out_operations_that_were_here_at_any_time_while_it
     let found = [start_of("r", 100), start_of("s", 101), start_of("t", 102), start_of("old", 103)].map(history_of);
     let left = drive.end_journal_reading(found.to_vec());
     assert_eq!(left.iter().map(|history| history.id().as_str()).collect::<Vec<_>>(), ["old-103"]);
-    // The next reading begins after both have ended: what it shows of them without an end is to be settled.
+    // The next reading starts after both have ended, so operations that it shows without an end must be settled.
     drive.start_journal_reading();
     assert_eq!(drive.end_journal_reading(found.to_vec()).len(), 3);
 }

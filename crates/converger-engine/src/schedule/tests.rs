@@ -1,4 +1,4 @@
-//! Stories of schedules: what is submitted, what ends how, and what is begun or never run because of it.
+//! Stories about schedules: what is submitted, how operations end, and what is started or never run because of that.
 
 use converger_core::testing::Rng;
 
@@ -13,7 +13,7 @@ fn test_vmid(number: u32) -> Vmid {
     Vmid::new(u64::from(number)).expect("an id")
 }
 
-/// A step called `<run>-<vmid>-<number>`.
+/// A step with the id `<run>-<vmid>-<number>`.
 fn schedule_item(run: &str, guest: u32, number: u32) -> ScheduleItem {
     ScheduleItem {
         id: OperationId::new(&format!("{run}-{guest}-{number}")).expect("an id"),
@@ -53,7 +53,7 @@ fn render_command(command: &ScheduleCommand) -> String {
     }
 }
 
-/// A schedule that is told a story.
+/// A schedule for one story.
 struct ScheduleStory(Option<ScheduleState>);
 
 impl ScheduleStory {
@@ -116,7 +116,7 @@ fn moved_event(id: &str, node: &str) -> ScheduleEvent {
     ScheduleEvent::Moved { id: OperationId::new(id).expect("an id"), node: NodeName::new(node).expect("a node") }
 }
 
-/// A node was emptied after the plan was made: all its guests are on the other one, which takes no more at once for that.
+/// A node was emptied after planning: all its guests are on the other node, whose limit still holds.
 #[test]
 fn counts_a_moved_guest_on_its_new_node() {
     let mut story = ScheduleStory::new(1, 9);
@@ -135,7 +135,7 @@ fn counts_a_moved_guest_on_its_new_node() {
     story.check_end("r-201-0", OperationEnd::Done, &[]).check_idle();
 }
 
-/// Its intent is in the journal: it is not dropped, its guest is not touched by anything else, and it goes on to its end.
+/// Its intent is in the journal: it is not dropped, its guest gets no other operation, and it continues to its end.
 #[test]
 fn parked_operation_stays_in_flight() {
     let mut story = ScheduleStory::new(1, 9);
@@ -161,7 +161,7 @@ fn resumes_at_once_on_a_free_node_and_moves_only_begun_operations() {
     story.check(moved_event("r-101-0", "pve2"), &[]);
     story.check(moved_event("r-100-0", "pve1"), &[]);
     story.check(moved_event("r-100-0", "pve2"), &["resume r-100-0", "begin r-101-0"]);
-    // The next step of the guest is counted where the guest is: there is room on that node although none on the other.
+    // The next step of the guest counts against its new node, which has a free slot although the old one has none.
     story.check_end("r-100-0", OperationEnd::Done, &["begin r-100-1"]);
 }
 
@@ -185,7 +185,7 @@ fn l4_stuck_guest_blocks_only_itself_and_its_dependents() {
     story.check_submit(&items, &["begin r-100-0", "begin r-102-0"]);
     story.check_end("r-102-0", OperationEnd::Done, &["begin r-102-1"]);
     story.check_end("r-102-1", OperationEnd::Done, &[]);
-    assert!(!story.0.as_ref().expect("a state").is_idle(), "guest 100 is still under way");
+    assert!(!story.0.as_ref().expect("a state").is_idle(), "guest 100 is still in flight");
 }
 
 #[test]
@@ -273,9 +273,9 @@ fn stop_of_one_run_does_not_stop_another_and_stop_of_all_open_runs_does_not_stop
     story.check_end("t-104-0", OperationEnd::Done, &[]).check_idle();
 }
 
-/// Everything about an operation is forgotten with it: nodes, guests and runs that come and go leave nothing behind.
+/// An operation leaves nothing behind: nodes, guests and runs that come and go are forgotten.
 #[test]
-fn schedule_of_many_runs_keeps_nothing_of_those_that_ended() {
+fn schedule_forgets_runs_that_ended() {
     let mut state = ScheduleState::new(ConcurrencyLimits::default());
     for number in 0..1_000 {
         let (run, node) = (format!("r{number}"), format!("pve{}", number % 50));
@@ -348,7 +348,7 @@ fn s17_recovery_continues_after_stop_and_failure() {
     story.check_end("old-102-0", OperationEnd::Done, &["begin old-104-0"]);
 }
 
-/// A guest that was taken down to come up again is not left down.
+/// A guest that was stopped for a restart is started again.
 #[test]
 fn stop_lets_a_begun_restart_complete() {
     let second = |guest| ScheduleItem { completes_restart: true, ..schedule_item("r", guest, 1) };
@@ -407,11 +407,11 @@ fn ignores_ends_of_idle_operations_and_duplicate_submissions() {
     story.check_end("r-101-0", OperationEnd::Done, &[]).check_idle();
 }
 
-/// What a random schedule has begun, and what must hold of it.
+/// What a random schedule has started, and what must hold.
 #[derive(Default)]
 struct ScheduleInvariants {
     under_way: BTreeMap<OperationId, (Vmid, NodeName)>,
-    /// Begun, and waiting for room on another node.
+    /// Started, and waiting for a slot on another node.
     parked: BTreeMap<OperationId, Vmid>,
     begun: BTreeSet<OperationId>,
     closed: BTreeSet<OperationId>,
@@ -425,7 +425,7 @@ impl ScheduleInvariants {
             match command {
                 ScheduleCommand::Begin(id) => self.check_begin(id, state.node_of(id).expect("a node")),
                 ScheduleCommand::Resume(id) => {
-                    let vmid = self.parked.remove(id).unwrap_or_else(|| panic!("{id} did not wait for room"));
+                    let vmid = self.parked.remove(id).unwrap_or_else(|| panic!("{id} did not wait for a slot"));
                     self.under_way.insert(id.clone(), (vmid, state.node_of(id).expect("a node").clone()));
                 }
                 ScheduleCommand::NotRun { id, .. } => {
@@ -452,7 +452,7 @@ impl ScheduleInvariants {
         Some(ScheduleEvent::Ended { id, end })
     }
 
-    /// The guest of one of them is found elsewhere.
+    /// The guest of a random operation is found on another node.
     fn move_random_operation(&mut self, rng: &mut Rng) -> Option<ScheduleEvent> {
         let under_way: Vec<OperationId> = self.under_way.keys().cloned().collect();
         let id = rng.pick(&under_way)?.clone();
@@ -466,18 +466,18 @@ impl ScheduleInvariants {
 
     fn check_begin(&mut self, id: &OperationId, node: &NodeName) {
         let item = &self.items[id];
-        assert!(self.begun.insert(id.clone()) && !self.closed.contains(id), "{id} begins twice");
+        assert!(self.begun.insert(id.clone()) && !self.closed.contains(id), "{id} starts twice");
         let mut others = self.under_way.values().map(|(vmid, _)| vmid).chain(self.parked.values());
         assert!(others.all(|vmid| *vmid != item.vmid), "two operations of guest {}", item.vmid);
         for wait in &item.after {
             let mut powers = self.items.values().filter(|own| own.vmid == *wait && own.run == item.run && own.is_power);
-            assert!(powers.all(|own| self.done.contains(&own.id)), "{id} begins before guest {wait} is done");
+            assert!(powers.all(|own| self.done.contains(&own.id)), "{id} starts before guest {wait} is done");
         }
         self.under_way.insert(id.clone(), (item.vmid, node.clone()));
     }
 }
 
-/// A plan of a few guests in which later ones wait for earlier ones.
+/// A plan for a few guests in which later ones depend on earlier ones.
 fn random_plan(rng: &mut Rng, run: &str) -> Vec<ScheduleItem> {
     let mut items = Vec::new();
     for guest in 0..1 + rng.below(8) {
@@ -533,9 +533,9 @@ fn run_random_schedule(rng: &mut Rng) {
         state = next;
         witness.check_commands(&commands, &state, limits);
     }
-    assert!(state.is_idle(), "something waits for ever");
-    assert_eq!(state.entry_count(), 0, "something of what ended is kept");
-    assert_eq!(witness.closed.len(), witness.items.len(), "something was lost");
+    assert!(state.is_idle(), "an operation waits forever");
+    assert_eq!(state.entry_count(), 0, "the schedule keeps entries of ended operations");
+    assert_eq!(witness.closed.len(), witness.items.len(), "an operation was lost");
 }
 
 #[test]

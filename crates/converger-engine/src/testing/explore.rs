@@ -1,55 +1,55 @@
-//! Every order of everything that can happen in a small world, from the first moment to the last: an exhaustive search.
+//! Exhaustive search: every order of all possible actions in a small world, from the first state to the last.
 //!
-//! Breadth first, so that what breaks a rule is told in as few steps as there are. A world is known again by all of itself and
-//! not by a hash of it: nothing is left out by accident. What is asked of each world is [`SearchModel::check_all_orders`]; since every action
-//! must bring a world [`SearchModel::progress`], no path is endless, and what holds wherever a path ends is what happens eventually.
+//! Breadth-first, so that a broken rule is reported with a shortest path. Worlds are compared completely, not by hash, so none is skipped
+//! by accident. [`SearchModel::check`] runs on each world. Every action must increase [`SearchModel::progress`], so no path is endless,
+//! and what holds at the end of every path holds eventually.
 //!
-//! What never enters: lanes, operations, or anything else that a model is about.
+//! Must not know about schedules, operations or anything else that a model describes.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt::Debug;
 use std::rc::Rc;
 
-/// What is searched.
+/// A model to search.
 pub(crate) trait SearchModel {
-    /// All that counts at one moment.
+    /// The complete state at one moment.
     type World: Ord;
-    /// Something that may happen next.
+    /// A possible next action.
     type Action: Clone + Debug;
 
     fn initial_world(&self) -> Self::World;
-    /// All that may happen next.
+    /// All possible next actions.
     fn actions(&self, world: &Self::World) -> Vec<Self::Action>;
-    /// What comes of it, or the rule that it breaks.
+    /// The world after an action, or the rule that the action breaks.
     fn apply_action(&self, world: &Self::World, action: &Self::Action) -> Result<Self::World, String>;
-    /// The rule that a world breaks by being as it is.
+    /// Checks the rules that a world must keep.
     fn check(&self, world: &Self::World) -> Result<(), String>;
-    /// How far a world is; each action must bring it further.
+    /// The progress of a world; each action must increase it.
     fn progress(&self, world: &Self::World) -> (u64, u64);
 }
 
-/// How much was seen.
+/// The extent of a search.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SearchSummary {
     pub(crate) worlds: usize,
     pub(crate) actions: usize,
-    /// Where nothing more can happen.
+    /// Worlds without further actions.
     pub(crate) ends: usize,
-    /// The longest of the shortest ways.
+    /// The longest of the shortest paths.
     pub(crate) depth: usize,
 }
 
-/// A rule that was broken, and the shortest way there.
+/// A broken rule, and a shortest path to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct BrokenRule {
     pub(crate) rule: String,
     pub(crate) path: Vec<String>,
 }
 
-/// Where a world was found first: from which, by which action, and how deep.
+/// How a world was found first: its parent, the action, and the depth.
 type ParentLink<A> = (usize, Option<A>, usize);
 
-/// Looks at every world that can be reached. More than `worlds_max` of them are no small world, and an error of the model.
+/// Visits every reachable world. More than `worlds_max` worlds are an error of the model, which is meant to be small.
 pub(crate) fn explore<M: SearchModel>(model: &M, worlds_max: usize) -> Result<SearchSummary, BrokenRule> {
     let first = Rc::new(model.initial_world());
     let mut known = BTreeSet::from([Rc::clone(&first)]);
@@ -67,7 +67,7 @@ pub(crate) fn explore<M: SearchModel>(model: &M, worlds_max: usize) -> Result<Se
             explored.actions += 1;
             let next = model.apply_action(&world, &action).map_err(|rule| broken(rule, Some(&action)))?;
             if model.progress(&next) <= model.progress(&world) {
-                return Err(broken("nothing comes of it, for ever".into(), Some(&action)));
+                return Err(broken("the action makes no progress".into(), Some(&action)));
             }
             let next = Rc::new(next);
             if known.insert(Rc::clone(&next)) {
@@ -79,7 +79,7 @@ pub(crate) fn explore<M: SearchModel>(model: &M, worlds_max: usize) -> Result<Se
             queue.push_back((origins.len(), next));
             origins.push((at, Some(action), depth));
         }
-        assert!(known.len() <= worlds_max, "more than {worlds_max} worlds: the search would not come to its end");
+        assert!(known.len() <= worlds_max, "more than {worlds_max} worlds: the search would not end");
     }
     explored.worlds = known.len();
     Ok(explored)
@@ -106,11 +106,11 @@ mod tests {
         Fall,
     }
 
-    /// Two counters that may each be raised to a bound.
+    /// Two counters that can each be raised to a bound.
     struct CounterModel {
         bound: u64,
         forbidden: Option<(u64, u64)>,
-        /// Whether the first of them may fall back too.
+        /// Whether the first of them can also be lowered.
         falls: bool,
     }
 

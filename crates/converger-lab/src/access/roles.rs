@@ -1,13 +1,13 @@
-//! The built-in roles and the privileges in them, by release.
+//! The built-in roles and their privileges, by release.
 //!
-//! What never enters here: entries that give a role to somebody.
+//! Access control entries are in `access`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, LazyLock};
 
 use crate::flavour::Flavour;
 
-/// Every privilege that all releases know.
+/// Privileges that all releases have.
 const COMMON_PRIVILEGES: &[&str] = &[
     "Datastore.Allocate",
     "Datastore.AllocateSpace",
@@ -58,10 +58,10 @@ const PRIVILEGES_SINCE_9: &[&str] = &[
     "VM.Replicate",
 ];
 
-/// Gone with 9.
+/// Removed in release 9.
 const PRIVILEGES_UNTIL_8: &[&str] = &["VM.Monitor"];
 
-/// Roles and what is in them: a word with a `*` stands for everything that begins so.
+/// Roles and their privileges; a trailing `*` matches every privilege with that prefix.
 const BUILT_IN_ROLES: &[(&str, &str)] = &[
     ("Administrator", "*"),
     ("NoAccess", ""),
@@ -87,7 +87,7 @@ const BUILT_IN_ROLES: &[(&str, &str)] = &[
     ),
 ];
 
-/// Privileges by role. Few worlds add roles to the built-in ones, so the others share them.
+/// Privileges by role. Shared between worlds, because few worlds add roles.
 pub(super) type RoleTable = Arc<BTreeMap<String, Arc<BTreeSet<String>>>>;
 
 static ROLES_BY_RELEASE: LazyLock<[RoleTable; 3]> = LazyLock::new(|| [Flavour::V7, Flavour::V8, Flavour::V9].map(roles_of_release));
@@ -97,12 +97,12 @@ pub(super) fn built_in_roles(flavour: Flavour) -> RoleTable {
     ROLES_BY_RELEASE[flavour as usize].clone()
 }
 
-/// Whether these are the built-in roles of a release, all of them and as they were.
+/// Whether these are exactly the built-in roles of a release.
 pub(super) fn are_built_in(roles: &RoleTable, flavour: Flavour) -> bool {
     Arc::ptr_eq(roles, &ROLES_BY_RELEASE[flavour as usize])
 }
 
-/// Whether a release knows a privilege.
+/// Whether a release has a privilege.
 pub(crate) fn release_has_privilege(flavour: Flavour, privilege: &str) -> bool {
     privileges_of_release(flavour).contains(&privilege)
 }
@@ -116,7 +116,7 @@ fn roles_of_release(flavour: Flavour) -> RoleTable {
         .into()
 }
 
-/// Whether a role comes with Proxmox, so that nobody may change it.
+/// Whether a role is built in and therefore cannot be changed.
 pub(crate) fn is_built_in_role(role: &str) -> bool {
     BUILT_IN_ROLES.iter().any(|(name, _)| *name == role)
 }

@@ -1,12 +1,12 @@
-//! Tickets of people who log in with a password, and the token against forged requests beside them.
+//! Login tickets and their CSRF tokens.
 //!
-//! What never enters here: real cryptography. A ticket is signed with a hash over the world's seed:
-//! enough for a lab, worth nothing elsewhere.
+//! Not real cryptography: a ticket is signed with a hash over the world's seed. That is enough for
+//! a lab and worthless elsewhere.
 
-/// Tickets and their companions live for two hours.
+/// Lifetime of tickets and CSRF tokens: two hours.
 const TICKET_LIFE_S: u64 = 2 * 60 * 60;
 
-/// Makes and checks tickets of one world.
+/// Creates and verifies the tickets of one world.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TicketSigner {
     seed: u64,
@@ -21,7 +21,7 @@ impl TicketSigner {
         self.sign(&format!("PVE:{user}:{now_s:08X}"), "::")
     }
 
-    /// The user of a ticket that is genuine and not too old.
+    /// The user of a ticket that is genuine and has not expired.
     pub(crate) fn verify_ticket(&self, ticket: &str, now_s: u64) -> Option<String> {
         let (body, _) = ticket.split_once("::")?;
         let (user, time) = body.strip_prefix("PVE:")?.rsplit_once(':')?;
@@ -29,7 +29,7 @@ impl TicketSigner {
         genuine.then(|| user.to_owned())
     }
 
-    /// The companion of a ticket; every request that changes something carries it.
+    /// The CSRF token of a ticket, which every modifying request must carry.
     pub(crate) fn make_csrf_token(&self, user: &str, now_s: u64) -> String {
         self.csrf_token_at(user, &format!("{now_s:08X}"))
     }

@@ -1,6 +1,7 @@
-//! `/access`: permissions, tickets, entries; users, groups, roles and tokens have rooms of their own.
+//! `/access`: permissions, tickets and access control entries. Users, groups, roles and tokens have
+//! modules of their own.
 //!
-//! What never enters here: the sums over them (see `crate::access`).
+//! How privileges are computed from entries is in `crate::access`.
 
 mod groups;
 mod roles;
@@ -49,7 +50,7 @@ pub(super) const ROUTES: &[ApiRoute] = &[
     ("DELETE", "/access/users/{userid}/token/{tokenid}", tokens::delete),
 ];
 
-/// Paths that a dump of permissions looks at, besides those that have entries and those of members of pools.
+/// Paths that a permission dump always contains, in addition to those with entries and those of pool members.
 const PERMISSION_DUMP_PATHS: &[&str] = &["/", "/access", "/access/groups", "/nodes", "/pool", "/sdn", "/storage", "/vms"];
 
 fn index(_: &mut World, _: &ApiCall) -> Result<ApiData, ApiError> {
@@ -60,7 +61,7 @@ fn empty_response(_: &mut World, _: &ApiCall) -> Result<ApiData, ApiError> {
     Ok(ApiData::null())
 }
 
-/// Key presence is the grant; the value says whether it is inherited further down.
+/// A privilege is granted if its key is present; the value says whether it propagates to paths below.
 fn privileges_json(privileges: &PathPrivileges) -> Value {
     let entries = privileges.iter().map(|(privilege, propagate)| (privilege.clone(), json!(u8::from(*propagate))));
     Value::Object(entries.collect::<Map<_, _>>())

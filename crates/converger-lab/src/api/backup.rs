@@ -1,6 +1,6 @@
-//! `vzdump`, and the jobs that ask for it regularly.
+//! `vzdump`, and the schedule of backup jobs.
 //!
-//! What never enters here: time tables. A job is kept, and nobody carries it out.
+//! Jobs are stored but never run.
 
 use std::collections::BTreeSet;
 
@@ -27,7 +27,7 @@ fn parse_vmids(call: &ApiCall, key: &str) -> Vec<u32> {
     call.param(key).map(split_list).into_iter().flatten().filter_map(|id| id.parse().ok()).collect()
 }
 
-/// The guests that are asked for and not excepted, wherever they are.
+/// The guests that the request selects and does not exclude, on any node.
 fn select_guests(world: &World, call: &ApiCall) -> Result<Vec<u32>, ApiError> {
     let except = parse_vmids(call, "exclude");
     let named = parse_vmids(call, "vmid");
@@ -55,7 +55,7 @@ fn check_backup_privileges(world: &World, call: &ApiCall, guests: &[u32], storag
     if tuned { world.access.require_privilege(&call.who, "/", "Sys.Modify") } else { Ok(()) }
 }
 
-/// Guests of other nodes are left to those; guests that are nowhere are tried here, and fail visibly.
+/// Backs up the guests on this node and skips those on other nodes. Guests that do not exist are attempted, so that the task fails visibly.
 fn vzdump(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
     let asked = select_guests(world, call)?;
     let storage = call.param("storage").unwrap_or("local").to_owned();
@@ -91,7 +91,7 @@ fn missing_job_error(call: &ApiCall) -> ApiError {
     ApiError::parameter_error("id", format!("No such job '{}'", job_id(call)))
 }
 
-/// A job as JSON: numbers are those parameters that are none of the texts.
+/// A job as JSON. Only integer and boolean parameters are written as numbers.
 fn job_json(world: &World, id: &str, settings: &SectionSettings) -> Value {
     let table = crate::schema::find_method("PUT", &["cluster", "backup", id], world.flavour).map(|(method, _)| method);
     let whole = |key: &str| {
@@ -109,7 +109,7 @@ fn job_json(world: &World, id: &str, settings: &SectionSettings) -> Value {
     fields
 }
 
-/// When a job would run next. Of Proxmox's time tables only the plainest are understood: `21:00`, `daily`, `hourly`, `*/30`.
+/// When a job would run next. Only the simplest schedules are supported: `21:00`, `daily`, `hourly`, `*/30`.
 fn next_run_s(schedule: &str, now_s: u64) -> Option<u64> {
     let after = |period_s: u64, offset_s: u64| (now_s.saturating_sub(offset_s) / period_s + 1) * period_s + offset_s;
     let number = |text: &str, below: u64| text.parse::<u64>().ok().filter(|number| *number < below);
@@ -180,7 +180,7 @@ mod tests {
         let noon = 1_794_700_800 + 12 * 3_600;
         assert_eq!(next_run_s("21:00", noon), Some(noon + 9 * 3_600));
         assert_eq!(next_run_s("11:30", noon), Some(noon + 86_400 - 1_800));
-        assert_eq!(next_run_s("12:00", noon), Some(noon + 86_400), "what is now was");
+        assert_eq!(next_run_s("12:00", noon), Some(noon + 86_400), "a job that is due right now runs next tomorrow");
         assert_eq!(next_run_s("hourly", noon + 1), Some(noon + 3_600));
         assert_eq!(next_run_s("*/30", noon + 60), Some(noon + 1_800));
         for odd in ["sat 18:15", "*/0", "25:00", "mon..fri", ""] {

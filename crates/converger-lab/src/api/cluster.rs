@@ -1,7 +1,6 @@
-//! `/cluster`: the view of the whole, from what the entry node has heard.
+//! `/cluster`: the cluster as the entry node knows it.
 //!
-//! What never enters here: anything that asks another node. These answers come from memory and can
-//! be old.
+//! Must not ask other nodes: responses come from what the entry node received and can be stale.
 
 mod ha;
 mod options;
@@ -51,8 +50,8 @@ fn index(_: &mut World, _: &ApiCall) -> Result<ApiData, ApiError> {
     Ok(super::nodes::subdirectory_index(&["resources", "status", "tasks", "nextid", "ha", "options"]))
 }
 
-/// Write a guest's row as JSON, as `view` knows it. There can be ten thousand, so what does not change between two rounds of
-/// its node is ready as text.
+/// Writes a guest's row as JSON, as `view` knows it. There can be ten thousand guests, so the fields that change only with a broadcast are
+/// cached as text.
 pub(super) fn write_guest_row(world: &World, view: Option<&NodeView>, guest: &LabGuest, pool: Option<&str>, out: &mut Vec<u8>) {
     let row = view.and_then(|view| view.guest_row(guest.vmid, world.now_ms));
     let kind = guest.kind.name();
@@ -101,10 +100,10 @@ fn network_zone(world: &World, node: &str) -> Value {
     json!({ "type": "sdn", "id": format!("sdn/{node}/localnetwork"), "sdn": "localnetwork", "node": node, "status": "ok" })
 }
 
-/// About what a row takes.
+/// Typical size of a row.
 const ROW_BYTES: usize = 300;
 
-/// The guests that the caller may see.
+/// The rows of all guests that the caller may see.
 fn guest_rows(world: &World, call: &ApiCall) -> Vec<u8> {
     let pools = pools_by_guest(world, call);
     let view = world.views.view_of(&call.entry);
@@ -127,13 +126,13 @@ fn pools_by_guest<'a>(world: &'a World, call: &ApiCall) -> std::collections::BTr
     pools.flat_map(|(name, pool)| pool.guests.iter().map(move |vmid| (*vmid, name.as_str()))).collect()
 }
 
-/// Lists leave out silently what the caller may not see.
+/// Lists omit guests that the caller may not see, without an error.
 pub(super) fn visible_guest_filter<'a>(world: &'a World, call: &'a ApiCall) -> impl Fn(&&LabGuest) -> bool + 'a {
     let on_guests = world.access.guest_privilege_check(&call.who, "VM.Audit");
     move |guest| on_guests(guest.vmid)
 }
 
-/// Add rows to a JSON list that is already text.
+/// Appends rows to a JSON array that is already encoded.
 fn append_rows(json: &mut Vec<u8>, rows: &[Value]) {
     for row in rows {
         json.pop();
@@ -145,7 +144,8 @@ fn append_rows(json: &mut Vec<u8>, rows: &[Value]) {
     }
 }
 
-/// What a node says of the cluster. It is asked for before and after everything else, and changes only with what the node reaches.
+/// A cached `cluster/status` response. Clients request it before and after everything else, and it changes only with the nodes that the
+/// entry node reaches.
 #[derive(Clone)]
 pub(crate) struct CachedClusterStatus {
     entry: String,
@@ -181,7 +181,7 @@ fn node_row(world: &World, entry: &str, node: &LabNode, is_reached: bool, row: &
     row.put("online", u8::from(is_reached)).put("type", "node");
 }
 
-/// Looks at every id, whoever asks. The list behind it can be silently empty: so can the answer be wrong.
+/// Checks all VMIDs, without regard to the caller's permissions. The result is wrong while a fault empties the list behind it.
 fn next_id(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
     let taken = |vmid: u32| world.is_listed(&call.entry, vmid);
     match call.param("vmid") {
@@ -194,8 +194,8 @@ fn next_id(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
     }
 }
 
-/// Running tasks and the last 25 of each node. A token without `Sys.Audit` on `/` sees nothing: its own entries are split
-/// into user and token, and then compared with the whole.
+/// Running tasks and the last 25 of each node. A token without `Sys.Audit` on `/` gets none, not even its own: Proxmox compares the full
+/// token id with the user part of the task's owner.
 fn tasks(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
     let audit = world.access.has_privilege(&call.who, "/", "Sys.Audit");
     let own = |task: &crate::task::LabTask| audit || task.owner().0 == call.who.id();
@@ -215,7 +215,7 @@ mod tests {
     use crate::wire::LabRequest;
     use crate::world_spec::{NodeSpec, WorldSpec};
 
-    /// Whatever becomes of the nodes, and whoever is asked: what is said of the cluster is what would be said without memory.
+    /// Node failures and partitions must not leave a stale status in the cache, whichever node answers.
     #[test]
     fn cached_cluster_status_always_equals_a_fresh_one() {
         let names = ["pve1", "pve2", "pve3"].map(str::to_owned);

@@ -1,7 +1,8 @@
-//! Firewalls: of the cluster, of nodes, of guests. The rooms are the same for all of them; whose it is, the path says.
+//! Firewalls of the cluster, of nodes and of guests. All share these handlers; the path says which
+//! firewall is meant.
 //!
-//! They are shared files: any node answers, and nobody asks whether the guest exists. What never
-//! enters here: what a firewall does.
+//! Firewall configs are shared files: any node answers, and Proxmox does not check that the guest
+//! exists. The lab stores firewalls and never applies them.
 
 mod aliases;
 mod groups;
@@ -82,10 +83,10 @@ pub(super) const ROUTES: &[ApiRoute] = &[
     ("DELETE", "/nodes/{node}/{kind}/{vmid}/firewall/ipset/{name}/{cidr}", ipsets::remove_entry),
 ];
 
-/// Parameters that are no settings.
+/// Parameters that are not settings.
 const NOT_KEYS: &[&str] = &["node", "vmid", "group", "digest", "delete", "pos", "moveto"];
 
-/// Services that a rule can name instead of protocol and port; a small choice of Proxmox's.
+/// Services that a rule can name instead of a protocol and a port; a small selection of Proxmox's macros.
 const MACROS: &[(&str, &str)] = &[
     ("DNS", "Domain Name System traffic (upd and tcp)"),
     ("HTTP", "Hypertext Transfer Protocol (WWW)"),
@@ -97,7 +98,7 @@ const MACROS: &[(&str, &str)] = &[
     ("Web", "WWW traffic (HTTP and HTTPS)"),
 ];
 
-/// Whose firewall the path names.
+/// The firewall that the path refers to.
 fn firewall_scope(call: &ApiCall) -> FirewallScope {
     match call.method.template.split('/').nth(1) {
         Some("cluster") => FirewallScope::Cluster,
@@ -114,7 +115,7 @@ fn firewall_mut<'a>(world: &'a mut World, call: &ApiCall) -> &'a mut Firewall {
     world.firewalls.entry(firewall_scope(call))
 }
 
-/// Whether it is still what the caller saw, and can be written.
+/// Checks the digest that the caller passed, and that the cluster is writable.
 fn check_digest(world: &World, call: &ApiCall, now: &str) -> Result<(), ApiError> {
     match call.param("digest") {
         Some(given) if given != now => Err(ApiError::internal_error(MODIFIED_TEXT)),
@@ -135,12 +136,12 @@ fn list_macros(_: &mut World, _: &ApiCall) -> Result<ApiData, ApiError> {
     Ok(json!(MACROS.iter().map(|(name, text)| json!({ "macro": name, "descr": text })).collect::<Vec<_>>()).into())
 }
 
-/// Nothing was ever dropped.
+/// The lab drops no packets, so the log is empty.
 fn read_log(_: &mut World, _: &ApiCall) -> Result<ApiData, ApiError> {
     Ok(ApiData::from(json!([{ "n": 1, "t": "no content" }])).with_total(1))
 }
 
-/// What rules can refer to: for a guest its own names and the cluster's.
+/// What rules can refer to: for a guest, its own aliases and IP sets and those of the cluster.
 fn list_refs(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
     let own = match firewall_scope(call) {
         FirewallScope::Guest(vmid) => Some((FirewallScope::Guest(vmid), "guest")),
@@ -160,7 +161,7 @@ fn reference_rows(firewall: &Firewall, scope: &str) -> Vec<Value> {
     aliases.chain(sets).collect()
 }
 
-/// An entry with its comment, where it has one.
+/// Adds the comment to an entry, if there is one.
 fn with_comment(mut entry: Value, comment: Option<&str>) -> Value {
     if let Some(comment) = comment {
         entry["comment"] = json!(comment);
@@ -168,7 +169,7 @@ fn with_comment(mut entry: Value, comment: Option<&str>) -> Value {
     entry
 }
 
-/// The comment of a request; an empty one is none.
+/// The comment of a request; an empty one counts as none.
 fn parse_comment(call: &ApiCall) -> Option<String> {
     call.param("comment").filter(|comment| !comment.is_empty()).map(str::to_owned)
 }

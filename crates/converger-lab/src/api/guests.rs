@@ -1,7 +1,7 @@
-//! `/nodes/{node}/qemu` and `/nodes/{node}/lxc`: guests of both kinds share these rooms, and what
-//! differs is data.
+//! `/nodes/{node}/qemu` and `/nodes/{node}/lxc`. Both guest kinds share these modules; their
+//! differences are data.
 //!
-//! What never enters here: the work of tasks.
+//! What tasks do is in `task_work`.
 
 mod agent;
 mod clone;

@@ -1,6 +1,6 @@
-//! `/`, `/version`, `/nodes`: what a node says about itself.
+//! `/`, `/version`, `/nodes`: what a node reports about itself.
 //!
-//! What never enters here: guests and tasks of a node.
+//! Guests and tasks of a node have modules of their own.
 
 use serde_json::{Value, json};
 
@@ -29,7 +29,7 @@ fn node_index(_: &mut World, _: &ApiCall) -> Result<ApiData, ApiError> {
     Ok(json!(names.map(|name| json!({ "name": name }))).into())
 }
 
-/// What an index of the API lists.
+/// The entries of an API index.
 pub(super) fn subdirectory_index(names: &[&str]) -> ApiData {
     let entries: Vec<Value> = names.iter().map(|name| json!({ "subdir": name })).collect();
     json!(entries).into()
@@ -45,7 +45,7 @@ fn time(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
     Ok(json!({ "time": now_s, "localtime": now_s, "timezone": "UTC" }).into())
 }
 
-/// The root CA of the cluster first, then the node's own certificate. Whoever is known may read it, on every node alike.
+/// The root CA of the cluster, then the node's own certificate. Every authenticated user may read them, on every node.
 fn certificates(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
     let Some(node) = world.nodes.get(&call.node) else { return Ok(ApiData::null()) };
     let root = format!("/CN=Proxmox Virtual Environment/OU={}/O=PVE Cluster Manager CA", world.root_ca.unit);
@@ -72,7 +72,7 @@ fn node_row(world: &World, call: &ApiCall, node: &LabNode) -> Value {
     entry
 }
 
-/// A node as lists show it. Its load is for those who may see it, and its size stays known for a while after it went silent.
+/// A node as lists show it. Its load is visible with the privilege only; its size stays visible for a while after its last broadcast.
 pub(super) fn node_entry(world: &World, entry: &str, node: &LabNode, call: &ApiCall) -> Value {
     let name = &node.name;
     let heard = world.views.last_heard_ms(entry, name, world.now_ms);

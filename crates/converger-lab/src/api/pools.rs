@@ -1,6 +1,6 @@
 //! `/pools`.
 //!
-//! What never enters here: what a role on a pool means (see `access`).
+//! What a role on a pool grants is in `crate::access`.
 
 use serde_json::{Value, json};
 
@@ -20,10 +20,10 @@ pub(super) const ROUTES: &[ApiRoute] = &[
     ("DELETE", "/pools/{poolid}", delete),
 ];
 
-/// Waiting for a lock that nobody can give takes so long.
+/// How long a request waits for the cluster lock without quorum.
 pub(super) const NO_QUORUM_DELAY_MS: u64 = 9_900;
 
-/// Writes to users, pools and permissions take a lock of the whole cluster.
+/// Fails without quorum: writes to users, pools and permissions take a cluster-wide lock.
 pub(super) fn require_cluster_lock(world: &World, call: &ApiCall, what: &str) -> Result<(), ApiError> {
     if world.is_quorate(&call.node) {
         return Ok(());
@@ -58,7 +58,7 @@ fn pool_json(name: &str, pool: &ResourcePool) -> Value {
     entry
 }
 
-/// Members are shown whoever asks, guests without tags and locks, then storages once each.
+/// All members, without regard to the caller's permissions: guests without tags and locks, then each storage once.
 fn members_json(world: &World, call: &ApiCall, pool: &ResourcePool) -> Value {
     let wanted = |kind: &str| call.param("type").is_none_or(|wanted| wanted == kind);
     let guests = pool.guests.iter().filter_map(|vmid| world.guests.get(vmid)).filter(|guest| wanted(guest.kind.name()));
@@ -156,7 +156,7 @@ fn check_may_change_guest(world: &World, call: &ApiCall, name: &str, vmid: u32) 
     }
 }
 
-/// A storage can be in many pools.
+/// Unlike a guest, a storage can be in several pools.
 fn check_may_change_storage(world: &World, call: &ApiCall, name: &str, storage: &str) -> Result<(), ApiError> {
     world.access.require_any_privilege(&call.who, &format!("/storage/{storage}"), &["Permissions.Modify", "Datastore.Allocate"])?;
     let member = world.access.pools.get(name).is_some_and(|pool| pool.storages.contains(storage));
@@ -167,7 +167,7 @@ fn check_may_change_storage(world: &World, call: &ApiCall, name: &str, storage: 
     }
 }
 
-/// Only an empty pool can go; members that no longer exist do not count.
+/// Deletes a pool if it is empty; members that no longer exist do not count.
 fn delete(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
     require_cluster_lock(world, call, "delete pool")?;
     let (name, pool) = find_pool(world, call)?;

@@ -1,6 +1,6 @@
 //! `/storage` and `/nodes/{node}/storage`.
 //!
-//! What never enters here: what lies on a storage (see `content`), and uploads.
+//! What is on a storage is in `content`. Uploads are not implemented.
 
 mod content;
 
@@ -34,7 +34,7 @@ pub(super) const ROUTES: &[ApiRoute] = &[
     ("POST", "/nodes/{node}/aplinfo", content::fetch_appliance),
 ];
 
-/// What is used of every storage, as far as anybody looks.
+/// Every storage reports one tenth of its size as used.
 const USED_DIVISOR: u64 = 10;
 
 fn index(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
@@ -97,7 +97,7 @@ fn read(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
     Ok(storage_json(world, name, storage).into())
 }
 
-/// What a storage of a kind must say.
+/// The options that a storage of this type requires.
 fn required_options(kind: &str) -> &'static [&'static str] {
     match kind {
         "dir" | "btrfs" => &["path"],
@@ -112,7 +112,7 @@ fn required_options(kind: &str) -> &'static [&'static str] {
     }
 }
 
-/// Parameters that have a place of their own, or are never shown again.
+/// Parameters that have fields of their own, or that the API never returns.
 const NON_EXTRA_PARAMS: &[&str] = &[
     "storage",
     "type",
@@ -146,7 +146,7 @@ fn create(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
     if world.storages.all.contains_key(&name) {
         return Err(ApiError::internal_error(format!("create storage failed: storage ID '{name}' already defined")));
     }
-    // Where files come over the network, they lie under a place of the node's own choice.
+    // A network storage is mounted at a path that Proxmox chooses.
     let mounted = ["nfs", "cifs", "cephfs"].contains(&kind.as_str()).then(|| format!("/mnt/pve/{name}"));
     let storage = LabStorage {
         kind: kind.clone(),
@@ -226,7 +226,7 @@ fn status(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
     Ok(fields.into())
 }
 
-/// Storages as `cluster/resources` lists them: once for each node.
+/// The rows of `cluster/resources`: one per storage and node.
 pub(super) fn resource_rows(world: &World, call: &ApiCall) -> Vec<Value> {
     let seen = world.storages.all.iter().filter(|(name, _)| may_audit(world, call, name));
     let pairs = seen
@@ -234,7 +234,7 @@ pub(super) fn resource_rows(world: &World, call: &ApiCall) -> Vec<Value> {
     pairs.map(|(name, storage, node)| resource_row(world, call, name, storage, node)).collect()
 }
 
-/// A storage as a pool shows it: once, on the entry node where it is there.
+/// A storage as a member of a pool: one row, for the entry node if the storage is available there.
 pub(super) fn pool_member_row(world: &World, call: &ApiCall, name: &str) -> Option<Value> {
     let storage = world.storages.all.get(name)?;
     let elsewhere = storage.nodes.as_ref().filter(|nodes| !nodes.contains(&call.entry)).and_then(|nodes| nodes.first());

@@ -1,6 +1,6 @@
-//! `/nodes/{node}/tasks`: lists, status, logs, and stopping.
+//! `/nodes/{node}/tasks`: lists, status, logs, and stopping tasks.
 //!
-//! What never enters here: how tasks come to be and end.
+//! How tasks start and end is in `crate::events`.
 
 use serde_json::{Value, json};
 
@@ -20,10 +20,10 @@ pub(super) const ROUTES: &[ApiRoute] = &[
     ("DELETE", "/nodes/{node}/tasks/{upid}", stop_task),
 ];
 
-/// How long it takes until a worker that was told to stop is gone.
+/// How long a worker takes to exit after it was asked to stop.
 const STOP_DELAY_MS: u64 = 1_000;
 
-/// About what the status of a task takes.
+/// Typical size of a task status.
 const STATUS_BYTES: usize = 300;
 
 fn index(_: &mut World, _: &ApiCall) -> Result<ApiData, ApiError> {
@@ -41,7 +41,7 @@ fn list(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
         _ => true,
     };
     let mut found: Vec<&LabTask> = world.tasks.tasks_of_node(&call.node).filter(of_source).filter(seen).collect();
-    // Running ones lead, the rest follows by the time of its end.
+    // Running tasks come first, then the others by their end, newest first.
     found.sort_by_key(|task| (!task.is_listed_active(now_ms), std::cmp::Reverse(end_time_s(task))));
     let total = found.len();
     let start = usize::try_from(call.number_param("start").unwrap_or(0)).unwrap_or(usize::MAX);
@@ -80,12 +80,12 @@ fn status_category(status: &str, failed: bool) -> &'static str {
     }
 }
 
-/// A token owns its own tasks, a user also those of all tokens.
+/// A token owns only its own tasks; a user also owns those of all their tokens.
 fn is_own(who: &ApiCaller, user: &str) -> bool {
     who.has_id(user) || (who.token.is_none() && user.split('!').next() == Some(who.user.as_str()))
 }
 
-/// As a node lists it: whoever runs is not split into user and token.
+/// A task as a node lists it. The owner of a running task is not split into user and token.
 fn node_task_json(task: &LabTask, now_ms: u64) -> Value {
     let mut entry = common_fields(task);
     match &task.state {
@@ -116,7 +116,7 @@ fn split_owner(entry: &mut Value, task: &LabTask) {
     }
 }
 
-/// As the cluster lists it: who runs has neither status nor end.
+/// A task as the cluster lists it. A running task has neither status nor end time.
 pub(super) fn cluster_task_json(task: &LabTask) -> Value {
     let mut entry = json!({ "upid": task.upid, "node": task.node, "starttime": task.start_s, "type": task.kind, "id": task.about });
     split_owner(&mut entry, task);

@@ -1,6 +1,6 @@
-//! What a guest takes over at once, and what waits for its next start.
+//! Which changes a running guest applies at once, and which stay pending until its next start.
 //!
-//! What never enters here: checks of the request; by now everything is in the pending section.
+//! Must not check the request; all changes are already in the pending section.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::response::ApiError;
 use crate::schema::split_number;
 use crate::world::World;
 
-/// Keys that QEMU never sees: they are in effect as soon as they are written.
+/// Keys that QEMU never sees; they take effect when they are written.
 const IMMEDIATE_KEYS: &[&str] = &[
     "description",
     "hookscript",
@@ -35,10 +35,10 @@ const IMMEDIATE_KEYS: &[&str] = &[
     "template",
 ];
 
-/// How long a guest is given to let go of a card.
+/// How long a guest has to release a network card.
 const UNPLUG_TIMEOUT_MS: u64 = 6_000;
 
-/// Apply what a running guest takes over. The rest stays pending without a word; what was tried and failed is named.
+/// Applies what a running guest supports. The rest stays pending without an error; failed attempts are reported.
 pub(super) fn hotplug_keys(world: &mut World, node: &str, vmid: u32, touched: &[String]) -> Result<u64, ApiError> {
     let mut errors = BTreeMap::new();
     let mut took_ms = 0;
@@ -74,7 +74,7 @@ fn hotplug_key(world: &mut World, node: &str, vmid: u32, key: &str) -> Result<u6
     Ok(took_ms + detach_ms)
 }
 
-/// Whether a running guest takes a change of this key over.
+/// Whether a running guest can apply a change of this key.
 fn can_hotplug(guest: &LabGuest, key: &str) -> bool {
     let feature = |name: &str| hotplug_features(guest).contains(&name);
     let stem = split_number(key).map_or(key, |(stem, _)| stem);
@@ -98,7 +98,7 @@ fn hotplug_features(guest: &LabGuest) -> Vec<&str> {
     }
 }
 
-/// A new or a leaving disk is plugged; of an existing one only the limits change live.
+/// Disks can be plugged and unplugged live; of an existing disk only the limits can change live.
 fn can_hotplug_disk(guest: &LabGuest, key: &str) -> bool {
     let (Some(now), Some(then)) = (guest.get(key), guest.pending.get(key)) else { return true };
     let (now, then) = (DriveValue::parse(now), DriveValue::parse(then));
@@ -109,7 +109,7 @@ fn can_hotplug_disk(guest: &LabGuest, key: &str) -> bool {
     now.file != then.file || fixed(&now) == fixed(&then)
 }
 
-/// Cards change live in part; another model or address means to unplug and plug, which the guest and the bridge must allow.
+/// Some options of a network card change live. Another model or address requires unplugging, which the guest and the bridge must allow.
 fn hotplug_card(world: &World, node: &str, vmid: u32, key: &str) -> Result<u64, (String, u64)> {
     let Some(guest) = world.guests.get(&vmid) else { return Ok(0) };
     let (now, then) = (guest.get(key), guest.pending.get(key).map(String::as_str));
@@ -133,7 +133,7 @@ fn fixed_card_parts(value: &str) -> Vec<&str> {
     first.into_iter().chain(value.split(',').skip(1).filter(fixed)).collect()
 }
 
-/// The bridge that a card is to be on.
+/// The bridge of a network card.
 pub(crate) fn card_bridge(card: &str) -> Option<&str> {
     card.split(',').find_map(|part| part.strip_prefix("bridge="))
 }
@@ -142,7 +142,7 @@ pub(super) fn has_bridge(world: &World, node: &str, bridge: &str) -> bool {
     world.nodes.get(node).is_some_and(|node| node.bridges.contains(bridge))
 }
 
-/// Everything pending takes effect, as when the process stops or starts.
+/// Applies all pending changes, as a stop or start of the process does.
 pub(crate) fn apply_pending(world: &mut World, vmid: u32) {
     let Some(guest) = world.guests.get(&vmid) else { return };
     let keys: Vec<String> = guest.deletions.keys().chain(guest.pending.keys()).cloned().collect();
@@ -151,7 +151,7 @@ pub(crate) fn apply_pending(world: &mut World, vmid: u32) {
     }
 }
 
-/// One key takes effect. A disk that leaves is set aside, or destroyed where that was asked; an image of first settings always is.
+/// Applies one pending key. A replaced or deleted disk becomes unused, or is destroyed on request; a cloud-init image is always destroyed.
 pub(super) fn apply_pending_key(world: &mut World, vmid: u32, key: &str) {
     let Some(guest) = world.guests.change_guest(vmid) else { return };
     let deletion = guest.deletions.remove(key);

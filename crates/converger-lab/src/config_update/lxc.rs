@@ -1,7 +1,7 @@
-//! Config updates of containers: every key is checked before anything is written, and what cannot
-//! be turned into a container's own config afterwards fails although it is written.
+//! Config updates of containers. All keys are checked before anything is written. A change that
+//! cannot be converted to the LXC config afterwards fails but stays written.
 //!
-//! What never enters here: QEMU.
+//! Must not depend on the rules for virtual machines.
 
 use super::{ConfigUpdate, hotplug, normalize, privileges};
 use crate::api::ApiCall;
@@ -10,7 +10,7 @@ use crate::response::ApiError;
 use crate::schema::config_key_schema;
 use crate::world::World;
 
-/// Keys that a running container takes over at once.
+/// Keys that a running container applies at once.
 const IMMEDIATE_KEYS: &[&str] = &[
     "cores",
     "cpulimit",
@@ -90,7 +90,7 @@ pub(super) fn write_container_update(world: &mut World, node: &str, update: &Con
     check_bridges(world, node, vmid)
 }
 
-/// The values to set, with new volumes made.
+/// The values to set, with new volumes created.
 fn make_disks(world: &mut World, update: &ConfigUpdate) -> Result<Vec<(String, String)>, ApiError> {
     let mut made = Vec::new();
     for (key, value) in &update.sets {
@@ -125,7 +125,7 @@ fn check_settable(guest: &LabGuest, key: &str) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// A stopped container takes everything over, a running one what it can.
+/// A stopped container applies everything, a running one what it can.
 fn apply_pending_keys(world: &mut World, vmid: u32) {
     let Some(guest) = world.guests.get(&vmid) else { return };
     let running = guest.is_running();
@@ -137,7 +137,7 @@ fn apply_pending_keys(world: &mut World, vmid: u32) {
     }
 }
 
-/// The container's own config is made after the write, and fails on a bridge that is not there: the change stays.
+/// The LXC config is generated after the write and fails on a missing bridge; the change stays written.
 fn check_bridges(world: &World, node: &str, vmid: u32) -> Result<(), ApiError> {
     let Some(guest) = world.guests.get(&vmid) else { return Ok(()) };
     let cards = guest.config.iter().filter(|(key, _)| is_card_key(key));

@@ -1,7 +1,7 @@
-//! What is written is not always what is read back: cards get addresses, tags are sorted, lists are
-//! joined anew.
+//! Normalizes config values that Proxmox does not store as sent: network cards get addresses, tags
+//! are sorted, lists are joined again.
 //!
-//! What never enters here: keys that are kept as they were sent; most are.
+//! Most keys are stored as sent and do not appear here.
 
 use crate::flavour::Flavour;
 use crate::guest::{LabGuestKind, drive};
@@ -10,7 +10,8 @@ use crate::random::SeededRandom;
 use crate::schema::property::{self, PropertyValues};
 use crate::schema::{config_key_schema, split_list};
 
-/// A card of a QEMU guest: the model leads, with the address as its value; a card without one gets a new one each time.
+/// A network card of a virtual machine: the model comes first with the MAC address as its value. A card without an address gets a new one
+/// on each write.
 pub(crate) fn normalize_card(key: &str, value: &str, flavour: Flavour, random: &mut SeededRandom) -> String {
     let Some(mut properties) = parse_card(LabGuestKind::Qemu, key, value, flavour) else { return value.to_owned() };
     let model = properties.remove("model").unwrap_or_default();
@@ -19,7 +20,7 @@ pub(crate) fn normalize_card(key: &str, value: &str, flavour: Flavour, random: &
     std::iter::once(format!("{model}={address}")).chain(rest).collect()
 }
 
-/// A card of a container: its name leads, type and address are added.
+/// A network card of a container: the name comes first; type and MAC address are added.
 pub(crate) fn normalize_container_card(key: &str, value: &str, flavour: Flavour, random: &mut SeededRandom) -> String {
     let Some(mut properties) = parse_card(LabGuestKind::Lxc, key, value, flavour) else { return value.to_owned() };
     properties.entry("type".to_owned()).or_insert_with(|| "veth".to_owned());
@@ -34,28 +35,28 @@ fn parse_card(kind: LabGuestKind, key: &str, value: &str, flavour: Flavour) -> O
     property::parse(&shape.properties, value, key).ok()
 }
 
-/// As the datacenter stores tags: in lower case unless it keeps their case. No tag at all reads back as one blank.
+/// Tags as the datacenter stores them, in lower case unless it is configured to keep case. An empty list reads back as one blank.
 pub(crate) fn normalize_tags(options: &DatacenterOptions, value: &str) -> String {
     or_blank(&options.stored_tags(value))
 }
 
-/// Any value that is empty in the file reads back as one blank.
+/// A value that is empty in the file reads back as one blank.
 pub(super) fn or_blank(value: &str) -> String {
     let trimmed = value.trim();
     if trimmed.is_empty() { " ".to_owned() } else { trimmed.to_owned() }
 }
 
-/// A list of addresses or domains, joined by single blanks.
+/// A list of addresses or domains, joined with single blanks.
 pub(super) fn join_with_spaces(value: &str) -> String {
     split_list(value).collect::<Vec<_>>().join(" ")
 }
 
-/// The share of processor time has bounds that are applied silently.
+/// CPU units outside of the bounds are clamped without an error.
 pub(super) fn clamp_cpu_units(value: &str) -> String {
     value.parse::<u64>().map_or_else(|_| value.to_owned(), |units| units.clamp(1, 10_000).to_string())
 }
 
-/// A boot order printed anew.
+/// A boot order in its canonical form.
 pub(super) fn normalize_boot_order(value: &str) -> String {
     let devices = drive::parse_boot_order(value);
     if devices.is_empty() { value.to_owned() } else { format!("order={}", devices.join(";")) }

@@ -1,6 +1,6 @@
-//! Which privilege each config key needs, and the keys that are for root in person.
+//! Which privilege each config key requires, and which keys only root may change.
 //!
-//! What never enters here: whether a value is good.
+//! Must not check values.
 
 use std::collections::BTreeSet;
 
@@ -39,7 +39,7 @@ const OPTION_KEYS: &[&str] = &[
     "template",
 ];
 
-/// Refuse unless the caller may change every key of the update.
+/// Fails unless the caller may change every key of the update.
 pub(super) fn check_update_privileges(world: &World, call: &ApiCall, update: &ConfigUpdate) -> Result<(), ApiError> {
     let keys = update.deletes.iter().chain(update.sets.iter().map(|(key, _)| key));
     for key in keys {
@@ -58,7 +58,7 @@ pub(super) fn check_update_privileges(world: &World, call: &ApiCall, update: &Co
     update.sets.iter().try_for_each(|(key, value)| check_resource_privileges(world, call, update.kind, key, value))
 }
 
-/// Each tag that comes or goes must be one that the datacenter allows to everybody, unless the caller has `Sys.Modify` on `/`.
+/// Every tag that is added or removed must be one that the datacenter allows to everybody, unless the caller has `Sys.Modify` on `/`.
 fn tags(world: &World, call: &ApiCall, vmid: u32, new: &str) -> Result<(), ApiError> {
     if world.access.has_privilege(&call.who, "/", "Sys.Modify") {
         return Ok(());
@@ -72,7 +72,7 @@ fn tags(world: &World, call: &ApiCall, vmid: u32, new: &str) -> Result<(), ApiEr
     }
 }
 
-/// A new disk needs space on its storage, and since 8 a card needs the use of its bridge.
+/// A new disk requires space on its storage. Since release 8 a network card requires the right to use its bridge.
 pub(crate) fn check_resource_privileges(world: &World, call: &ApiCall, kind: LabGuestKind, key: &str, value: &str) -> Result<(), ApiError> {
     let drive = DriveValue::parse(value);
     match drive.new_disk_request().filter(|_| is_disk_key(kind, key)) {

@@ -1,7 +1,7 @@
-//! Config updates of QEMU guests: each key goes into the pending section by itself, so a failure
-//! midway leaves the earlier keys there.
+//! Config updates of virtual machines. Each key is written to the pending section on its own, so a
+//! failure leaves the earlier keys there.
 //!
-//! What never enters here: what a running guest takes over at once (see `hotplug`).
+//! What a running guest applies at once is in `hotplug`.
 
 use super::{ConfigUpdate, hotplug, normalize, privileges};
 use crate::api::ApiCall;
@@ -11,7 +11,7 @@ use crate::response::ApiError;
 use crate::schema::config_key_schema;
 use crate::world::World;
 
-/// Check the request and bring its values into the form that is written.
+/// Checks the request and normalizes its values.
 pub(super) fn prepare_qemu_update(world: &mut World, call: &ApiCall, mut update: ConfigUpdate) -> Result<ConfigUpdate, ApiError> {
     if let Some((_, keys)) = update.sets.iter().find(|(key, _)| key == "sshkeys") {
         check_ssh_keys(keys)?;
@@ -64,14 +64,14 @@ fn normalize_value(world: &mut World, key: &str, value: &str) -> Result<String, 
     }
 }
 
-/// Keys arrive encoded; each line must be a key that `ssh-keygen` would take.
+/// The value is percent-encoded; each line must be a key that `ssh-keygen` accepts.
 fn check_ssh_keys(encoded: &str) -> Result<(), ApiError> {
     let keys = crate::decode::decode_text(encoded);
     let fine = keys.lines().filter(|line| !line.trim().is_empty()).all(is_ssh_key);
     if fine { Ok(()) } else { Err(ApiError::internal_error("SSH public key validation error")) }
 }
 
-/// An Ed25519 key has 51 bytes, so 68 characters; other kinds are only looked at roughly.
+/// An Ed25519 key has 51 bytes, which is 68 characters. Other key types are checked roughly.
 fn is_ssh_key(line: &str) -> bool {
     let mut words = line.split_whitespace();
     let (Some(kind), Some(body)) = (words.next(), words.next()) else { return false };
@@ -79,7 +79,7 @@ fn is_ssh_key(line: &str) -> bool {
     coded && if kind == "ssh-ed25519" { body.len() == 68 } else { body.len() >= 68 }
 }
 
-/// Write the update and apply what can be applied; returns how long hot-plugging took.
+/// Writes the update and applies what can be applied; returns how long hot-plugging took.
 pub(super) fn write_qemu_update(world: &mut World, node: &str, update: &ConfigUpdate) -> Result<u64, ApiError> {
     let vmid = update.vmid;
     revert_keys(world, update);
@@ -104,7 +104,7 @@ fn revert_keys(world: &mut World, update: &ConfigUpdate) {
     let Some(guest) = world.guests.change_guest(update.vmid) else { return };
     for key in &update.reverts {
         let dropped = guest.drop_pending(key);
-        // A disk that was made for the pending change is not lost: it is set aside.
+        // A disk that was created for the pending change is kept as unused.
         if let Some(value) = dropped.filter(|_| is_disk_key(LabGuestKind::Qemu, key)) {
             keep_as_unused(guest, &value);
         }
@@ -195,7 +195,7 @@ fn set_key(world: &mut World, update: &ConfigUpdate, key: &str, value: &str, tou
     Ok(())
 }
 
-/// Not a real hash: enough to be no longer the password.
+/// Not a real hash; it only hides the password.
 fn hash_password(password: &str) -> String {
     format!("$5$lab${}", password.bytes().fold(7_u64, |sum, byte| sum.wrapping_mul(31).wrapping_add(u64::from(byte))))
 }
@@ -212,7 +212,7 @@ fn check_boot_order(world: &World, update: &ConfigUpdate, value: &str) -> Result
     Ok(normalize::normalize_boot_order(value))
 }
 
-/// A new CD drive becomes bootable, after everything else.
+/// A new CD drive is added to the end of the boot order.
 fn add_to_boot_order(guest: &mut LabGuest, key: &str, touched: &mut Vec<String>) {
     let mut order = guest.boot_order();
     if !order.is_empty() && !order.iter().any(|device| device == key) {
@@ -222,7 +222,7 @@ fn add_to_boot_order(guest: &mut LabGuest, key: &str, touched: &mut Vec<String>)
     }
 }
 
-/// The value of a disk key with its volume made. Whatever was pending there is set aside.
+/// The value of a disk key with its volume created. A disk that was pending there becomes unused.
 fn make_pending_disk(world: &mut World, vmid: u32, key: &str, value: &str) -> Result<String, ApiError> {
     let earlier = world.guests.get(&vmid).and_then(|guest| guest.pending.get(key).cloned());
     let made = make_disk(world, vmid, value).map_err(ApiError::internal_error)?;
@@ -232,7 +232,7 @@ fn make_pending_disk(world: &mut World, vmid: u32, key: &str, value: &str) -> Re
     Ok(made)
 }
 
-/// `dir1:32,format=qcow2` makes a new volume each time; the id of an existing one only names it.
+/// `dir1:32,format=qcow2` creates a new volume each time; the id of an existing volume only refers to it.
 pub(crate) fn make_disk(world: &mut World, vmid: u32, value: &str) -> Result<String, String> {
     let mut drive = DriveValue::parse(value);
     let format = drive.options.remove("format");
@@ -256,7 +256,7 @@ pub(crate) fn make_disk(world: &mut World, vmid: u32, value: &str) -> Result<Str
     Ok(drive.to_text())
 }
 
-/// A pending value that is already in effect is no change; neither is the deletion of what is not there.
+/// Drops pending values that are already in effect, and pending deletions of keys that do not exist.
 fn drop_unchanged(guest: &mut LabGuest) {
     let main = guest.config.clone();
     guest.pending.retain(|key, value| main.get(key) != Some(value));

@@ -1,6 +1,6 @@
-//! Bad days from a seed: a story of faults that heals at its end.
+//! Seeded bad days: a series of faults that is repaired at its end.
 //!
-//! What never enters here: anything that the seed and the setting do not decide.
+//! Must not depend on anything but the seed and the world spec.
 
 use serde::Deserialize;
 
@@ -8,28 +8,28 @@ use super::{FaultPlan, NodeService, RandomFaults, TaskFault, TaskFaultEffect, Ti
 use crate::random::SeededRandom;
 use crate::world_spec::WorldSpec;
 
-/// How bad a seeded day is.
+/// The severity of a seeded bad day.
 #[derive(Clone, Copy, Debug)]
 pub struct BadDay {
-    /// How long it lasts; after that everything works again.
+    /// How long it lasts; afterwards everything works again.
     pub span_ms: u64,
-    /// How many things happen.
+    /// How many events happen.
     pub events: u32,
-    /// How many of a thousand requests are hit on the wire.
+    /// How many of 1,000 requests are affected.
     pub per_thousand: u64,
 }
 
-/// A bad day and the seed that decides it, as a file writes them.
+/// A bad day and its seed, as a world file contains them.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SeededBadDay {
-    /// Where chance comes from.
+    /// The seed.
     pub seed: u64,
-    /// How long it lasts; after that everything works again. Ten minutes where nothing is said.
+    /// How long it lasts; afterwards everything works again. Default: ten minutes.
     pub span_ms: u64,
-    /// How many things happen; 20 where nothing is said.
+    /// How many events happen; default 20.
     pub events: u32,
-    /// How many of a thousand requests are hit on the wire; 20 where nothing is said.
+    /// How many of 1,000 requests are affected; default 20.
     pub per_thousand: u64,
 }
 
@@ -40,7 +40,7 @@ impl Default for SeededBadDay {
 }
 
 impl FaultPlan {
-    /// The plan with what its seeded day comes to in this setting. Chance that is written wins over that of the day.
+    /// The plan with its seeded bad day expanded into single faults. Random faults that the plan itself sets win over those of the day.
     pub(crate) fn expand_bad_day(&self, setting: &WorldSpec) -> Self {
         let Some(SeededBadDay { seed, span_ms, events, per_thousand }) = self.bad_day else { return self.clone() };
         let day = Self::from_seed(seed, setting, BadDay { span_ms, events, per_thousand });
@@ -49,7 +49,7 @@ impl FaultPlan {
         Self { moments, tasks, chance: self.chance.or(day.chance), bad_day: None, ..self.clone() }
     }
 
-    /// A bad day for a setting: the same seed gives the same day. Whatever can be made good again is made good at its end.
+    /// A bad day for a world spec. The same seed gives the same day, and everything that can be repaired is repaired at its end.
     #[must_use]
     pub fn from_seed(seed: u64, setting: &WorldSpec, day: BadDay) -> Self {
         let mut random = SeededRandom::new(seed);
@@ -68,7 +68,7 @@ impl FaultPlan {
         moments.extend(revoke_events(&mut random, &paths, day));
         let tasks = task_faults(&mut random, day.events);
         if tasks.iter().any(|fault| fault.effect == Some(TaskFaultEffect::Hang)) {
-            // What hangs is killed, as somebody would in the end; the locks that it leaves go with all others.
+            // Kill hung tasks, as an administrator would; their locks are removed with all others.
             moments.extend(guests.iter().map(|vmid| TimedWorldEvent { at_ms: day.span_ms, event: WorldEvent::KillTask(*vmid) }));
         }
         moments.extend(repair_events(&nodes, &guests).map(|act| TimedWorldEvent { at_ms: day.span_ms, event: act }));
@@ -77,7 +77,7 @@ impl FaultPlan {
     }
 }
 
-/// Now and then a permission is taken away for a while: once for every ten things that happen.
+/// Revokes a permission for a while: once per ten events.
 fn revoke_events(random: &mut SeededRandom, paths: &[String], day: BadDay) -> Vec<TimedWorldEvent> {
     let mut moments = Vec::new();
     for _ in 0..day.events / 10 {
@@ -90,7 +90,7 @@ fn revoke_events(random: &mut SeededRandom, paths: &[String], day: BadDay) -> Ve
     moments
 }
 
-/// Some of the first tasks fail, hang or warn: one for every five things that happen.
+/// Makes some of the first tasks fail, hang or warn: one per five events.
 fn task_faults(random: &mut SeededRandom, events: u32) -> Vec<TaskFault> {
     let twists =
         [TaskFaultEffect::Fail("start failed: QEMU exited with code 1".to_owned()), TaskFaultEffect::Hang, TaskFaultEffect::Warnings(1)];
@@ -102,7 +102,7 @@ fn task_faults(random: &mut SeededRandom, events: u32) -> Vec<TaskFault> {
     (0..events / 5).map(|_| fault(random)).collect()
 }
 
-/// Something bad, and what makes it good again.
+/// A random event, and the event that repairs it.
 fn random_event(random: &mut SeededRandom, nodes: &[String], guests: &[u32]) -> (WorldEvent, Option<WorldEvent>) {
     let node = random.pick_item(nodes).cloned().unwrap_or_default();
     let vmid = random.pick_item(guests).copied().unwrap_or(0);
@@ -128,7 +128,7 @@ fn random_event(random: &mut SeededRandom, nodes: &[String], guests: &[u32]) -> 
     }
 }
 
-/// Everything that makes something good again, once for all.
+/// Every repairing event, each once.
 fn repair_events<'a>(nodes: &'a [String], guests: &'a [u32]) -> impl Iterator<Item = WorldEvent> + 'a {
     let of_node = |node: &String| {
         let up = [NodeService::Files, NodeService::Proxy, NodeService::Daemon, NodeService::Statd]

@@ -1,7 +1,6 @@
-//! What happens to the world at a moment, by somebody else's hand: nodes fail, guests vanish, people
-//! change things beside the API.
+//! External events: nodes fail, guests vanish, people change things without the API.
 //!
-//! What never enters here: faults on single requests and tasks.
+//! Faults on single requests and tasks are in `fault`.
 
 use serde::Deserialize;
 
@@ -25,88 +24,89 @@ pub enum NodeService {
     Daemon,
     /// The cluster file system.
     Files,
-    /// pvestatd, which reports guests and storages to the other nodes. Dead or hung makes no difference to a client: no report is renewed.
+    /// pvestatd, which reports guests and storages to the other nodes. Whether it is down or hung makes no difference to a client: the
+    /// reports become stale.
     Statd,
 }
 
-/// Something that happens to the world.
+/// An external event.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum WorldEvent {
-    /// A node loses its power: guests and tasks on it are gone without a word.
+    /// A node loses power; its guests and tasks end without a log line.
     NodeDown(String),
-    /// A node comes back; guests with `onboot` start.
+    /// A node boots; guests with `onboot` start.
     NodeUp(String),
-    /// Nodes are cut off from the rest and run on.
+    /// These nodes are cut off from the rest and keep running.
     Isolate(Vec<String>),
-    /// The network is whole again.
+    /// All nodes reach each other again.
     Heal,
-    /// A service of a node refuses.
+    /// A service of a node refuses connections.
     ServiceDown(String, NodeService),
-    /// A service of a node takes requests and does not answer.
+    /// A service of a node accepts requests and does not answer.
     ServiceHung(String, NodeService),
-    /// A service of a node works again. What it had taken is carried out.
+    /// A service of a node works again. It executes the requests that it accepted while hung.
     ServiceUp(String, NodeService),
-    /// Every answer of a node takes so many milliseconds longer; from 30 seconds on the proxy gives up first.
+    /// Every response of a node takes this many milliseconds longer; from 30 seconds on, the proxy times out first.
     Slow(String, u64),
-    /// A guest disappears from every list and path, as if its file were gone.
+    /// A guest disappears from every list and path, as if its config file were deleted.
     Vanish(u32),
-    /// And is there again.
+    /// A vanished guest is visible again.
     Reappear(u32),
-    /// A guest is missing in the lists and free for `nextid`, but there under its own path: the list was read badly.
+    /// A guest is missing from lists, and `nextid` offers its VMID, but its own path works, as when the list was read incompletely.
     Unlist(u32),
-    /// And is listed again.
+    /// A guest is listed again.
     Relist(u32),
-    /// A node's list of guests is empty: its cluster file system is just restarting, and nothing says so.
+    /// A node's list of guests is empty without an error, as while its cluster file system restarts.
     Blind(String),
-    /// And it sees again.
+    /// A node's list of guests is complete again.
     Seeing(String),
-    /// The number now belongs to another guest: new name, new marks of birth.
+    /// The VMID now belongs to another guest with a new name and new birth marks.
     Recycle(u32),
-    /// The number now belongs to another guest of the same name: new marks of birth, and it is stopped.
+    /// The VMID now belongs to another guest with the same name and new birth marks; it is stopped.
     Replace(u32),
-    /// A guest is locked, as by a backup.
+    /// A guest gets this config lock, as from a backup.
     Lock(u32, String),
-    /// The lock is gone.
+    /// The config lock is removed.
     Unlock(u32),
-    /// A process outside of Proxmox holds the lock file of a guest; nothing in its config says so.
+    /// A process outside of Proxmox holds a guest's lock file; the guest's config does not show it.
     HoldLockFile(u32),
-    /// The lock file is free again.
+    /// The lock file is released.
     FreeLockFile(u32),
-    /// A key of a guest's config is changed by hand; an empty value removes it.
+    /// A key of a guest's config is changed outside of the API; an empty value removes it.
     Set(u32, String, String),
-    /// A key of a guest's config becomes pending by hand; an empty value takes back what waits.
+    /// A key of a guest's config becomes pending outside of the API; an empty value drops the pending change.
     SetPending(u32, String, String),
-    /// A guest's process starts by somebody else's hand.
+    /// A guest's process is started outside of the API.
     Start(u32),
     /// A guest's process ends by itself.
     Stop(u32),
-    /// QEMU says another word about its state: `io-error`.
+    /// QEMU reports another state, such as `io-error`.
     Say(u32, String),
-    /// Somebody moved a guest.
+    /// A guest is moved to another node outside of the API.
     Move(u32, String),
-    /// A snapshot was begun and never finished.
+    /// A guest keeps a snapshot that was never finished.
     PrepareSnapshot(u32, String),
-    /// The clocks of all nodes jump by so many seconds.
+    /// The clocks of all nodes jump by this many seconds.
     ClockJump(i64),
-    /// The clock of one node does.
+    /// The clock of one node jumps by this many seconds.
     NodeClockJump(String, i64),
-    /// A node has so many processors from now on, as with other hardware. Guests that run go on.
+    /// A node reports another number of processors, as after a hardware change. Running guests keep running.
     Cpus(String, u64),
-    /// All entries on a path are taken away.
+    /// All access control entries on a path are removed.
     Revoke(String),
-    /// What was taken away on a path is there again.
+    /// The access control entries that were removed from a path are restored.
     Regrant(String),
-    /// The running task of a guest is killed without a word.
+    /// The running task of a guest is killed and writes no last log line.
     KillTask(u32),
-    /// High availability takes a guest over, and wants it so: `started`.
+    /// A guest becomes managed by HA with this requested state, such as `started`.
     Manage(u32, String),
-    /// A node shows another certificate, or none at all.
+    /// A node presents another certificate, or none.
     Show(String, TlsIdentity),
 }
 
 impl WorldEvent {
-    /// The nodes that it is about. None can come later, as a guest can.
+    /// The nodes that the event names. They must exist at the start, unlike guests, which can be created later.
     pub(crate) fn node_names(&self) -> Vec<&str> {
         match self {
             Self::NodeDown(name) | Self::NodeUp(name) | Self::Blind(name) | Self::Seeing(name) => vec![name],
@@ -120,9 +120,8 @@ impl WorldEvent {
     }
 }
 
-/// Let it happen.
 pub(crate) fn apply_world_event(world: &mut World, act: WorldEvent) {
-    // A node that is there again may have something to tell at once.
+    // A node that becomes reachable again may broadcast at once.
     world.no_broadcast_until_ms = 0;
     match act {
         WorldEvent::NodeDown(name) => power_off_node(world, &name),
@@ -226,7 +225,7 @@ fn set_service_state(world: &mut World, name: &str, part: NodeService, state: Se
     let wakes = part == NodeService::Daemon && state == ServiceState::Up;
     let backlog = if wakes { std::mem::take(&mut node.backlog) } else { Vec::new() };
     if part == NodeService::Files {
-        // What it knew is lost, and it hears nothing before the next round.
+        // A restart clears what the node knew; it receives nothing before the next broadcast.
         (node.cluster_files_requests, node.broadcast_ms) = (0, node.last_broadcast_ms(now_ms));
         world.views.forget_node(name);
     }
@@ -235,14 +234,14 @@ fn set_service_state(world: &mut World, name: &str, part: NodeService, state: Se
     }
 }
 
-/// Another guest has the number from now on, under a name of its own or that of the one before.
+/// Gives the VMID to another guest, with its own name or that of the old one.
 fn recycle_vmid(world: &mut World, vmid: u32, name: Option<String>) {
     let Some(old) = world.guests.remove_guest(vmid) else { return };
     world.views.freeze_guest(vmid);
     let mut guest = LabGuest::new(vmid, old.kind, &old.node);
     guest.config = old.config;
     if name.is_none() {
-        // Made anew from the same template: its own system does as the first one did.
+        // The new guest comes from the same template, so it behaves like the old one.
         guest.behaviour = old.behaviour;
     }
     guest.config.extend(name.map(|name| (old.kind.name_key().to_owned(), name)));
@@ -257,7 +256,7 @@ fn recycle_vmid(world: &mut World, vmid: u32, name: Option<String>) {
 }
 
 fn set_config_key(world: &mut World, vmid: u32, key: &str, value: &str) {
-    // What is so already leaves all that was made of the guest as it is.
+    // Without a change, keep what was cached for the guest.
     if world.guests.get(&vmid).is_some_and(|guest| guest.config.get(key).map_or("", String::as_str) == value) {
         return;
     }
@@ -280,7 +279,7 @@ fn start_guest(world: &mut World, vmid: u32) {
     let now_ms = world.now_ms;
     let Some(name) = world.guests.get(&vmid).map(|guest| guest.node.clone()) else { return };
     let pid = world.nodes.get_mut(&name).map_or(1, crate::node::LabNode::next_process_id);
-    // A start applies what is pending, whoever starts.
+    // Every start applies pending changes, also one outside of the API.
     config_update::apply_pending(world, vmid);
     if let Some(process) = world.guests.change_process(vmid) {
         *process = Some(GuestProcess { pid, since_ms: now_ms, qemu_state: "running".to_owned() });

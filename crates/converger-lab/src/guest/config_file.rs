@@ -1,14 +1,14 @@
-//! The config file as text, and its digest: a pure hash of the content, so that A, B, A gives the
-//! same digest twice.
+//! The config file as text, and its digest. The digest depends on the content only, so that
+//! changing A to B and back gives the digest of A again.
 //!
-//! What never enters here: reading such a file; the lab keeps sections, not text.
+//! The lab never parses such files; it stores sections.
 
 use std::fmt::Write;
 
 use super::{ConfigSection, LabGuest, LabGuestKind};
 
 impl LabGuest {
-    /// The digest that the API shows and that a write may ask for.
+    /// The digest that the API returns and that a write can require.
     pub(crate) fn digest(&self) -> String {
         crate::digest::sha1_hex(&self.file_text())
     }
@@ -46,7 +46,7 @@ impl LabGuest {
     }
 }
 
-/// What most files take.
+/// Typical size of a file.
 const FILE_BYTES_HINT: usize = 500;
 
 fn write_section(text: &mut String, values: &ConfigSection) {

@@ -1,6 +1,6 @@
-//! A guest's configuration as JSON: the types that Proxmox gives each key.
+//! A guest's configuration as JSON, with the types that Proxmox uses for each key.
 //!
-//! What never enters here: run state; that is in the status rooms.
+//! The run state is in `api::guests::status`.
 
 use std::borrow::Cow;
 
@@ -13,7 +13,7 @@ use crate::schema::{ValueType, config_key_schema};
 
 const HIDDEN_VALUE: &str = "**********";
 
-/// A value with the type that its key has in JSON.
+/// A value with the JSON type of its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum TypedConfigValue<'t> {
     Number(i64),
@@ -39,7 +39,7 @@ impl From<TypedConfigValue<'_>> for Value {
 }
 
 impl LabGuest {
-    /// One value with the type that its key has in JSON: integers and booleans are numbers, `number` stays text.
+    /// A value with the JSON type of its key: integers and booleans are numbers, `number` stays a string.
     pub(crate) fn type_value<'t>(&self, key: &str, text: &'t str, flavour: Flavour) -> TypedConfigValue<'t> {
         let base = match key {
             "memory" if self.kind == LabGuestKind::Qemu && flavour.memory_is_number() => ValueType::Integer,
@@ -57,17 +57,17 @@ impl LabGuest {
         }
     }
 
-    /// The configuration with pending values applied, as GET shows it by default.
+    /// The configuration with pending values applied, which is what GET returns by default.
     pub(crate) fn merge_pending(&self) -> ConfigSection {
         let mut merged = self.config.clone();
         merged.extend(self.pending.iter().map(|(key, value)| (key.clone(), value.clone())));
-        // A value that is false stays although it is to go: Proxmox tests the value, not the key.
+        // Proxmox tests the value and not the key, so a key with a false value stays although its deletion is pending.
         let goes = |key: &str| self.deletions.contains_key(key) && self.get(key) != Some("0");
         merged.retain(|key, _| !goes(key));
         merged
     }
 
-    /// A section as JSON, with the digest and for containers the raw lines.
+    /// A section as JSON with the digest and, for containers, the raw lines.
     pub(crate) fn section_json(&self, section: &ConfigSection, flavour: Flavour) -> Map<String, Value> {
         let typed = section.iter().map(|(key, text)| (key.clone(), self.type_value(key, text, flavour).into()));
         let mut fields: Map<String, Value> = typed.collect();
@@ -77,7 +77,7 @@ impl LabGuest {
         fields
     }
 
-    /// What `pending` shows: each key with its value, what it is to become, or that it is to go; and last the digest.
+    /// The response of `pending`: each key with its value, its pending value or its pending deletion; the digest comes last.
     pub(crate) fn render_pending(&self, digest: &str, flavour: Flavour) -> Vec<u8> {
         let keys = self.config.keys().chain(self.pending.keys()).chain(self.deletions.keys());
         let mut keys: Vec<&str> = keys.map(String::as_str).collect();

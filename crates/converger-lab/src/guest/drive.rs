@@ -1,6 +1,6 @@
-//! Values of disk keys: the volume, its options, and what a value asks for.
+//! Values of disk keys: the volume and its options, or a request for a new disk.
 //!
-//! What never enters here: volumes themselves (see `storage`).
+//! The volumes themselves are in `storage`.
 
 use crate::flavour::Flavour;
 use crate::schema::property::{self, PropertyValues};
@@ -8,7 +8,7 @@ use crate::schema::{config_key_schema, split_number};
 
 use super::{ConfigSection, LabGuest, LabGuestKind, is_disk_key, size};
 
-/// The value of a disk key, taken apart.
+/// The parsed value of a disk key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DriveValue {
     /// The volume, path, `none`, or for a new disk `storage:GiB`.
@@ -17,7 +17,7 @@ pub(crate) struct DriveValue {
 }
 
 impl DriveValue {
-    /// Parse a value as it stands in a config.
+    /// Parses a value from a config.
     pub(crate) fn parse(value: &str) -> Self {
         let mut parts = value.split(',');
         let first = parts.next().unwrap_or_default();
@@ -26,7 +26,7 @@ impl DriveValue {
         Self { file: file.to_owned(), options: options.collect() }
     }
 
-    /// The volume first, options by name.
+    /// The value as text: the volume first, then the options sorted by name.
     pub(crate) fn to_text(&self) -> String {
         let options = self.options.iter().map(|(key, text)| format!(",{key}={text}"));
         std::iter::once(self.file.clone()).chain(options).collect()
@@ -37,7 +37,7 @@ impl DriveValue {
         media || self.file == "none" || self.file == "cdrom" || self.is_cloud_init()
     }
 
-    /// The image with the guest's first settings: shown as a CD, but a volume of the guest's own.
+    /// Whether this is a cloud-init image, which appears as a CD but is a volume of the guest.
     pub(crate) fn is_cloud_init(&self) -> bool {
         let Some((_, rest)) = self.file.split_once(':') else { return false };
         let stem = rest.rsplit('/').next().and_then(|name| name.split('.').next()).unwrap_or_default();
@@ -45,17 +45,17 @@ impl DriveValue {
         stem == "cloudinit" || owner(stem).is_some_and(|vmid| vmid.parse::<u32>().is_ok())
     }
 
-    /// Whether the volume comes, is copied and goes with the guest; other CDs only lie in the drive.
+    /// Whether the volume is created, copied and destroyed with the guest. Other CDs are only inserted.
     pub(crate) fn is_owned(&self) -> bool {
         !self.is_cdrom() || self.is_cloud_init()
     }
 
-    /// The storage on which such an image is still to be made.
+    /// The storage of a cloud-init image that is still to be created.
     pub(crate) fn new_cloud_init_storage(&self) -> Option<&str> {
         self.file.split_once(':').filter(|(_, rest)| *rest == "cloudinit").map(|(storage, _)| storage)
     }
 
-    /// Storage and size of a disk that is still to be made.
+    /// Storage and size of a disk that is still to be created.
     pub(crate) fn new_disk_request(&self) -> Option<(&str, u64)> {
         let (storage, amount) = self.file.split_once(':')?;
         let numeric = !amount.is_empty() && amount.chars().all(|character| character.is_ascii_digit() || character == '.');
@@ -76,7 +76,7 @@ impl DriveValue {
     }
 }
 
-/// The value of a disk key as the API got it, with aliases and words resolved.
+/// The value of a disk key in a request, with aliases resolved.
 pub(crate) fn parse_request_value(kind: LabGuestKind, key: &str, value: &str, flavour: Flavour) -> DriveValue {
     let shapes = config_key_schema(kind.config_template(), key, flavour).map(|shape| &shape.properties);
     let parsed = shapes.and_then(|shapes| property::parse(shapes, value, key).ok());
@@ -85,7 +85,7 @@ pub(crate) fn parse_request_value(kind: LabGuestKind, key: &str, value: &str, fl
     DriveValue { file, options }
 }
 
-/// Keys and drives of a section, CD-ROMs among them.
+/// Keys and drives of a section, including CD drives.
 pub(crate) fn drives(kind: LabGuestKind, section: &ConfigSection) -> impl Iterator<Item = (&String, DriveValue)> {
     section.iter().filter(move |(key, _)| is_disk_key(kind, key)).map(|(key, value)| (key, DriveValue::parse(value)))
 }
@@ -96,7 +96,7 @@ impl LabGuest {
         parse_boot_order(self.pending.get("boot").or_else(|| self.config.get("boot")).map_or("", String::as_str))
     }
 
-    /// The size of what it boots from, which lists show as its disk.
+    /// The size of the boot disk, which lists show as the guest's disk size.
     pub(crate) fn disk_bytes(&self) -> u64 {
         let first = match self.kind {
             LabGuestKind::Lxc => self.get("rootfs").map(DriveValue::parse),
@@ -110,13 +110,14 @@ impl LabGuest {
     }
 }
 
-/// The devices of an `parse_boot_order=` value.
+/// The devices of an `order=` value.
 pub(crate) fn parse_boot_order(boot: &str) -> Vec<String> {
     let list = boot.split(',').find_map(|part| part.strip_prefix("order=")).unwrap_or_default();
     list.split(';').filter(|device| !device.is_empty()).map(str::to_owned).collect()
 }
 
-/// The boot order that a new guest gets: first disk, first CD-ROM, first card. Proxmox stores one blank for a guest that has none of them.
+/// The default boot order of a new guest: first disk, first CD drive, first network card. Proxmox stores one blank for a guest without any
+/// of them.
 pub(crate) fn default_boot_order(section: &ConfigSection) -> String {
     let mut disks: Vec<(&String, DriveValue)> = drives(LabGuestKind::Qemu, section).filter(|(key, _)| is_bootable(key)).collect();
     disks.sort_by_key(|(key, _)| boot_rank(key));
@@ -131,7 +132,7 @@ fn is_bootable(key: &str) -> bool {
     split_number(key).is_some_and(|(stem, _)| !matches!(stem, "efidisk" | "tpmstate"))
 }
 
-/// Proxmox looks at ide, scsi, virtio, sata in that order.
+/// The order in which Proxmox looks for disks: ide, scsi, virtio, sata.
 fn boot_rank(key: &str) -> (usize, u32) {
     let (stem, number) = split_number(key).unwrap_or((key, 0));
     let place = ["ide", "scsi", "virtio", "sata"].iter().position(|known| *known == stem);
@@ -176,6 +177,6 @@ mod tests {
                 .map(|(key, value)| (key.to_owned(), value.to_owned())),
         );
         assert_eq!(default_boot_order(&section), "order=scsi0;ide2;net0");
-        assert_eq!(default_boot_order(&ConfigSection::new()), " ", "a guest without disk and card has one blank");
+        assert_eq!(default_boot_order(&ConfigSection::new()), " ", "a guest without disk and network card has one blank");
     }
 }

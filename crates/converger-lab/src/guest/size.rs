@@ -1,22 +1,22 @@
-//! Sizes of disks: text to bytes and back, in the largest unit that is exact.
+//! Disk sizes: conversion between text and bytes, in the largest exact unit.
 //!
-//! What never enters here: floats. `1.5G` is counted in thousandths.
+//! Does not use floats; `1.5G` is computed in thousandths.
 
 const UNITS: &[(char, u64)] = &[('T', 1 << 40), ('G', 1 << 30), ('M', 1 << 20), ('K', 1 << 10)];
 
-/// Bytes of a text such as `32G`, `1.5G` or `4096`.
+/// Parses a text such as `32G`, `1.5G` or `4096` to bytes.
 pub(crate) fn parse(text: &str) -> Option<u64> {
     let unit = text.chars().last().and_then(|last| UNITS.iter().find(|(letter, _)| *letter == last));
     let digits = unit.map_or(text, |(letter, _)| text.strip_suffix(*letter).unwrap_or(text));
     parse_scaled(digits, unit.map_or(1, |(_, bytes)| *bytes))
 }
 
-/// Bytes of a number of GiB, as a new disk is asked for: `dir1:32`.
+/// Parses GiB, the unit of a request for a new disk (`dir1:32`), to bytes.
 pub(crate) fn parse_gibibytes(text: &str) -> Option<u64> {
     parse_scaled(text, 1 << 30)
 }
 
-/// Bytes of a number of MiB, as memory is given.
+/// Parses MiB, the unit of memory, to bytes.
 pub(crate) fn parse_mebibytes(text: &str) -> Option<u64> {
     parse_scaled(text, 1 << 20)
 }
@@ -31,7 +31,7 @@ fn parse_scaled(digits: &str, unit: u64) -> Option<u64> {
     whole.checked_add(unit.checked_mul(thousandths)? / 1_000)
 }
 
-/// `34359738368` is `32G`, `1610612736` is `1536M`.
+/// `34359738368` becomes `32G`, `1610612736` becomes `1536M`.
 pub(crate) fn format_size(bytes: u64) -> String {
     let exact = UNITS.iter().rev().take_while(|(_, unit)| bytes != 0 && bytes.is_multiple_of(*unit)).last();
     exact.map_or_else(|| bytes.to_string(), |(letter, unit)| format!("{}{letter}", bytes / unit))
@@ -49,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_size_is_none() {
+    fn invalid_sizes_are_rejected() {
         for wrong in ["", "G", "x", "1X", "99999999999999999999T"] {
             assert_eq!(parse(wrong), None, "{wrong}");
         }

@@ -1,6 +1,6 @@
-//! What the server itself checks: size of the head, method, credentials, content.
+//! Checks of the server itself: size of the head, method, credentials, content.
 //!
-//! What never enters here: paths, apart from the few that need no credentials.
+//! Must not depend on paths, except for the few public ones.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -17,10 +17,10 @@ const HEAD_LINES_MAX: usize = 64;
 const HEAD_BYTES_MAX: usize = 8 * 1024;
 const BODY_BYTES_MAX: u64 = 512 * 1024;
 
-/// A failed identification is answered late, against guessing.
+/// A failed authentication is answered late, to slow down guessing.
 const FAILED_LOGIN_DELAY_MS: u64 = 3_000;
 
-/// More than that and the server closes without a word. The empty line at the end counts too.
+/// Beyond these limits the server closes the connection without a response. The empty line at the end counts too.
 pub(super) fn is_head_too_large(request: &LabRequest) -> bool {
     let bytes: usize = request.headers.iter().map(|(name, value)| name.len() + value.len() + 2).sum();
     request.headers.len() + 1 >= HEAD_LINES_MAX || bytes >= HEAD_BYTES_MAX
@@ -40,7 +40,7 @@ pub(super) fn check_method(request: &LabRequest) -> Result<(), ApiError> {
     }
 }
 
-/// Who calls; `None` only where nobody needs to be known.
+/// The caller; `None` only for public paths.
 pub(super) fn identify_caller(world: &World, request: &LabRequest, segments: &[String]) -> Result<Option<Arc<ApiCaller>>, ApiError> {
     let now_s = world.cluster_clock_s();
     if let Some(ticket) = read_ticket_cookie(request) {
@@ -59,7 +59,7 @@ fn authentication_error(reason: &str) -> ApiError {
     ApiError::without_body(401, reason, FAILED_LOGIN_DELAY_MS)
 }
 
-/// Paths for people who are about to log in.
+/// Paths that can be called before logging in.
 fn is_public_path(method: &str, segments: &[String]) -> bool {
     let segments: Vec<&str> = segments.iter().map(String::as_str).collect();
     matches!((method, segments.as_slice()), ("GET", ["access", "domains"]) | ("GET" | "POST", ["access", "ticket"]))
@@ -70,7 +70,7 @@ fn read_ticket_cookie(request: &LabRequest) -> Option<String> {
     pairs.filter_map(|pair| pair.strip_prefix("PVEAuthCookie=")).map(decode::decode_text).next()
 }
 
-/// `PVEAPIToken=user!name=secret`; a blank may stand for the first `=`.
+/// `PVEAPIToken=user!name=secret`; a blank is allowed instead of the first `=`.
 fn read_token_header(request: &LabRequest) -> Option<Cow<'_, str>> {
     let rest = request.find_header("Authorization")?.strip_prefix("PVEAPIToken")?;
     rest.strip_prefix(['=', ' ']).map(|token| decode::decode_cow(token.trim()))
@@ -84,7 +84,7 @@ fn identify_by_ticket(world: &World, request: &LabRequest, ticket: &str, now_s: 
     if safe { Ok(ApiCaller::for_user(&user)) } else { Err(authentication_error("Permission denied - invalid csrf token")) }
 }
 
-/// The parameters of the body, where there is one.
+/// The parameters of the body, if there is one.
 pub(super) fn read_body_params(request: &LabRequest) -> Result<Option<GivenParams>, ApiError> {
     match length_refusal(request) {
         Some(text) => Err(ApiError::with_text_body(501, text)),
@@ -93,7 +93,7 @@ pub(super) fn read_body_params(request: &LabRequest) -> Result<Option<GivenParam
     }
 }
 
-/// Why a body is not received at all: its length alone says so.
+/// The error if a body is rejected because of its length alone.
 pub(super) fn length_refusal(request: &LabRequest) -> Option<String> {
     let bytes = request.content_length().unwrap_or(0).max(request.body.len() as u64);
     let is_unexpected = bytes > 0 && !matches!(request.method.as_str(), "POST" | "PUT");

@@ -1,6 +1,6 @@
-//! The permission check that the table states for a method.
+//! The permission check that the API schema states for a method.
 //!
-//! What never enters here: checks that a method makes itself, about single keys or storages.
+//! Checks of single keys or storages are in the methods.
 
 use std::borrow::Cow;
 
@@ -11,9 +11,9 @@ use crate::response::ApiError;
 use crate::schema::{ApiMethod, GivenParams};
 use crate::world::World;
 
-/// Refuse unless the caller passes the method's check.
+/// Fails unless the caller passes the method's check.
 pub(super) fn check_permission(world: &World, who: &ApiCaller, method: &ApiMethod, params: &GivenParams) -> Result<(), ApiError> {
-    // Most callers are as good as root, and most methods ask for privileges that the release knows.
+    // Fast path: most callers have all privileges, and most methods require only privileges that the release has.
     if method.needs_only_known_privileges[world.flavour as usize]
         && world.access.has_built_in_roles(world.flavour)
         && world.access.has_root_privileges(who)
@@ -59,20 +59,20 @@ fn check_privileges(access: &AccessControl, who: &ApiCaller, items: &[Value], pa
     {
         return Err(ApiError::Denied(String::new()));
     }
-    // Whoever is as good as root has all that the release knows, wherever that is.
+    // A caller with root's privileges has all privileges of the release on every path.
     if access.has_root_privileges(who) && !privileges.is_empty() && privileges.iter().all(|privilege| access.knows_privilege(privilege)) {
         return Ok(());
     }
     let path = fill_path(path, params);
     if option("any").is_some() {
-        // Of privileges that stand for each other, only those count that the release knows.
+        // Of alternative privileges, only those count that the release has.
         let known: Vec<&str> = privileges.iter().copied().filter(|privilege| access.knows_privilege(privilege)).collect();
         return access.require_any_privilege(who, &path, &known);
     }
     privileges.iter().try_for_each(|privilege| access.require_privilege(who, &path, privilege))
 }
 
-/// `/vms/{vmid}` with the request's own vmid. What the request does not name stays as it is.
+/// Replaces placeholders: `/vms/{vmid}` gets the VMID of the request. Placeholders without a parameter stay.
 fn fill_path<'p>(path: &'p str, params: &GivenParams) -> Cow<'p, str> {
     let Some(mut open) = path.find('{') else { return path.into() };
     let (mut filled, mut rest) = (String::with_capacity(path.len()), path);
@@ -88,7 +88,7 @@ fn fill_path<'p>(path: &'p str, params: &GivenParams) -> Cow<'p, str> {
     filled.into()
 }
 
-/// Whoever may modify permissions somewhere, or owns the kind of thing that lies there.
+/// Requires the right to modify permissions, or to allocate objects of that kind.
 fn check_may_modify_acl(access: &AccessControl, who: &ApiCaller, path: &str) -> Result<(), ApiError> {
     let privileges: &[&str] = match path.split('/').nth(1) {
         Some("storage") => &["Permissions.Modify", "Datastore.Allocate"],

@@ -1,6 +1,8 @@
-//! What the first line of a request says by itself, in any world: where it points, which method that is, and which parameters stand in it.
+//! Parses request lines independently of any world: the target, the method and the parameters of
+//! path and query.
 //!
-//! It is taken apart once for each thread: many worlds are asked the same. What never enters here: a world, a caller, a body.
+//! The result is cached per thread, because many worlds get the same requests. Must not depend on a
+//! world, a caller or a body.
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
@@ -15,30 +17,30 @@ use crate::word_map::WordMap;
 
 use super::WEB_PAGE;
 
-/// So many lines are remembered for each release; some of them name a task and come once.
+/// Maximum number of cached lines per release; lines that name a task never repeat.
 const CACHED_LINES_MAX: usize = 1 << 12;
 
-/// Checked parameters, or what is wrong with each.
+/// Checked parameters, or the error of each.
 type CheckedParams = Result<Rc<Vec<(String, String)>>, BTreeMap<String, String>>;
 
-/// A line, taken apart.
+/// A parsed request line.
 pub(super) struct ParsedRequestLine {
-    /// How the answer is shaped; or what is said to those who ask for something outside of the API.
+    /// The format of the response, or the error for a path outside of the API.
     pub(super) format: Result<ResponseFormat, ApiError>,
     pub(super) segments: Vec<String>,
-    /// The method that the segments lead to, and what they capture.
+    /// The method of the path.
     pub(super) method: Option<&'static ApiMethod>,
     captured: Vec<(String, String)>,
     query: GivenParams,
-    /// All parameters of a request without a body, as they came and checked.
+    /// All parameters of a request without a body, as received and checked.
     params: OnceCell<Result<GivenParams, ApiError>>,
     values: OnceCell<CheckedParams>,
 }
 
 impl ParsedRequestLine {
-    /// The line of a request to a release.
+    /// The parsed line of a request; `GET` lines are cached.
     pub(super) fn parse_cached(request: &LabRequest, flavour: Flavour) -> Rc<Self> {
-        // What changes something is rare.
+        // Modifying requests are rare and not worth caching.
         if request.method != "GET" {
             return Rc::new(Self::parse(request, flavour));
         }
@@ -77,12 +79,12 @@ impl ParsedRequestLine {
         self.params.get_or_init(|| with_captures(self.query.clone(), &self.captured))
     }
 
-    /// The same with those of a body, which the query beats.
+    /// The same with the parameters of a body; those of the query win.
     pub(super) fn params_with(&self, body: GivenParams) -> Result<GivenParams, ApiError> {
         with_captures(decode::merge_params(body, self.query.clone()), &self.captured)
     }
 
-    /// What [`Self::params`] are once they are checked.
+    /// The checked form of [`Self::params`].
     pub(super) fn checked_params(&self, method: &ApiMethod, params: &GivenParams, flavour: Flavour) -> CheckedParams {
         self.values.get_or_init(|| schema::check_params(method, params.clone(), flavour).map(Rc::new)).clone()
     }
@@ -106,7 +108,7 @@ fn response_format(target: RequestTarget<'_>) -> Result<ResponseFormat, ApiError
     }
 }
 
-/// Parameters of the path and of the request; a name in both must mean the same.
+/// Merges the parameters of path and request; a name in both must have the same value.
 fn with_captures(params: GivenParams, captured: &[(String, String)]) -> Result<GivenParams, ApiError> {
     let mut all: GivenParams = Vec::with_capacity(captured.len() + params.len());
     for (name, value) in captured {

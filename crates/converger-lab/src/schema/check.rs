@@ -1,7 +1,6 @@
-//! Parameters held against the table, with the texts that Proxmox gives.
+//! Checks parameters against the schema, with the error texts of Proxmox.
 //!
-//! What never enters here: permissions and state. A value that passes may still be refused by the
-//! method.
+//! Must not depend on permissions or state. A method may still reject a value that passes.
 
 use std::collections::BTreeMap;
 
@@ -10,15 +9,15 @@ use serde_json::Value;
 use super::{ApiMethod, ValueSchema, ValueType, format, property};
 use crate::flavour::Flavour;
 
-/// A value as the request brought it.
+/// A value as the request contained it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum GivenValue {
     Text(String),
-    /// A key that came more than once, or a JSON array.
+    /// A repeated key, or a JSON array.
     List(Vec<String>),
     /// A JSON boolean.
     Bool(bool),
-    /// A JSON object, which no parameter takes.
+    /// A JSON object, which no parameter accepts.
     Object,
 }
 
@@ -33,7 +32,7 @@ impl GivenValue {
         }
     }
 
-    /// The value as one text, however it came.
+    /// The value as one text.
     pub(crate) fn to_text(&self) -> String {
         match self {
             Self::Text(text) => text.clone(),
@@ -52,13 +51,13 @@ fn json_to_text(value: &Value) -> String {
     }
 }
 
-/// Parameters in the order in which they came.
+/// Parameters in the order of the request.
 pub(crate) type GivenParams = Vec<(String, GivenValue)>;
 
 const UNKNOWN_TEXT: &str = "property is not defined in schema and the schema does not allow additional properties";
 const MISSING_TEXT: &str = "property is missing and it is not optional";
 
-/// The parameters as plain texts, or what is wrong with each.
+/// The parameters as plain texts, or the error of each.
 pub(crate) fn check_params(
     method: &ApiMethod,
     params: GivenParams,
@@ -99,7 +98,7 @@ fn check_param(method: &ApiMethod, name: &str, given: GivenValue, flavour: Flavo
     check_given(parameter.shape, name, given, flavour)
 }
 
-/// Until 7 the memory of QEMU guests was a plain integer of at least 16.
+/// In release 7, the memory of a virtual machine is a plain integer of at least 16.
 fn check_memory_number(given: GivenValue) -> Result<String, String> {
     let number = ValueSchema { base: ValueType::Integer, min: Some(16.0), ..ValueSchema::default() };
     check_given(&number, "memory", given, Flavour::V9)
@@ -139,8 +138,8 @@ fn type_name(base: ValueType) -> &'static str {
     }
 }
 
-/// One text against its shape. The order (type, format, pattern, length, bounds, enumeration) is Proxmox's: the first that
-/// fails is the only one reported.
+/// Checks a text against its schema. The order (type, format, pattern, length, bounds, enumeration) is that of Proxmox: only the first
+/// failure is reported.
 pub(super) fn check_value(shape: &ValueSchema, path: &str, text: &str) -> Result<(), String> {
     if !has_type(shape.base, text) {
         return Err(wrong_type_text(shape.base, &format!("'{text}'")));

@@ -1,9 +1,9 @@
-//! Named formats and patterns of the API, each a small function.
+//! Named formats and patterns of the API, each as a small function.
 //!
-//! What never enters here: a regular expression engine; the few patterns that matter are written out.
-//! A format that nothing here knows accepts everything.
+//! There is no regular expression engine; the few patterns that matter are written out. An unknown
+//! format accepts everything.
 
-/// Check `text` against a named format; the error ends with a line end, as Proxmox's do.
+/// Checks `text` against a named format. Like in Proxmox, the error ends with a line end.
 pub(super) fn check_format(name: &str, text: &str) -> Result<(), String> {
     match name.strip_suffix("-list") {
         Some(item) if name != "storage-pair-list" && name != "bridge-pair-list" => check_list(item, text),
@@ -11,7 +11,7 @@ pub(super) fn check_format(name: &str, text: &str) -> Result<(), String> {
     }
 }
 
-/// The items of a list: commas, semicolons, blanks and zero bytes part them.
+/// The items of a list, separated by commas, semicolons, whitespace or NUL bytes.
 pub(crate) fn split_list(text: &str) -> impl Iterator<Item = &str> {
     text.split([',', ';', ' ', '\t', '\n', '\0']).filter(|item| !item.is_empty())
 }
@@ -46,7 +46,7 @@ fn check_single(name: &str, text: &str) -> Result<(), String> {
     wrong.map_or(Ok(()), |error| Err(format!("{error}\n")))
 }
 
-/// Whether `text` as a whole matches a pattern that the table names.
+/// Whether the whole text matches a pattern of the schema.
 pub(super) fn matches_pattern(pattern: &str, text: &str) -> bool {
     match pattern {
         "configid" => is_identifier(text, |character| character.is_ascii_alphanumeric() || "-_".contains(character)),
@@ -62,7 +62,7 @@ pub(super) fn matches_pattern(pattern: &str, text: &str) -> bool {
     }
 }
 
-/// A letter, and then at least one character more.
+/// A letter followed by at least one more character.
 fn is_identifier(text: &str, follows: fn(char) -> bool) -> bool {
     let mut characters = text.chars();
     let first = characters.next().is_some_and(|character| character.is_ascii_alphabetic());
@@ -71,7 +71,7 @@ fn is_identifier(text: &str, follows: fn(char) -> bool) -> bool {
 
 const NOT_A_NETWORK_TEXT: &str = "value does not look like a valid IP address or CIDR network";
 
-/// An address, or one with the length of its network.
+/// An IP address, optionally with a prefix length.
 fn is_network(text: &str) -> bool {
     let (address, length) = text.split_once('/').map_or((text, None), |(address, length)| (address, Some(length)));
     let most = match address.parse::<std::net::IpAddr>() {
@@ -82,7 +82,7 @@ fn is_network(text: &str) -> bool {
     length.is_none_or(|length| length.parse::<u8>().is_ok_and(|length| length <= most))
 }
 
-/// A name of an address, with or without where it is known.
+/// The name of an alias, optionally with its scope.
 fn is_alias(text: &str) -> bool {
     let name = text.strip_prefix("dc/").or_else(|| text.strip_prefix("guest/")).unwrap_or(text);
     matches_pattern("configid", name)
@@ -112,7 +112,7 @@ fn is_tag(text: &str) -> bool {
 
 fn is_mac(text: &str) -> bool {
     let bytes: Vec<Option<u8>> = text.split(':').map(parse_hex_byte).collect();
-    // The lowest bit of the first byte marks a group address.
+    // The lowest bit of the first byte marks a multicast address.
     let unicast = bytes.first().is_some_and(|first| first.is_some_and(|byte| byte & 1 == 0));
     bytes.len() == 6 && unicast && bytes.iter().all(Option::is_some)
 }

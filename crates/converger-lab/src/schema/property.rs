@@ -1,6 +1,7 @@
-//! Property strings: `virtio=BC:24:11:00:00:01,bridge=vmbr0`, parsed and checked as Proxmox does.
+//! Property strings such as `virtio=BC:24:11:00:00:01,bridge=vmbr0`, parsed and checked like in
+//! Proxmox.
 //!
-//! What never enters here: what a key means to a guest.
+//! Must not know what a key means to a guest.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +11,7 @@ use super::{ValueSchema, ValueType};
 /// The keys of a property string and their values.
 pub(crate) type PropertyValues = BTreeMap<String, String>;
 
-/// Parse and check `text`; errors are named below `path`.
+/// Parses and checks `text`; errors are prefixed with `path`.
 pub(crate) fn parse(shapes: &BTreeMap<String, ValueSchema>, text: &str, path: &str) -> Result<PropertyValues, String> {
     let mut found = PropertyValues::new();
     let mut default_key = None;
@@ -69,7 +70,7 @@ fn invalid_key_error(key: &str) -> String {
     format!("invalid key in comma-separated list property: {key}\n")
 }
 
-/// Inside property strings a boolean may be a word.
+/// In property strings, a boolean may be a word.
 fn normalize_boolean(shape: &ValueSchema, given: &str) -> String {
     match (shape.base, given.to_ascii_lowercase().as_str()) {
         (ValueType::Boolean, "1" | "on" | "yes" | "true") => "1".to_owned(),

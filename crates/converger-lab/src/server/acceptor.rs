@@ -1,6 +1,6 @@
-//! Who receives a connection: TLS with the face that the node shows just now, or a way to where TLS is.
+//! Accepts connections: TLS with the identity that the node presents, or a redirect to HTTPS.
 //!
-//! What never enters here: ports, and what is said on a connection.
+//! Must not depend on ports or on the contents of requests.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,13 +19,13 @@ use crate::wire::TlsIdentity;
 /// The first byte of a TLS record that opens a handshake.
 const TLS_HANDSHAKE: u8 = 0x16;
 
-/// What no TLS client can make anything of.
+/// Bytes that are not TLS.
 const NOISE_BYTES: [u8; 64] = [0xa5; 64];
 
 const TLS_IDENTITIES: [TlsIdentity; 5] =
     [TlsIdentity::Own, TlsIdentity::Expired, TlsIdentity::OtherName, TlsIdentity::OtherKey, TlsIdentity::Noise];
 
-/// A world and the faces of its nodes.
+/// A world and the TLS identities of its nodes.
 #[derive(Clone)]
 pub(super) struct ConnectionAcceptor {
     pub(super) desk: ConnectionContext,
@@ -44,12 +44,12 @@ impl ConnectionAcceptor {
         Ok(Self { desk, tls_acceptors: Arc::new(faces) })
     }
 
-    /// Serves a connection of at most so many requests to its end.
+    /// Serves one connection until it closes, for at most `requests` requests.
     pub(super) async fn serve_connection<S>(&self, node: &str, stream: S, requests: u32)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send,
     {
-        // Whoever says nothing for so long never will.
+        // A client that sends nothing within the idle timeout is dropped.
         let Some((first, mut stream)) = finish_within(IDLE_TIMEOUT, PeekedStream::new(stream)).await else { return };
         if first != TLS_HANDSHAKE {
             return self.new_connection(node, stream, ConnectionSecurity::Plain, requests).serve_requests().await;

@@ -1,7 +1,7 @@
-//! The certificates of a lab: an authority of its own, as every cluster has one, one leaf for all nodes, and the leaves that
-//! a bad day shows instead.
+//! The certificates of a lab: its own certificate authority, like that of a cluster, one leaf for
+//! all nodes, and the defective leaves that faults present instead.
 //!
-//! What never enters here: sockets.
+//! Must not depend on sockets.
 
 use std::fmt::Write as _;
 use std::net::IpAddr;
@@ -16,10 +16,10 @@ use sha2::{Digest, Sha256};
 
 use crate::wire::TlsIdentity;
 
-/// The name in a certificate that is for somebody else. Nobody has it (RFC 2606).
+/// The name in a certificate for another host. Nobody can own it (RFC 2606).
 const OTHER_NAME: &str = "other.invalid";
 
-/// Who the nodes say that they are.
+/// The certificates of a lab and their keys.
 pub struct LabCertificates {
     own_leaf: LeafCertificate,
     authority_pem: String,
@@ -34,7 +34,7 @@ pub(super) struct LeafCertificate {
     pub(super) key: PrivateKeyDer<'static>,
 }
 
-/// A certificate that cannot be made or read.
+/// A certificate that cannot be created or parsed.
 #[derive(Debug)]
 pub struct CertificateError(String);
 
@@ -51,10 +51,10 @@ fn certificate_error(error: impl std::fmt::Display) -> CertificateError {
 }
 
 impl LabCertificates {
-    /// A new one for these names and for the own machine.
+    /// Creates certificates for these names and for the local machine.
     ///
     /// # Errors
-    /// A name that no certificate can hold.
+    /// A name that a certificate cannot contain.
     pub fn new<'n>(names: impl Iterator<Item = &'n str>, address: IpAddr) -> Result<Self, CertificateError> {
         let authority_key = KeyPair::generate().map_err(certificate_error)?;
         let authority = CertifiedIssuer::self_signed(authority_params()?, &authority_key).map_err(certificate_error)?;
@@ -66,10 +66,10 @@ impl LabCertificates {
         Self::from_pem(&pem)
     }
 
-    /// One that was written before: leaf, authority and the keys of both.
+    /// Loads saved certificates: leaf, authority and the keys of both.
     ///
     /// # Errors
-    /// One of the four is not there.
+    /// One of the four is missing.
     pub fn from_pem(pem: &str) -> Result<Self, CertificateError> {
         let certificates: Vec<CertificateDer<'static>> =
             CertificateDer::pem_slice_iter(pem.as_bytes()).collect::<Result<_, _>>().map_err(certificate_error)?;
@@ -88,7 +88,7 @@ impl LabCertificates {
         })
     }
 
-    /// Leaf, authority and private keys, to be kept.
+    /// Leaf, authority and private keys, for saving.
     #[must_use]
     pub fn pem(&self) -> &str {
         &self.pem
@@ -100,12 +100,12 @@ impl LabCertificates {
         &self.authority_pem
     }
 
-    /// The names and addresses that it is for.
+    /// The names and addresses that it is valid for.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.names.iter().map(String::as_str)
     }
 
-    /// The leaf's SHA-256, as Proxmox and OpenSSL show it: `AB:CD:…`.
+    /// The leaf's SHA-256 fingerprint in the format of Proxmox and OpenSSL: `AB:CD:…`.
     #[must_use]
     pub fn fingerprint(&self) -> String {
         let digest = Sha256::digest(&self.own_leaf.certificate);
@@ -118,8 +118,8 @@ impl LabCertificates {
         text
     }
 
-    /// What a node shows with this face; nothing where it shows no certificate. Besides what the face says, everything is in
-    /// order: an expired certificate has the right names, authority and key.
+    /// The leaf that a node presents with this identity; `None` if it presents no certificate. Only the stated property is wrong: an
+    /// expired certificate has the right names, authority and key.
     pub(super) fn leaf_for(&self, face: TlsIdentity) -> Result<Option<LeafCertificate>, CertificateError> {
         let issuer = Issuer::new(authority_params()?, &self.authority_key);
         let own_key = || KeyPair::try_from(&self.own_leaf.key).map_err(certificate_error);
@@ -143,7 +143,7 @@ impl LabCertificates {
     }
 }
 
-/// Before the names in a file that keeps an identity.
+/// The line before the names in a saved identity.
 const NAMES: &str = "# The certificate of a lab, for: ";
 
 fn all_names<'n>(names: impl Iterator<Item = &'n str>, address: IpAddr) -> Vec<String> {
@@ -159,7 +159,7 @@ fn authority_params() -> Result<CertificateParams, CertificateError> {
     let mut params = CertificateParams::new(Vec::new()).map_err(certificate_error)?;
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     params.distinguished_name.push(DnType::CommonName, "Proxmox lab authority");
-    // Strict clients, such as Python's since 3.13, insist on what an authority may do and on who signed a leaf.
+    // Strict clients, such as Python since 3.13, require the key usage of the authority and the authority key id of a leaf.
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign, KeyUsagePurpose::DigitalSignature];
     Ok(params)
 }

@@ -1,27 +1,27 @@
-//! What time is for a served world: the wall's, faster than that, or moved by requests alone.
+//! The clock of a served world: wall clock, accelerated, or advanced by requests only.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use tokio::time::{Duration, Instant};
 
-/// What time is.
+/// How time passes in a served world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClockMode {
-    /// It begins now, and runs so many times as fast as elsewhere. Who waits for an answer really waits.
+    /// Starts now and runs `speed` times as fast as the wall clock. Clients really wait for delayed responses.
     Real {
-        /// 1 is the time of the wall.
+        /// 1 is the speed of the wall clock.
         speed: u32,
     },
-    /// It begins where the setting says, and each request moves it by so much and by what its answer takes. Nobody waits.
+    /// Starts at the time of the world spec. Each request advances it by `step_ms` and by the delay of its response; nobody waits.
     Virtual {
-        /// Milliseconds for each request.
+        /// Milliseconds per request.
         step_ms: u64,
     },
 }
 
 impl ClockMode {
-    /// When the world begins.
+    /// The start time of the world.
     pub(super) fn start_ms(self, setting_ms: u64) -> u64 {
         let now = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis());
         match self {
@@ -31,13 +31,13 @@ impl ClockMode {
     }
 }
 
-/// The time of a world that is being served.
+/// The clock of a world that is being served.
 #[derive(Clone)]
 pub(super) struct WorldClock {
     clock: ClockMode,
     begin_ms: u64,
     started: Instant,
-    /// How far requests have moved a virtual clock.
+    /// How far requests have advanced a virtual clock.
     advanced_ms: Arc<Mutex<u64>>,
 }
 
@@ -46,8 +46,7 @@ impl WorldClock {
         Self { clock, begin_ms, started: Instant::now(), advanced_ms: Arc::default() }
     }
 
-    /// The moment at which a request arrives in a world that is so far. A clock that only requests move goes on from there: whoever
-    /// holds the world may have let time pass in it.
+    /// The arrival time of a request. A virtual clock continues from `world_ms`, because the holder of the world may have advanced it.
     pub(super) fn arrival_ms(&self, world_ms: u64) -> u64 {
         match self.clock {
             ClockMode::Real { .. } => self.now_ms(),
@@ -58,7 +57,7 @@ impl WorldClock {
         }
     }
 
-    /// This moment, which moves nothing.
+    /// The current time. Does not advance a virtual clock.
     pub(super) fn now_ms(&self) -> u64 {
         match self.clock {
             ClockMode::Real { speed } => {
@@ -69,7 +68,7 @@ impl WorldClock {
         }
     }
 
-    /// How long it really is until a moment of the world. A clock that only requests move reaches none by itself.
+    /// The real time until a time of the world; `None` for a virtual clock, which only requests advance.
     pub(super) fn duration_until(&self, moment_ms: u64) -> Option<Duration> {
         match self.clock {
             ClockMode::Real { speed } => {
@@ -79,7 +78,7 @@ impl WorldClock {
         }
     }
 
-    /// Lets the caller wait for what its answer takes.
+    /// Waits for the delay of a response.
     pub(super) async fn wait_delay(&self, delay_ms: u64) {
         match self.clock {
             ClockMode::Real { speed } if delay_ms > 0 => {

@@ -1,7 +1,7 @@
-//! One connection: request after request until somebody closes it, in the ways in which Proxmox's server does.
+//! One connection: serves requests until one side closes it, in the same cases as Proxmox's server.
 //!
-//! Bounded whatever the caller does: what it sends, what it does not send, and what it does not read. What never enters here:
-//! which port it came over, and what an answer is.
+//! Every wait and every buffer is bounded, whatever the client sends, withholds or does not read.
+//! Must not depend on the port, and must not decide what a response contains.
 
 use std::future::Future;
 use std::pin::pin;
@@ -20,25 +20,26 @@ use crate::response;
 use crate::route;
 use crate::wire::{LabRequest, LabResponse, WireDelivery};
 
-/// A connection on which nothing moves is closed.
+/// A connection without traffic is closed after this time.
 pub(super) const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Proxmox's server would listen for ever to somebody who sends a byte now and then; this one does not.
+/// Timeout of a whole request. Proxmox's server has none and would serve a client that trickles single bytes for ever.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Whoever goes away while its answer takes time is waited for so long: it may have closed one direction only.
+/// A client that closes its sending direction while a response is delayed may still read; the response is sent if it is due within this
+/// time.
 const HALF_CLOSED_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What still comes of a body that nobody wants is thrown away for so long, so that the answer is read first.
+/// How long the rest of an unwanted body is discarded before closing, so that the client reads the response first.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// So many requests, and the connection ends.
+/// Maximum number of requests per connection.
 pub(super) const REQUESTS_MAX: u32 = 100;
 
-/// So much is asked of a stream at once.
+/// Bytes per read.
 const READ_BYTES: usize = 8 * 1024;
 
-/// What a connection needs to answer.
+/// What a connection needs to answer requests.
 #[derive(Clone)]
 pub(super) struct ConnectionContext {
     pub(super) world: SharedWorld,
@@ -47,7 +48,7 @@ pub(super) struct ConnectionContext {
 }
 
 impl ConnectionContext {
-    /// The answer, and the watcher told.
+    /// Answers a request and notifies the watcher.
     fn answer_request(&self, node: &str, request: &LabRequest) -> LabResponse {
         let (answer, record) = {
             let mut world = self.world.lock();
@@ -55,52 +56,52 @@ impl ConnectionContext {
             let answer = world.answer_at(at_ms, node, request);
             (answer, self.watcher.is_some().then(|| world.records().next_back().cloned()).flatten())
         };
-        // Not while the world is held: a watcher may write to something that is slow.
+        // Not while the world is locked: a watcher may do slow I/O.
         if let (Some(watcher), Some(record)) = (&self.watcher, record) {
             watcher(&ServedExchange { record: &record, request, answer: &answer });
         }
         answer
     }
 
-    /// The date that a node writes on an answer: its own, also where another node gave the answer.
+    /// The date header of a response: that of the entry node, even if another node produced the response.
     fn node_clock_s(&self, node: &str) -> u64 {
         let now_ms = self.time.now_ms();
         self.world.lock().node_clock_s_at(node, now_ms)
     }
 }
 
-/// Whether a connection is safe from others.
+/// Whether a connection is encrypted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ConnectionSecurity {
     /// TLS.
     Tls,
-    /// Everybody can read it: nothing is answered, the caller is sent to where it is safe.
+    /// Not encrypted: the client is only redirected to HTTPS.
     Plain,
 }
 
-/// Whether the connection goes on.
+/// Whether the connection stays open.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum AfterRequest {
     Request,
     Close,
 }
 
-/// A connection.
+/// One client connection.
 pub(super) struct LabConnection<'n, S> {
     pub(super) desk: ConnectionContext,
     pub(super) node: &'n str,
     pub(super) stream: S,
     pub(super) safety: ConnectionSecurity,
-    /// Bytes that came and are not used up.
+    /// Bytes that were received and not consumed yet.
     pub(super) input: Vec<u8>,
-    /// How many more requests are taken.
+    /// How many more requests are accepted.
     pub(super) requests_left: u32,
-    /// Something was announced and not received.
+    /// A body was announced and not received.
     pub(super) has_unread_body: bool,
 }
 
 impl<S: AsyncRead + AsyncWrite + ShutdownTcp + Unpin> LabConnection<'_, S> {
-    /// Answers to the end.
+    /// Serves requests until the connection closes.
     pub(super) async fn serve_requests(mut self) {
         while let Ok(Some(heard)) = timeout(REQUEST_TIMEOUT, self.read_head()).await {
             let next = match heard {
@@ -116,7 +117,7 @@ impl<S: AsyncRead + AsyncWrite + ShutdownTcp + Unpin> LabConnection<'_, S> {
         self.close().await;
     }
 
-    /// The next head; nothing where the caller went away, says nothing or says too much at once.
+    /// Reads the next request head; `None` if the client closed the connection, stalled, or sent too much.
     async fn read_head(&mut self) -> Option<HeadParse> {
         let mut hearing = HeadParser::default();
         loop {
@@ -150,7 +151,7 @@ impl<S: AsyncRead + AsyncWrite + ShutdownTcp + Unpin> LabConnection<'_, S> {
         }
         self.requests_left = self.requests_left.saturating_sub(1);
         let answer = self.desk.answer_request(self.node, &request);
-        // Whoever was told of a node that is gone finds it gone.
+        // The ports must match the response: a node that it reports as gone must refuse connections.
         self.desk.world.wait_for_ports().await;
         let ends = self.requests_left == 0 || self.has_unread_body || response_bytes::wants_close(&request, &minor);
         let manners = ResponseFraming { minor, closes: ends || answer.status >= 400, takes_gzip: response_bytes::takes_gzip(&request) };
@@ -160,7 +161,7 @@ impl<S: AsyncRead + AsyncWrite + ShutdownTcp + Unpin> LabConnection<'_, S> {
         self.deliver_response(&answer, &manners).await
     }
 
-    /// The body, once it is whole. Its length was found to be within bounds.
+    /// Reads the whole body. Its length has been checked before.
     async fn read_body(&mut self, bytes: u64) -> Option<Vec<u8>> {
         let bytes = usize::try_from(bytes).ok()?;
         let whole = async {
@@ -173,14 +174,14 @@ impl<S: AsyncRead + AsyncWrite + ShutdownTcp + Unpin> LabConnection<'_, S> {
         Some(self.input.drain(..bytes).collect())
     }
 
-    /// Lets the caller wait; whether it is still there then.
+    /// Waits for a delayed response; returns whether the client is still connected.
     async fn wait_delay(&mut self, delay_ms: u64) -> bool {
         if delay_ms == 0 {
             return true;
         }
         let time = self.desk.time.clone();
         let mut pause = pin!(time.wait_delay(delay_ms));
-        // What comes meanwhile is the next request; more of it than can wait is left where it is.
+        // Bytes that arrive meanwhile belong to the next request; beyond the limit they stay in the socket.
         while self.input.len() < request_head::UNPARSED_BYTES_MAX {
             self.input.reserve(READ_BYTES);
             match race(pause.as_mut(), self.stream.read_buf(&mut self.input)).await {
@@ -211,7 +212,7 @@ impl<S: AsyncRead + AsyncWrite + ShutdownTcp + Unpin> LabConnection<'_, S> {
         self.send_bytes(head.as_bytes()).await && self.send_bytes(&body.bytes).await && self.flush().await
     }
 
-    /// The head says more than there is, and the connection breaks.
+    /// Announces the full length, sends a part and closes the connection.
     async fn send_truncated(&mut self, answer: &LabResponse, manners: &ResponseFraming, bytes: usize) -> bool {
         let body = response_bytes::encode_body(answer, manners);
         let head = response_bytes::encode_head(answer, &body, manners, self.desk.node_clock_s(self.node));
@@ -264,13 +265,13 @@ impl<S: AsyncRead + AsyncWrite + ShutdownTcp + Unpin> LabConnection<'_, S> {
         self.send_bytes(&bomb.trailer()).await && self.flush().await
     }
 
-    /// What is asked without TLS is sent on to the same place with it.
+    /// Redirects a plain HTTP request to the same URL with HTTPS.
     async fn redirect_to_https(&mut self, request: &LabRequest, minor: String) -> AfterRequest {
         let (status, reason) = if request.method == "GET" { (301, "Moved Permanently") } else { (308, "Permanent Redirect") };
         let mut answer = response::raw_response(status, reason, reason, 0);
         let host = request.find_header("Host").unwrap_or("localhost");
         answer.headers.push(("Location".into(), format!("https://{host}{}", request.path).into()));
-        // It says that it stays, and goes.
+        // Proxmox announces keep-alive here and closes the connection nevertheless.
         self.send_response(&answer, &ResponseFraming { minor, closes: false, takes_gzip: false }).await;
         AfterRequest::Close
     }
@@ -281,13 +282,13 @@ impl<S: AsyncRead + AsyncWrite + ShutdownTcp + Unpin> LabConnection<'_, S> {
         AfterRequest::Close
     }
 
-    /// Nothing more is heard, nothing is said, and the end comes when the connection counts as idle.
+    /// Reads and sends nothing more, and closes when the connection counts as idle.
     async fn close_after_idle(&mut self) -> AfterRequest {
         self.desk.time.wait_delay(u64::try_from(IDLE_TIMEOUT.as_millis()).unwrap_or(0)).await;
         AfterRequest::Close
     }
 
-    /// Sends all of it; whether the caller took it. It need not be fast, but it must not stop.
+    /// Sends all bytes; returns whether the client received them. A client may read slowly but must not stall.
     async fn send_bytes(&mut self, mut bytes: &[u8]) -> bool {
         while !bytes.is_empty() {
             match timeout(IDLE_TIMEOUT, self.stream.write(bytes)).await {
@@ -302,7 +303,7 @@ impl<S: AsyncRead + AsyncWrite + ShutdownTcp + Unpin> LabConnection<'_, S> {
         matches!(timeout(IDLE_TIMEOUT, self.stream.flush()).await, Ok(Ok(())))
     }
 
-    /// Ends the connection. Bytes that nobody read would make the end a reset, which can take the answer with it.
+    /// Closes the connection. Unread bytes would turn the close into a reset, which can destroy the response on its way.
     async fn close(mut self) {
         let _ = timeout(CLOSE_TIMEOUT, self.stream.shutdown_tcp()).await;
         if self.has_unread_body {
@@ -316,7 +317,7 @@ impl<S: AsyncRead + AsyncWrite + ShutdownTcp + Unpin> LabConnection<'_, S> {
     }
 }
 
-/// Whether something is done in time.
+/// The result, if the work succeeds within the limit.
 pub(super) async fn finish_within<T, E>(limit: Duration, work: impl Future<Output = Result<T, E>>) -> Option<T> {
     timeout(limit, work).await.ok()?.ok()
 }

@@ -1,7 +1,7 @@
-//! The port of a node: open while the node listens, refused while it does not, and never more callers inside than there is
-//! room for.
+//! The port of a node: open while the node listens, otherwise refusing, with a bounded number of
+//! connections.
 //!
-//! What never enters here: what is said on a connection.
+//! Must not depend on the contents of requests.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -17,13 +17,13 @@ use super::connection::REQUESTS_MAX;
 use super::race::race;
 use super::{ConnectionAcceptor, ServedNode};
 
-/// With fewer places left than that a connection is not kept: others wait.
+/// With fewer permits left, a connection closes after one request, so that waiting clients get a turn.
 const CROWDED_PERMITS: usize = 20;
 
-/// A listener that cannot be had, or cannot accept for want of descriptors, is asked again after this time.
+/// Retry interval if a port cannot be bound, or if accepting fails for lack of file descriptors.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
-/// So many may knock before one of them is let in.
+/// Listen backlog.
 const BACKLOG: u32 = 1_024;
 
 /// The port of a node.
@@ -31,23 +31,23 @@ pub(super) struct NodePort {
     pub(super) host: ConnectionAcceptor,
     pub(super) place: ServedNode,
     pub(super) listener: Option<TcpListener>,
-    /// Who is inside.
+    /// One permit per connection.
     pub(super) permits: Arc<Semaphore>,
-    /// How many it holds.
+    /// The number of permits.
     pub(super) permits_max: usize,
     /// The nodes whose port is open.
     pub(super) open: watch::Receiver<BTreeSet<String>>,
 }
 
 impl NodePort {
-    /// Lets callers in whenever the node listens. It does not end by itself; dropped, it takes its connections with it.
+    /// Accepts connections while the node listens. Never returns by itself; dropping it closes its connections.
     pub(super) async fn serve_port(mut self) {
         let mut inside = JoinSet::new();
         let mut closed = None;
         let mut open = self.open.clone();
         loop {
             if !open.borrow_and_update().contains(&self.place.node) {
-                // Held and not listened to it would take callers and leave them waiting.
+                // An open listener without an accept loop would accept clients and let them wait.
                 self.listener = None;
                 closed = bind_closed_port(self.place.address).ok();
                 self.report_state(false);
@@ -60,12 +60,12 @@ impl NodePort {
         }
     }
 
-    /// Waits until the port is to be open, or closed; nothing where nobody decides any more.
+    /// Waits until the port should be open or closed; `None` if the world is gone.
     async fn wait_until_port(&self, open: &mut watch::Receiver<BTreeSet<String>>, is_open: bool) -> Option<()> {
         open.wait_for(|open| open.contains(&self.place.node) == is_open).await.ok().map(drop)
     }
 
-    /// The port that it has always had; where it could not be held somebody else may sit there for a while.
+    /// Reopens the node's port. If it could not be reserved while closed, another process may use it for a while; retry until it is free.
     async fn reopen_listener(&mut self, mut closed: Option<TcpSocket>) -> TcpListener {
         loop {
             let had = match (self.listener.take(), closed.take()) {
@@ -109,7 +109,7 @@ impl NodePort {
     }
 }
 
-/// A port on which nobody listens and which nobody else is given who takes any: whoever knocks is refused.
+/// Binds a port without listening: clients are refused, and no other process can get it as a free port.
 fn bind_closed_port(address: SocketAddr) -> io::Result<TcpSocket> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
     socket.set_reuseaddr(true)?;

@@ -1,17 +1,18 @@
-//! Bodies that are too much: blanks without end, and little that unpacks to a lot. Made piece by piece and never held.
+//! Oversized bodies: endless blanks, and small gzip data that decompresses to a lot. They are
+//! generated in pieces and never held in memory.
 //!
-//! Blanks, because they may follow any JSON: a client without a limit would read the answer and never know. What never
-//! enters here: sockets and time.
+//! Blanks may follow any JSON value, so a client without a size limit reads them without an error.
+//! Must not depend on sockets or time.
 
 use flate2::{Compress, Compression, Crc, FlushCompress};
 
-/// Blanks are made in pieces of this size.
+/// Size of a piece of blanks.
 const PIECE_BYTES: u64 = 64 * 1024;
 
-/// Packed blanks are repeated in pieces that unpack to this size.
+/// Decompressed size of a repeated piece.
 const PACKED_PIECE_BYTES: u64 = 1 << 20;
 
-/// So many blanks, piece by piece.
+/// The given number of blanks, in pieces.
 pub(super) fn blanks(bytes: u64) -> impl Iterator<Item = &'static [u8]> {
     static BLANKS: [u8; PIECE_BYTES as usize] = [b' '; PIECE_BYTES as usize];
     let last = usize::try_from(bytes % PIECE_BYTES).unwrap_or(0);
@@ -19,9 +20,10 @@ pub(super) fn blanks(bytes: u64) -> impl Iterator<Item = &'static [u8]> {
     whole.chain((last > 0).then(|| BLANKS.get(..last).unwrap_or_default()))
 }
 
-/// A body and blanks behind it, packed as gzip: pieces that unpack to `bytes` in all, or to the body where that is longer.
+/// A gzip stream that decompresses to a body followed by blanks, `bytes` in total (or the body, if that is longer).
 ///
-/// One mebibyte of blanks is packed once and repeated: pieces that end in a full flush know nothing of each other.
+/// One mebibyte of blanks is compressed once and repeated. That works because a piece that ends in a full flush does not depend on earlier
+/// pieces.
 pub(super) struct GzipBomb {
     body: Vec<u8>,
     body_crc: Crc,
@@ -40,20 +42,20 @@ impl GzipBomb {
         Self { body: deflate_raw(body, FlushCompress::Full), body_crc: checksum_crc(body), packed, packed_rest: rest, repeats, rest_bytes }
     }
 
-    /// How many bytes travel.
+    /// The compressed size.
     pub(super) fn wire_bytes(&self) -> u64 {
         let once = GZIP_HEADER.len() + self.body.len() + self.packed_rest.len() + TRAILER_BYTES;
         once as u64 + self.repeats * self.packed.len() as u64
     }
 
-    /// Everything that travels, in order.
+    /// All pieces of the stream, in order.
     pub(super) fn pieces(&self) -> impl Iterator<Item = &[u8]> {
         let before = [GZIP_HEADER.as_slice(), self.body.as_slice()];
         let repeated = (0..self.repeats).map(|_| self.packed.as_slice());
         before.into_iter().chain(repeated).chain(std::iter::once(self.packed_rest.as_slice()))
     }
 
-    /// What ends a gzip: the check of everything, and its length.
+    /// The gzip trailer: checksum and length of the decompressed data.
     pub(super) fn trailer(&self) -> [u8; TRAILER_BYTES] {
         let mut all = Crc::new();
         all.combine(&self.body_crc);
@@ -68,7 +70,7 @@ impl GzipBomb {
     }
 }
 
-/// Deflate, no name, no time, unknown system.
+/// Deflate, no file name, no time, unknown operating system.
 const GZIP_HEADER: [u8; 10] = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 0xff];
 
 const TRAILER_BYTES: usize = 8;
@@ -83,13 +85,13 @@ fn checksum_crc(bytes: &[u8]) -> Crc {
     crc
 }
 
-/// Raw deflate of everything, up to the border that is asked for.
+/// Compresses everything to raw deflate data that ends with the given flush.
 fn deflate_raw(bytes: &[u8], flush: FlushCompress) -> Vec<u8> {
     let mut packer = Compress::new(Compression::best(), false);
     let mut packed = Vec::with_capacity(1024);
     loop {
         let taken = usize::try_from(packer.total_in()).unwrap_or(usize::MAX);
-        // Packing into memory does not fail; what is left over shows whether it is done.
+        // Compression into memory cannot fail; spare capacity shows that all output was written.
         let _ = packer.compress_vec(bytes.get(taken..).unwrap_or_default(), &mut packed, flush);
         if packed.len() < packed.capacity() {
             return packed;

@@ -1,4 +1,5 @@
-//! The stream under a connection: its first byte looked at before TLS is begun, and the way in which Proxmox hangs up.
+//! The stream under a connection: peeks at the first byte to detect TLS, and closes connections
+//! like Proxmox.
 
 use std::future::Future;
 use std::io;
@@ -8,14 +9,14 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio_rustls::server::TlsStream;
 
-/// A stream whose first byte was taken, and is given once more.
+/// A stream whose first byte was read and is delivered again.
 pub(super) struct PeekedStream<S> {
     first: Option<u8>,
     stream: S,
 }
 
 impl<S: AsyncRead + Unpin> PeekedStream<S> {
-    /// Waits for the first byte; it is that, and the stream that begins with it.
+    /// Waits for the first byte and returns it with the stream that still contains it.
     pub(super) async fn new(mut stream: S) -> io::Result<(u8, Self)> {
         let first = stream.read_u8().await?;
         Ok((first, Self { first: Some(first), stream }))
@@ -56,10 +57,10 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for PeekedStream<S> {
     }
 }
 
-/// Says to the other side that nothing more comes.
+/// Shuts down the sending direction.
 ///
-/// Proxmox's server closes TCP and leaves TLS as it is: no `close_notify`. A client that reads an answer without a length to
-/// its end meets that, and whether it bears it is worth a test.
+/// Proxmox's server closes TCP without a TLS `close_notify`. A client that reads a response without a content length to the end of the
+/// stream must cope with that.
 pub(super) trait ShutdownTcp {
     fn shutdown_tcp(&mut self) -> impl Future<Output = io::Result<()>> + Send;
 }

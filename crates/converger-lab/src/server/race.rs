@@ -1,16 +1,16 @@
-//! Two things at once, of which the first counts.
+//! Waits for the first of two futures.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::task::Poll;
 
-/// What came first.
+/// The future that completed first.
 pub(super) enum RaceWinner<L, R> {
     Left(L),
     Right(R),
 }
 
-/// Waits for one of two. The left one is looked at first; the other is dropped where it is.
+/// Waits for one of two futures. The left one is polled first; the other one is dropped.
 pub(super) async fn race<L, R>(left: impl Future<Output = L>, right: impl Future<Output = R>) -> RaceWinner<L, R> {
     let (mut left, mut right) = (pin!(left), pin!(right));
     poll_fn(|context| {

@@ -1,58 +1,58 @@
-//! The head of a request as Proxmox's server reads it: line by line, each looked at once, with its limits and its ways to
-//! refuse.
+//! Parses request heads like Proxmox's server: line by line, each scanned once, with the same
+//! limits and errors.
 //!
-//! By hand and not by a library, because it is more lenient here and stricter there than the standard. What never enters
-//! here: sockets and time.
+//! It does not use a library, because Proxmox is more lenient than the standard in some places and
+//! stricter in others. Must not depend on sockets or time.
 
 use crate::wire::LabRequest;
 
-/// So much can wait to be understood; beyond that the server closes at once and without a word.
+/// Maximum of unparsed bytes; beyond it the server closes the connection without a response.
 pub(super) const UNPARSED_BYTES_MAX: usize = 64 * 1024;
 
-/// Lines after the first, the empty one included: as many and the server says nothing more.
+/// Maximum of lines after the first, including the empty one; the server does not respond beyond it.
 const HEADER_LINES_MAX: usize = 64;
 
-/// Bytes of these lines: as many and the server says nothing more.
+/// Maximum of bytes in these lines; the server does not respond beyond it.
 const HEADER_BYTES_MAX: usize = 8 * 1024;
 
-/// A request whose head is there.
+/// A request with a complete head.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct RequestHead {
     pub(super) request: LabRequest,
-    /// What stands behind `HTTP/1.`, and comes back in the answer.
+    /// The minor version after `HTTP/1.`, which the response repeats.
     pub(super) minor: String,
-    /// How many bytes of the input the head took.
+    /// The length of the head.
     pub(super) head_bytes: usize,
-    /// How many bytes of body are announced.
+    /// The announced length of the body.
     pub(super) body_bytes: u64,
 }
 
-/// What the input so far comes to.
+/// The result of parsing the input so far.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum HeadParse {
-    /// There is more to come.
+    /// The head is not complete yet.
     Incomplete,
-    /// A whole head.
+    /// A complete head.
     Complete(RequestHead),
-    /// Something that is answered at once, whatever follows.
+    /// An error that is answered at once, whatever follows.
     Rejected {
         /// The status.
         status: u16,
-        /// Reason and body.
+        /// The reason phrase, which is also the body.
         text: String,
-        /// What stands behind `HTTP/1.` in the answer.
+        /// The minor version of the response.
         minor: String,
     },
-    /// More lines or bytes than are taken: no answer, and nothing else is listened to.
+    /// Too many lines or bytes: no response, and further input is ignored.
     TooMuch,
 }
 
-/// A head on its way. It is given the same input again and again, longer each time, and goes on where it was.
+/// An incremental parser. Each call gets the whole input so far and continues where the last call stopped.
 #[derive(Debug, Default)]
 pub(super) struct HeadParser {
-    /// Where the line begins that is not whole yet.
+    /// The start of the first incomplete line.
     line_at: usize,
-    /// How far that line was looked through for its end.
+    /// How much of that line was already searched for its end.
     scanned: usize,
     partial: Option<PartialHead>,
 }
@@ -65,7 +65,7 @@ struct PartialHead {
     bytes: usize,
 }
 
-/// What a line does to a head.
+/// The effect of a line on a head.
 enum LineResult {
     Continue,
     End(HeadParse),
@@ -73,7 +73,7 @@ enum LineResult {
 }
 
 impl HeadParser {
-    /// What the input comes to by now.
+    /// Parses the input so far.
     pub(super) fn parse(&mut self, input: &[u8]) -> HeadParse {
         while let Some(line) = self.next_line(input) {
             match self.take_line(line) {
@@ -119,12 +119,12 @@ impl HeadParser {
         LineResult::Continue
     }
 
-    /// The first line. Empty ones before it are passed over.
+    /// Parses the request line. Empty lines before it are skipped.
     fn take_first_line(&mut self, line: &[u8]) -> LineResult {
         if line.is_empty() {
             return LineResult::Continue;
         }
-        // What came before there was a version is answered as in the first one.
+        // Errors before the version is known are answered as HTTP/1.0.
         let oldest = || "0".to_owned();
         match parse_request_line(&String::from_utf8_lossy(line)) {
             None => LineResult::End(reject(400, "bad request".to_owned(), oldest())),
@@ -148,14 +148,14 @@ impl HeadParser {
     }
 }
 
-/// No version has a longer number, and it comes back in the answer.
+/// The response repeats the minor version, so its length is bounded.
 const MINOR_BYTES_MAX: usize = 9;
 
 fn reject(status: u16, text: String, minor: String) -> HeadParse {
     HeadParse::Rejected { status, text, minor }
 }
 
-/// Method, path and the two numbers of the version, wherever in the line they stand.
+/// Method, path, and major and minor version of a request line.
 fn parse_request_line(line: &str) -> Option<(&str, &str, &str, &str)> {
     let (before, after) = line.split_once(" HTTP/")?;
     let (major, rest) = split_digits(after);
@@ -171,7 +171,7 @@ fn split_digits(text: &str) -> (&str, &str) {
     text.split_at(end)
 }
 
-/// `name: value`; blanks may stand around the colon.
+/// Parses `name: value`; blanks around the colon are allowed.
 fn parse_header(line: &str) -> Option<(String, String)> {
     let (name, value) = line.split_once(':')?;
     let name = name.trim_end();
@@ -210,7 +210,7 @@ mod tests {
         assert_eq!(rejection_text("GET / HTTP/1.99999999999\r\n"), "HTTP/1.0 400 bad request");
         assert_eq!(rejection_text("GET / HTTP/1.1\r\nno header\r\n"), "HTTP/1.1 506 unable to parse request header");
         assert_eq!(rejection_text("GET / HTTP/1.1\r\n folded: first\r\n"), "HTTP/1.1 506 unable to parse request header");
-        assert_eq!(rejection_text("hello"), "Incomplete", "the line is not whole");
+        assert_eq!(rejection_text("hello"), "Incomplete", "the line is not complete");
     }
 
     #[test]
@@ -223,7 +223,7 @@ mod tests {
         assert_eq!(
             found,
             Some((whole.head_bytes, HeadParse::Complete(parse_complete_head(text)))),
-            "as soon as it is whole, and the same as at once"
+            "parsing ends with the last byte and gives the same head as parsing it at once"
         );
         let headers = [("Host", "a"), ("X", "one two"), ("Content-Length", "3")].map(|(name, value)| (name.to_owned(), value.to_owned()));
         assert_eq!(whole.request, LabRequest { headers: headers.to_vec(), ..LabRequest::new("POST", "/x?y") });

@@ -1,7 +1,8 @@
-//! The very bytes of an answer: which headers, in which order, and when they are packed.
+//! Encodes responses: which headers, in which order, and when the body is compressed.
 //!
-//! By hand and not by a library, because the traps are in the bytes: two `ConnectionConfig` headers, answers without a length,
-//! reason phrases that carry the message. What never enters here: sockets and time.
+//! It does not use a library, because quirks of Proxmox are in the bytes: two `Connection` headers,
+//! responses without a content length, reason phrases that carry the message. Must not depend on
+//! sockets or time.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -10,49 +11,49 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use crate::wire::{LabRequest, LabResponse};
 
-/// Answers up to this size are never compressed.
+/// Responses up to this size are never compressed.
 const UNCOMPRESSED_BYTES_MAX: usize = 1024;
 
-/// How an answer is given.
+/// How a response is sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ResponseFraming {
-    /// What stands behind `HTTP/1.`.
+    /// The minor version after `HTTP/1.`.
     pub(super) minor: String,
-    /// The connection ends with this answer.
+    /// The connection closes after this response.
     pub(super) closes: bool,
-    /// The caller takes gzip.
+    /// The client accepts gzip.
     pub(super) takes_gzip: bool,
 }
 
 impl ResponseFraming {
-    /// For an answer that ends the connection.
+    /// For a response after which the connection closes.
     pub(super) fn closing(minor: String) -> Self {
         Self { minor, closes: true, takes_gzip: false }
     }
 }
 
-/// Whether the caller takes gzip.
+/// Whether the client accepts gzip.
 pub(super) fn takes_gzip(request: &LabRequest) -> bool {
     request.find_header("Accept-Encoding").is_some_and(|accepted| accepted.contains("gzip"))
 }
 
-/// Whether the caller wants the connection to end: it says so, or it says nothing and speaks the first version.
+/// Whether the client wants the connection to close: it says so, or it uses HTTP/1.0 without a `Connection` header.
 pub(super) fn wants_close(request: &LabRequest, minor: &str) -> bool {
     let wishes = || request.headers.iter().filter(|(name, _)| name.eq_ignore_ascii_case("Connection"));
     let is_silent = wishes().next().is_none();
     is_silent && minor.trim_start_matches('0').is_empty() || wishes().any(|(_, wish)| wish.to_ascii_lowercase().contains("close"))
 }
 
-/// How a body travels.
+/// An encoded body.
 pub(super) struct WireBody<'a> {
     pub(super) bytes: Cow<'a, [u8]>,
-    /// Whether it is announced as gzip.
+    /// Whether the content encoding is gzip.
     pub(super) is_gzip: bool,
-    /// What is announced as its length, where anything is.
+    /// The announced content length, if any.
     pub(super) length: Option<u64>,
 }
 
-/// The body of an answer as it is, or packed for those who take it. A body of nothing has no length.
+/// The body of a response, compressed if the client accepts that. An empty body has no content length.
 pub(super) fn encode_body<'a>(answer: &'a LabResponse, manners: &ResponseFraming) -> WireBody<'a> {
     let packed = (manners.takes_gzip && answer.body.len() > UNCOMPRESSED_BYTES_MAX).then(|| gzip(&answer.body)).flatten();
     let is_packed = packed.is_some();
@@ -61,7 +62,7 @@ pub(super) fn encode_body<'a>(answer: &'a LabResponse, manners: &ResponseFraming
     WireBody { bytes, is_gzip: is_packed, length }
 }
 
-/// The head of an answer.
+/// The head of a response.
 pub(super) fn encode_head(answer: &LabResponse, body: &WireBody<'_>, manners: &ResponseFraming, now_s: u64) -> String {
     let date = httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(now_s.min(DATE_S_MAX)));
     let mut head = format!("HTTP/1.{} {} {}\r\n", manners.minor, answer.status, answer.reason);
@@ -93,18 +94,18 @@ pub(super) fn encode_head(answer: &LabResponse, body: &WireBody<'_>, manners: &R
     head
 }
 
-/// The last second that a date of HTTP can say: the end of the year 9999.
+/// The last second that an HTTP date can express: the end of the year 9999.
 const DATE_S_MAX: u64 = 253_402_300_799;
 
-/// Headers with a place of their own.
+/// Headers that are written at a fixed position.
 const ORDERED_HEADERS: &[&str] = &["Connection", "Content-Length", "Location"];
 
 fn header_values<'a>(answer: &'a LabResponse, wanted: &'a str) -> impl Iterator<Item = &'a str> {
     answer.headers.iter().filter(move |(name, _)| name.eq_ignore_ascii_case(wanted)).map(|(_, value)| &**value)
 }
 
-/// Both words where the world says so: Proxmox's proxy copies the daemon's and adds its own. An answer that ends the
-/// connection says only that, and one that does not never says it alone.
+/// The values of the `Connection` headers. There can be two, because Proxmox's proxy copies the daemon's and adds its own. A response that
+/// closes the connection has only `close`; one that does not never has `close` alone.
 fn connection_values<'a>(answer: &'a LabResponse, manners: &ResponseFraming) -> Vec<&'a str> {
     let own: Vec<&str> = header_values(answer, "Connection").collect();
     match (manners.closes, own.as_slice()) {

@@ -1,4 +1,4 @@
-//! The world, for everybody who serves or changes it at the same time.
+//! Shared access to the served world.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Deref, DerefMut};
@@ -9,15 +9,15 @@ use tokio::sync::watch;
 use super::clock::ClockMode;
 use crate::world::World;
 
-/// The world, for everybody who serves or changes it.
+/// Shared access to the served world.
 #[derive(Clone)]
 pub struct SharedWorld(Arc<SharedWorldState>);
 
 struct SharedWorldState {
     world: Mutex<World>,
-    /// The nodes whose port is to be open.
+    /// The nodes whose port should be open.
     wanted_ports: watch::Sender<BTreeSet<String>>,
-    /// What the ports that are kept were last seen to be: open, or to be open and not to be had, or closed.
+    /// The last reported state of each port: whether it is open. A port that should be open and is not available counts as open.
     port_states: watch::Sender<BTreeMap<String, bool>>,
     clock: ClockMode,
 }
@@ -31,38 +31,38 @@ impl SharedWorld {
         shared
     }
 
-    /// The world itself, for as long as it is held.
+    /// Locks the world.
     ///
-    /// A thread that panicked while it held the world leaves it as it was.
+    /// A thread that panicked while it held the lock leaves the world as it was.
     pub fn lock(&self) -> WorldGuard<'_> {
         WorldGuard { world: self.0.world.lock().unwrap_or_else(PoisonError::into_inner), shared: &self.0 }
     }
 
-    /// Which nodes are to have their port open, now and later.
+    /// The nodes whose port should be open, with later changes.
     pub(super) fn subscribe_ports(&self) -> watch::Receiver<BTreeSet<String>> {
         self.0.wanted_ports.subscribe()
     }
 
-    /// The port of a node is now as it was told to be.
+    /// Reports that the port of a node has reached its wanted state.
     pub(super) fn report_port(&self, node: &str, is_open: bool) {
         self.0.port_states.send_if_modified(|seen| seen.insert(node.to_owned(), is_open) != Some(is_open));
     }
 
-    /// Waits until the ports are as the world says: whoever comes after that is let in by the nodes that listen, and by no other.
+    /// Waits until the ports match the world: afterwards, exactly the nodes that listen accept connections.
     ///
-    /// It does not wait for a port that somebody else has. Ports are opened and closed while the server [runs](super::Server::run).
+    /// It does not wait for a port that another process uses. Ports open and close only while the server [runs](super::LabServer::run).
     pub async fn wait_for_ports(&self) {
         let mut seen = self.0.port_states.subscribe();
         let is_settled = |seen: &BTreeMap<String, bool>| {
             let open = self.0.wanted_ports.borrow();
             seen.iter().all(|(node, is_open)| open.contains(node) == *is_open)
         };
-        // The sender is in `self`, so that there is always somebody who tells.
+        // `self` holds the sender, so the channel cannot be closed.
         let _ = seen.wait_for(is_settled).await;
     }
 }
 
-/// The world while it is held. Afterwards the ports are as it says.
+/// The locked world. On drop, the ports are updated to match it.
 pub struct WorldGuard<'w> {
     world: MutexGuard<'w, World>,
     shared: &'w SharedWorldState,
@@ -85,7 +85,7 @@ impl DerefMut for WorldGuard<'_> {
 impl Drop for WorldGuard<'_> {
     fn drop(&mut self) {
         let mut open = self.world.open_ports();
-        // Where only requests move the clock somebody must be able to ask, or nothing would ever happen again.
+        // If only requests advance the clock, at least one port must stay open; otherwise no later event could ever happen.
         if open.is_empty() && matches!(self.shared.clock, ClockMode::Virtual { .. }) {
             open = self.world.node_names().map(str::to_owned).collect();
         }

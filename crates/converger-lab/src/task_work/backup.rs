@@ -1,6 +1,6 @@
-//! Backups of guests, and other files on storages that come and go.
+//! Backups of guests, and downloading and removing files on storages.
 //!
-//! What never enters here: bytes, and schedules.
+//! Files have no bytes; job schedules are in `api::backup`.
 
 use crate::guest::drive::drives;
 use crate::guest::{LabGuest, LabGuestKind};
@@ -8,19 +8,19 @@ use crate::storage::GuestBackup;
 use crate::task::TaskId;
 use crate::world::World;
 
-/// Backups on their way: of these guests, one after the other.
+/// A backup job: these guests, one after the other.
 #[derive(Clone, Debug)]
 pub(crate) struct BackupWork {
     pub(crate) vmids: Vec<u32>,
     pub(crate) storage: String,
     pub(crate) mode: String,
-    /// `zst`, `gz`, `lzo`, or nothing.
+    /// `zst`, `gz`, `lzo`, or `None`.
     pub(crate) ending: Option<String>,
     pub(crate) notes: Option<String>,
     pub(crate) protected: bool,
 }
 
-/// Check the storage, and lock every guest that is free.
+/// Checks the storage and locks every guest that is not locked.
 pub(super) fn begin_backup(world: &mut World, id: TaskId, backing: &BackupWork) -> Result<u64, String> {
     let BackupWork { vmids, storage, mode, .. } = backing;
     let why = |error: String| format!("could not get storage information for '{storage}': {error}");
@@ -39,7 +39,7 @@ pub(super) fn begin_backup(world: &mut World, id: TaskId, backing: &BackupWork) 
     Ok(world.task_durations.backup_ms * vmids.len().max(1) as u64)
 }
 
-/// Each guest by itself: one that fails does not keep the others from being saved.
+/// Saves each guest on its own; a failure does not stop the others.
 pub(super) fn finish_backup(world: &mut World, id: TaskId, backing: &BackupWork) -> Result<(), String> {
     let mut failed = false;
     for vmid in &backing.vmids {
@@ -89,10 +89,10 @@ fn archive_name(backing: &BackupWork, backup: &GuestBackup) -> String {
     format!("{}:backup/{name}", backing.storage)
 }
 
-/// A moment as names of archives have it, in UTC.
+/// A time as in archive names, in UTC.
 fn archive_timestamp(at_s: u64) -> String {
     let (days, rest) = (at_s / 86_400, at_s % 86_400);
-    // Years begin in March here, so that a leap day is the last of its year; eras of 400 years are all alike.
+    // Years start in March here, so that a leap day is the last day of its year. All 400-year eras are alike.
     let shifted = days + 719_468;
     let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
     let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
@@ -111,7 +111,7 @@ fn unlock_guest(world: &mut World, vmid: u32) {
     }
 }
 
-/// A backup that was told to stop leaves no lock behind.
+/// A stopped backup leaves no lock behind.
 pub(super) fn abandon_backup(world: &mut World, backing: &BackupWork) {
     for vmid in &backing.vmids {
         unlock_guest(world, *vmid);

@@ -1,6 +1,6 @@
-//! Clones: full copies and linked ones.
+//! Clones: full and linked copies.
 //!
-//! What never enters here: templates themselves.
+//! Converting a guest to a template is in `create`.
 
 use crate::guest::drive::{DriveValue, drives};
 use crate::guest::{ConfigSection, LabGuest, LabGuestKind, is_card_key, is_unused_key};
@@ -10,13 +10,13 @@ use crate::world::World;
 
 use super::create::image_format_line;
 
-/// A clone on its way.
+/// A clone in progress.
 #[derive(Clone, Debug)]
 pub(crate) struct CloneWork {
     pub(crate) source: u32,
     pub(crate) kind: LabGuestKind,
     pub(crate) target: u32,
-    /// The node that gets it.
+    /// The node that gets the clone.
     pub(crate) node: String,
     pub(crate) name: Option<String>,
     pub(crate) description: Option<String>,
@@ -48,7 +48,7 @@ pub(super) fn begin_clone(world: &mut World, id: TaskId, cloning: &CloneWork) ->
     Ok(world.task_durations.clone_ms)
 }
 
-/// The section that is copied: the guest as it is, or one of its snapshots.
+/// The section to copy: the guest's config or one of its snapshots.
 fn source_section(world: &World, cloning: &CloneWork) -> ConfigSection {
     let Some(guest) = world.guests.get(&cloning.source) else { return ConfigSection::new() };
     let snapshot = cloning.snapshot.as_ref().and_then(|name| guest.snapshots.get(name));
@@ -72,7 +72,7 @@ fn log_drives(world: &mut World, id: TaskId, cloning: &CloneWork) {
     }
 }
 
-/// The name that the copy of a volume will have, on storages with files.
+/// The name of a copied volume on file-based storage.
 fn target_volume(cloning: &CloneWork, drive: &DriveValue) -> String {
     let storage = cloning.storage.as_deref().or_else(|| drive.storage()).unwrap_or_default();
     let stem = volume_name(&drive.file).replace(&format!("-{}-", cloning.source), &format!("-{}-", cloning.target)).replace("base-", "vm-");
@@ -103,7 +103,7 @@ fn linked_clone_log_lines(world: &World, key: &str, drive: &DriveValue, volume: 
     ]
 }
 
-/// `1073741824` is `1.0 GiB`.
+/// `1073741824` becomes `1.0 GiB`.
 pub(super) fn format_gibibytes(bytes: u64) -> String {
     format!("{}.{} GiB", bytes >> 30, (bytes >> 20) % 1_024 * 10 / 1_024)
 }
@@ -147,7 +147,7 @@ fn copy_disks(world: &mut World, cloning: &CloneWork, section: &mut ConfigSectio
     Ok(())
 }
 
-/// The image of first settings is never linked: the clone gets one of its own, to be filled at its start.
+/// A cloud-init image is never linked: the clone gets its own, which is filled at its start.
 fn copy_cloud_init(
     world: &mut World,
     cloning: &CloneWork,
@@ -163,7 +163,7 @@ fn copy_cloud_init(
     Ok(())
 }
 
-/// New addresses, new identities, a name of its own. Everything else is inherited, tags and protection too.
+/// Sets new MAC addresses, new identities and a new name. Everything else is inherited, including tags and protection.
 fn set_new_identity(world: &mut World, cloning: &CloneWork, section: &mut ConfigSection) {
     renew_macs(world, cloning.kind, section);
     let name_key = cloning.kind.name_key();
@@ -182,7 +182,7 @@ fn set_new_identity(world: &mut World, cloning: &CloneWork, section: &mut Config
     }
 }
 
-/// New addresses for all network devices: no two guests share one.
+/// Sets new MAC addresses for all network cards, because two guests must not share one.
 pub(crate) fn renew_macs(world: &mut World, kind: LabGuestKind, section: &mut ConfigSection) {
     let prefix = world.flavour.mac_prefix();
     for (_, value) in section.iter_mut().filter(|(key, _)| is_card_key(key)) {
@@ -206,7 +206,7 @@ fn replace_mac(kind: LabGuestKind, value: &str, address: &str) -> String {
     }
 }
 
-/// A clone that was told to stop leaves nothing behind.
+/// A stopped clone leaves nothing behind.
 pub(super) fn abandon_clone(world: &mut World, cloning: &CloneWork) {
     let unfinished = world.guests.get(&cloning.target).is_some_and(|guest| guest.lock() == Some("clone"));
     if unfinished {

@@ -1,6 +1,6 @@
-//! Making a guest, and making a template of it.
+//! Creates guests and converts them to templates.
 //!
-//! What never enters here: clones.
+//! Clones have a module of their own.
 
 use crate::access::ApiCaller;
 use crate::config_update;
@@ -11,7 +11,7 @@ use crate::task::TaskId;
 use crate::task_work::TaskWork;
 use crate::world::World;
 
-/// Make the disks. Until the task ends the guest's config is nothing but its lock.
+/// Creates the disks. Until the task ends, the guest's config contains only its lock.
 pub(super) fn begin_create(world: &mut World, id: TaskId, vmid: u32, mut section: ConfigSection) -> Result<u64, String> {
     let Some(kind) = world.guests.get(&vmid).map(|guest| guest.kind) else { return Err(format!("guest {vmid} vanished")) };
     for (key, value) in section.iter_mut().filter(|(key, _)| is_disk_key(kind, key)) {
@@ -31,7 +31,7 @@ fn clone_pair((key, value): (&String, &String)) -> (String, String) {
     (key.clone(), value.clone())
 }
 
-/// A create that fails takes its config with it.
+/// A failed create removes the guest's config.
 fn remove_guest(world: &mut World, vmid: u32) {
     world.guests.remove_guest(vmid);
 }
@@ -49,7 +49,7 @@ fn log_disk(world: &mut World, id: TaskId, key: &str, made: &str) {
     world.tasks.log_line(id, format!("{key}: successfully created disk '{made}'"));
 }
 
-/// What `qemu-img` says about a new image.
+/// The output of `qemu-img` for a new image.
 pub(super) fn image_format_line(world: &World, volume: &str, bytes: u64) -> String {
     let path = world.storages.volume_path(volume);
     let options = "cluster_size=65536 extended_l2=off preallocation=metadata compression_type=zlib";
@@ -70,14 +70,14 @@ pub(super) fn finish_create(world: &mut World, id: TaskId, vmid: u32, start: boo
         let user = world.tasks.get(id).map(|task| task.user.clone()).unwrap_or_default();
         let name = format!("{}start", kind.task_prefix());
         let fork = NewTask::holding_guest(&node, &ApiCaller::for_user(&user), &name, vmid, TaskWork::Start { kind, vmid });
-        // The create task still holds the guest for this moment; its own child does not wait for it.
+        // The create task still holds the guest at this point; its nested task must not wait for it.
         world.tasks.holders.remove(&vmid);
         world.start_nested_task(fork);
     }
     Ok(())
 }
 
-/// Disks become base volumes, and the guest can no longer be started.
+/// Converts disks to base volumes; the guest can no longer be started.
 pub(super) fn finish_template(world: &mut World, vmid: u32) -> Result<(), String> {
     let Some(guest) = world.guests.get(&vmid) else { return Ok(()) };
     let disks: Vec<(String, String)> = guest.config.iter().filter(|(key, _)| is_disk_key(guest.kind, key)).map(clone_pair).collect();

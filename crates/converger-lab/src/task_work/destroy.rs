@@ -1,6 +1,6 @@
-//! Destroying a guest with its disks.
+//! Destroys guests with their disks.
 //!
-//! What never enters here: what a call refuses before it forks a task.
+//! What the call checks before the task starts is in `api`.
 
 use crate::config_update;
 use crate::guest::LabGuestKind;
@@ -33,14 +33,14 @@ pub(super) fn begin_destroy(world: &mut World, id: TaskId, vmid: u32, purge: boo
     Ok(world.task_durations.destroy_ms)
 }
 
-/// Every volume that the guest names and owns.
+/// All volumes that the guest's config names and that belong to it.
 fn owned_volumes(guest: &LabGuest) -> Vec<String> {
     let named = guest.sections().flatten().filter(|(key, _)| is_disk_key(guest.kind, key) || is_unused_key(key));
     let drives = named.map(|(_, value)| DriveValue::parse(value)).filter(|drive| drive.is_owned() && !drive.file.starts_with('/'));
     drives.map(|drive| drive.file).collect()
 }
 
-/// Disks, permissions, pool membership and firewall go with it; the rest only where it was asked.
+/// Removes disks, permissions, pool membership and firewall; other references only with `purge`.
 pub(super) fn finish_destroy(world: &mut World, vmid: u32, purge: bool) -> Result<(), String> {
     let Some(guest) = world.guests.remove_guest(vmid) else { return Ok(()) };
     for volume in owned_volumes(&guest) {

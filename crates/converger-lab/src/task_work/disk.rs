@@ -1,6 +1,6 @@
-//! Disks that grow or move.
+//! Resizes disks and moves them to other storages.
 //!
-//! What never enters here: disks that come and go with a config update.
+//! Disks that a config update adds or removes are in `config_update`.
 
 use crate::access::ApiCaller;
 use crate::guest::drive::DriveValue;
@@ -12,14 +12,14 @@ use crate::world::World;
 use super::clone::format_gibibytes;
 use super::create::image_format_line;
 
-/// A disk on its way to another storage.
+/// A disk that moves to another storage.
 #[derive(Clone, Debug)]
 pub(crate) struct DiskMove {
     pub(crate) vmid: u32,
     pub(crate) key: String,
     pub(crate) storage: String,
     pub(crate) format: Option<String>,
-    /// Destroy the original afterwards, instead of setting it aside.
+    /// Destroy the original afterwards instead of keeping it as unused.
     pub(crate) delete: bool,
 }
 
@@ -27,7 +27,7 @@ fn find_drive(world: &World, vmid: u32, key: &str) -> Option<DriveValue> {
     world.guests.get(&vmid)?.get(key).map(DriveValue::parse)
 }
 
-/// The size that is asked for: absolute, or added to what is there.
+/// The requested size: absolute, or relative to the current one.
 pub(crate) fn parse_target_bytes(now: u64, text: &str) -> Option<u64> {
     match text.strip_prefix('+') {
         Some(more) => size::parse(more).and_then(|more| now.checked_add(more)),
@@ -35,7 +35,7 @@ pub(crate) fn parse_target_bytes(now: u64, text: &str) -> Option<u64> {
     }
 }
 
-/// Whoever grows a disk takes space on its storage.
+/// Growing a disk requires space on its storage.
 pub(crate) fn check_may_take_space(world: &World, who: &ApiCaller, drive: &DriveValue) -> Result<(), ApiError> {
     let Some(storage) = drive.storage() else { return Ok(()) };
     world.access.require_privilege(who, &format!("/storage/{storage}"), "Datastore.AllocateSpace")

@@ -1,6 +1,6 @@
-//! Guests that move to another node.
+//! Migrates guests to other nodes.
 //!
-//! What never enters here: what a call refuses before it forks a task.
+//! What the call checks before the task starts is in `api`.
 
 use crate::events::ScheduledEvent;
 use crate::guest::drive::{DriveValue, drives};
@@ -9,40 +9,40 @@ use crate::task::TaskId;
 use crate::task_work::power;
 use crate::world::World;
 
-/// So long a container that moves by a restart has for going down, unless the call says otherwise.
+/// Default timeout for the shutdown of a container that migrates by restart.
 pub(crate) const RESTART_TIMEOUT_MS: u64 = 180_000;
 
-/// A guest on its way to another node.
+/// A guest that migrates to another node.
 #[derive(Clone, Debug)]
 pub(crate) struct GuestMigration {
     pub(crate) vmid: u32,
     pub(crate) kind: LabGuestKind,
     pub(crate) target: String,
-    /// It runs, and is to run on while it moves.
+    /// It is running and keeps running while it migrates.
     pub(crate) online: bool,
-    /// It runs, and goes down before it moves.
+    /// It is running and shuts down before it migrates.
     pub(crate) shutdown_first: Option<PreMoveShutdown>,
-    /// And comes up again where it arrives.
+    /// It starts again on the target node.
     pub(crate) restarts: bool,
-    /// Disks that are on this node alone are taken along while it runs.
+    /// Local disks are copied while it runs.
     pub(crate) local_disks: bool,
 }
 
-/// How a guest goes down before it moves.
+/// How a guest shuts down before it migrates.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PreMoveShutdown {
     pub(crate) timeout_ms: u64,
-    /// By force after the timeout.
+    /// Stop it by force after the timeout.
     pub(crate) force: bool,
 }
 
-/// The disks of a guest that its node does not share with the others.
+/// The disks of a guest that are on storage of this node only.
 pub(crate) fn find_local_disks<'w>(world: &'w World, guest: &'w LabGuest) -> impl Iterator<Item = (&'w String, DriveValue)> {
     let shared = |drive: &DriveValue| drive.storage().and_then(|name| world.storages.all.get(name)).is_some_and(|storage| storage.shared);
     drives(guest.kind, &guest.config).filter(move |(_, drive)| !drive.is_cdrom() && !shared(drive))
 }
 
-/// What is said where a node lacks a storage that a guest has a disk on.
+/// The error if a node lacks the storage of one of the guest's disks.
 pub(crate) fn missing_storage_error(world: &World, guest: &LabGuest, target: &str) -> Option<String> {
     let mut disks = drives(guest.kind, &guest.config).filter(|(_, drive)| !drive.is_cdrom());
     disks.find_map(|(_, drive)| {
@@ -84,7 +84,7 @@ pub(super) fn begin_migration(world: &mut World, id: TaskId, migration: &GuestMi
     Ok(down_ms.saturating_add(world.task_durations.migrate_ms).saturating_add(up_ms))
 }
 
-/// What stands in the way and is seen by the task only.
+/// Obstacles that only the task detects.
 fn migration_refusal(world: &World, guest: &LabGuest, migration: &GuestMigration) -> Option<String> {
     match guest.kind {
         LabGuestKind::Lxc if migration.online => Some("lxc live migration is currently not implemented".to_owned()),
@@ -97,7 +97,7 @@ fn migration_refusal(world: &World, guest: &LabGuest, migration: &GuestMigration
     }
 }
 
-/// A guest that goes down before it moves is down from here on, unless its task is over.
+/// Stops a guest before it migrates, unless its task has already ended.
 pub(crate) fn stop_before_move(world: &mut World, id: TaskId) {
     let vmid = world.tasks.get(id).filter(|task| !task.is_over()).and_then(|task| task.holds);
     if let Some(guest) = vmid.and_then(|vmid| world.guests.change_guest(vmid)) {
@@ -105,7 +105,7 @@ pub(crate) fn stop_before_move(world: &mut World, id: TaskId) {
     }
 }
 
-/// The config file is renamed from one node's folder to the other's.
+/// Moves the config file from the directory of one node to that of the other.
 pub(super) fn finish_migration(world: &mut World, migration: &GuestMigration) -> Result<(), String> {
     let (now_ms, vmid) = (world.now_ms, migration.vmid);
     let Some(guest) = world.guests.change_guest(vmid) else { return Ok(()) };

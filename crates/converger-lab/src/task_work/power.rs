@@ -1,6 +1,6 @@
-//! Starting, stopping, pausing: the process of a guest.
+//! Starts, stops and pauses guests.
 //!
-//! What never enters here: what a call refuses before it forks a task.
+//! What the call checks before the task starts is in `api`.
 
 use crate::access::{ApiCaller, ROOT};
 use crate::config_update;
@@ -10,18 +10,18 @@ use crate::task::{LabTaskState, TaskId};
 use crate::task_work::TaskWork;
 use crate::world::World;
 
-/// A guest that does not listen is ended by force, and that takes a moment more.
+/// Additional time if a guest that ignores the shutdown is stopped by force.
 pub(super) const FORCED_STOP_MS: u64 = 300;
 
-/// An orderly shutdown.
+/// A graceful shutdown.
 #[derive(Clone, Debug)]
 pub(crate) struct ShutdownWork {
     pub(crate) kind: LabGuestKind,
     pub(crate) vmid: u32,
     pub(crate) timeout_ms: u64,
-    /// End it by force after the timeout.
+    /// Stop it by force after the timeout.
     pub(crate) force: bool,
-    /// Start it again once it is down.
+    /// Start it again afterwards.
     pub(crate) reboot: bool,
 }
 
@@ -31,7 +31,7 @@ pub(super) fn begin_start(world: &mut World, node: &str, kind: LabGuestKind, vmi
         let what = if kind == LabGuestKind::Qemu { "vm" } else { "CT" };
         return Err(format!("you can't start a {what} if it's a template"));
     }
-    // Under a backup the start of a running guest only resumes it; a hibernated one wakes up.
+    // During a backup, starting a running guest only resumes it; a hibernated guest wakes up.
     let resumes = guest.is_running() && guest.lock() == Some("backup") && kind == LabGuestKind::Qemu;
     let allowed = guest.lock() == Some("suspended") || (kind == LabGuestKind::Lxc && guest.lock() == Some("mounted"));
     match guest.lock_error() {
@@ -41,7 +41,7 @@ pub(super) fn begin_start(world: &mut World, node: &str, kind: LabGuestKind, vmi
         _ => {}
     }
     if let Some(error) = too_many_cpus(world, node, guest) {
-        // Proxmox applies what is pending before it counts the processors, so that it stays applied.
+        // Proxmox applies pending changes before it counts the processors, so they stay applied even if the start fails.
         config_update::apply_pending(world, vmid);
         return Err(error);
     }
@@ -50,8 +50,8 @@ pub(super) fn begin_start(world: &mut World, node: &str, kind: LabGuestKind, vmi
     Ok(world.task_durations.start_ms)
 }
 
-/// Why a virtual machine cannot start with as many processors as it is to have. `vcpus` does not count, and a container is not refused: its
-/// `cores` only limit it.
+/// The error if a virtual machine has more processors than its node. `vcpus` does not count. Containers are not checked, because their
+/// `cores` are only a limit.
 fn too_many_cpus(world: &World, node: &str, guest: &LabGuest) -> Option<String> {
     let (config, allowed) = (guest.merge_pending(), world.nodes.get(node)?.cpus);
     let number = |key: &str| config.get(key).and_then(|text| text.parse::<u64>().ok()).filter(|number| *number > 0);
@@ -82,7 +82,7 @@ pub(super) fn finish_start(world: &mut World, vmid: u32) -> Result<(), String> {
     Ok(())
 }
 
-/// The guest that is to go down; one that is down already is fine.
+/// The guest to stop; `None` if it is already stopped.
 fn find_running(world: &World, id: TaskId, kind: LabGuestKind, vmid: u32) -> Result<Option<&LabGuest>, String> {
     let node = world.tasks.get(id).map(|task| task.node.as_str()).unwrap_or_default();
     let gone = || format!("unable to find configuration file for VM {vmid} on node '{node}'");
@@ -104,7 +104,7 @@ pub(super) fn begin_stop(world: &mut World, id: TaskId, kind: LabGuestKind, vmid
     Ok(find_running(world, id, kind, vmid)?.map_or(0, |_| stop_ms))
 }
 
-/// The stop that overrules shutdowns names them in its log; the call has ended them already.
+/// A stop that overrules shutdown tasks lists them in its log; the call has already ended them.
 fn log_overruled_shutdowns(world: &mut World, id: TaskId, vmid: u32) {
     let interrupted = |task: &crate::task::LabTask| {
         task.about == vmid.to_string()
@@ -144,7 +144,7 @@ pub(super) fn finish_shutdown(world: &mut World, id: TaskId, shutdown: &Shutdown
     Ok(())
 }
 
-/// What is said of a guest that did not go down in time.
+/// The error of a guest that did not shut down in time.
 pub(super) fn shutdown_timeout_text(kind: LabGuestKind) -> &'static str {
     match kind {
         LabGuestKind::Qemu => "VM quit/powerdown failed - got timeout",
@@ -152,14 +152,14 @@ pub(super) fn shutdown_timeout_text(kind: LabGuestKind) -> &'static str {
     }
 }
 
-/// The node starts a rebooted guest itself, after the reboot task has ended.
+/// The node itself starts a rebooted guest, after the reboot task has ended.
 fn restart_guest(world: &mut World, kind: LabGuestKind, vmid: u32) {
     let Some(node) = world.guests.get(&vmid).map(|guest| guest.node.clone()) else { return };
     let name = format!("{}start", kind.task_prefix());
     world.start_task(NewTask::holding_guest(&node, &ApiCaller::for_user(ROOT), &name, vmid, TaskWork::Start { kind, vmid }));
 }
 
-/// The process is gone, and what was pending takes effect, unless the files cannot be written.
+/// Ends the process and applies pending changes, unless the cluster file system is read-only.
 pub(super) fn finish_stop(world: &mut World, id: TaskId, kind: LabGuestKind, vmid: u32) -> Result<(), String> {
     let Some(process) = world.guests.change_process(vmid).filter(|process| process.is_some()) else { return Ok(()) };
     *process = None;
@@ -175,7 +175,7 @@ pub(super) fn finish_stop(world: &mut World, id: TaskId, kind: LabGuestKind, vmi
     Ok(())
 }
 
-/// Reset, pause and hibernate need a guest that is free.
+/// Reset, pause and hibernate need a guest that is not locked.
 pub(super) fn begin_signal(world: &World, node: &str, vmid: u32) -> Result<u64, String> {
     let guest =
         world.guests.get(&vmid).filter(|guest| guest.node == node).ok_or_else(|| LabGuestKind::Qemu.missing_config_text(node, vmid))?;
@@ -194,7 +194,7 @@ pub(super) fn begin_resume(world: &World, vmid: u32) -> Result<u64, String> {
     }
 }
 
-/// The process says another word about itself.
+/// Sets the state that the process reports.
 pub(super) fn set_process_state(world: &mut World, vmid: u32, word: &str) -> Result<(), String> {
     if let Some(process) = world.guests.change_process(vmid).and_then(Option::as_mut) {
         word.clone_into(&mut process.qemu_state);
@@ -202,7 +202,7 @@ pub(super) fn set_process_state(world: &mut World, vmid: u32, word: &str) -> Res
     Ok(())
 }
 
-/// Suspended to disk: the process is gone, a lock stays.
+/// Suspends to disk: the process ends and a lock stays.
 pub(super) fn finish_hibernate(world: &mut World, vmid: u32) -> Result<(), String> {
     if let Some(guest) = world.guests.change_guest(vmid) {
         guest.process = None;

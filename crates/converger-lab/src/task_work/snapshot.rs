@@ -1,6 +1,6 @@
-//! Snapshots: taking, deleting, going back.
+//! Takes, deletes and rolls back snapshots.
 //!
-//! What never enters here: the list of snapshots, which is in `api`.
+//! Listing snapshots is in `api`.
 
 use crate::config_update;
 use crate::guest::drive::{DriveValue, drives};
@@ -8,7 +8,7 @@ use crate::guest::{ConfigSection, GuestProcess, LabGuest, LabGuestKind, is_unuse
 use crate::task::TaskId;
 use crate::world::World;
 
-/// What is done with a snapshot.
+/// An operation on a snapshot.
 #[derive(Clone, Debug)]
 pub(crate) enum SnapshotWork {
     Take { vmid: u32, name: String, description: Option<String>, memory: bool },
@@ -24,7 +24,7 @@ impl SnapshotWork {
     }
 }
 
-/// Keys that belong to the guest and not to a moment of it.
+/// Keys that belong to the guest and not to a snapshot.
 const EXCLUDED_KEYS: &[&str] = &["lock", "digest", "parent", "description", "template"];
 
 pub(super) fn begin_snapshot_work(world: &mut World, id: TaskId, snapshot: &SnapshotWork) -> Result<u64, String> {
@@ -114,7 +114,7 @@ fn take_snapshot(guest: &mut LabGuest, name: &str, description: Option<&str>, me
     guest.config.insert("parent".to_owned(), name.to_owned());
 }
 
-/// Whoever stood on the snapshot now stands on its parent.
+/// Deletes a snapshot; its children are linked to its parent.
 fn delete_snapshot(guest: &mut LabGuest, name: &str) {
     let parent = guest.snapshots.remove(name).and_then(|values| values.get("parent").cloned());
     let sections = guest.snapshots.values_mut().chain([&mut guest.config]);
@@ -126,7 +126,7 @@ fn delete_snapshot(guest: &mut LabGuest, name: &str) {
     }
 }
 
-/// The configuration of that moment, with the notes and the disks set aside of today.
+/// Restores the config of the snapshot, and keeps the current description and unused disks.
 fn roll_back(guest: &mut LabGuest, name: &str, genid: &str) {
     let Some(mut values) = guest.snapshots.get(name).cloned() else { return };
     values.retain(|key, _| !["snaptime", "description", "vmstate", "runningmachine", "runningcpu", "snapstate"].contains(&key.as_str()));

@@ -1,7 +1,8 @@
-//! Answers against what the official documentation of 9.2 says that each method returns: required keys are there, known keys have
-//! their type, and an error has the parts that it has in its release and shape.
+//! Checks responses against the official documentation of 9.2: required keys exist, known keys have
+//! their type, and an error has all parts of its release and format.
 //!
-//! Keys that the documentation leaves out are allowed: Proxmox sends many. What never enters here: whether an answer is true.
+//! Keys that are not documented are allowed, because Proxmox sends many. Must not check whether a
+//! response is true.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -13,21 +14,21 @@ use crate::decode::ResponseFormat;
 use crate::flavour::Flavour;
 use crate::wire::LabResponse;
 
-/// Required keys that came with 9.
+/// Required keys that exist since release 9.
 const KEYS_SINCE_9: &[&str] = &["has-dbus-vmstate", "mapped-resource-info"];
 
-/// Keys whose documented type Proxmox itself does not keep.
+/// Keys whose documented type Proxmox itself does not follow.
 const LOOSELY_TYPED_KEYS: &[&str] = &["value", "pending", "memory", "state"];
 
-/// What returned nothing in 7 and is a task since.
+/// Methods that return nothing in release 7 and a task since.
 const EMPTY_IN_7: &[(&str, &str)] = &[("PUT", "/nodes/{node}/qemu/{vmid}/resize")];
 
-/// What returned nothing before 9 and says since what it moves.
+/// Methods that return nothing before release 9 and describe the move since.
 const EMPTY_BEFORE_9: &[(&str, &str)] =
     &[("POST", "/cluster/ha/resources/{sid}/migrate"), ("POST", "/cluster/ha/resources/{sid}/relocate")];
 
-/// What may be nothing in the place of what is documented: cards of a container that is down, and the task of a write that was over within the
-/// time that its caller was willing to wait (`background_delay`).
+/// Methods that may return nothing instead of the documented value: interfaces of a stopped container, and a config write whose task ended
+/// within `background_delay`.
 const MAY_BE_EMPTY: &[(&str, &str)] = &[("GET", "/nodes/{node}/lxc/{vmid}/interfaces"), ("POST", "/nodes/{node}/qemu/{vmid}/config")];
 
 #[derive(Deserialize)]
@@ -40,7 +41,7 @@ struct ReturnsRow<'t> {
     returns: Value,
 }
 
-/// By template and verb. A letter stands for a type (`s`, `i`, `n`, `b`, `0` for nothing), `?` behind a key for one that may be missing.
+/// By template and verb. A letter is a type (`s`, `i`, `n`, `b`, `0` for null); `?` after a key marks it as optional.
 static RETURNS: LazyLock<BTreeMap<(&str, &str), Value>> = LazyLock::new(|| {
     let rows = include_str!("../../data/returns.jsonl").lines().map(|line| {
         let row: ReturnsRow =
@@ -50,12 +51,12 @@ static RETURNS: LazyLock<BTreeMap<(&str, &str), Value>> = LazyLock::new(|| {
     rows.collect()
 });
 
-/// Every method of which it is known what it returns: verb and template.
+/// All methods with a documented result: verb and template.
 pub(super) fn documented_methods() -> impl Iterator<Item = (&'static str, &'static str)> {
     RETURNS.keys().copied()
 }
 
-/// Check an answer that a method gave.
+/// Checks a response that a method produced.
 pub(super) fn check_response(
     flavour: Flavour,
     format: ResponseFormat,
@@ -64,38 +65,38 @@ pub(super) fn check_response(
     answer: &LabResponse,
 ) -> Result<(), String> {
     let body: Value = serde_json::from_slice(&answer.body).map_err(|error| format!("the body is not JSON: {error}"))?;
-    let data = body.get("data").ok_or("there is no data")?;
+    let data = body.get("data").ok_or("there is no `data`")?;
     match (format, answer.status) {
         (ResponseFormat::Json, 200) => check_returned_data(flavour, verb, template, data),
         (ResponseFormat::Json, status) => check_error_body(data, &body, status, flavour.has_error_message()),
         (ResponseFormat::Extjs, 200) => match body.get("success").and_then(Value::as_u64) {
             Some(1) => check_returned_data(flavour, verb, template, data),
             Some(0) => check_error_body(data, &body, inner_status(&body)?, true),
-            _ => Err("there is no success, neither 0 nor 1".to_owned()),
+            _ => Err("there is no `success` of 0 or 1".to_owned()),
         },
-        // A login that fails is the one error with a handler that keeps its code.
+        // A failed login is the only handler error that keeps its status code in extjs.
         (ResponseFormat::Extjs, 401) => Ok(()),
-        (ResponseFormat::Extjs, status) => Err(format!("the status of this shape is {status} and not 200")),
+        (ResponseFormat::Extjs, status) => Err(format!("an extjs response has status {status} instead of 200")),
     }
 }
 
-/// Text for some codes, a number for others.
+/// The `status` member is a string for some codes and a number for others.
 fn inner_status(body: &Value) -> Result<u16, String> {
-    let status = body.get("status").ok_or("an error has no status")?;
+    let status = body.get("status").ok_or("an error has no `status`")?;
     let number = status.as_u64().or_else(|| status.as_str().and_then(|text| text.parse().ok()));
-    number.and_then(|number| u16::try_from(number).ok()).ok_or_else(|| format!("the status {status} is no code"))
+    number.and_then(|number| u16::try_from(number).ok()).ok_or_else(|| format!("`status` is {status}, which is not a status code"))
 }
 
 fn check_error_body(data: &Value, body: &Value, status: u16, says_message: bool) -> Result<(), String> {
     let message = body.get("message").and_then(Value::as_str);
     let errors = body.get("errors").and_then(Value::as_object).map_or(0, serde_json::Map::len);
     match status {
-        _ if !data.is_null() => Err(format!("an error has data: {data}")),
-        400 if errors == 0 => Err("400 names no parameter".to_owned()),
-        401 | 403 | 500 | 501 if errors > 0 => Err(format!("{status} names parameters")),
-        400 | 401 | 403 | 500 | 501 if message.is_some() != says_message => Err(format!("the message is {message:?}")),
+        _ if !data.is_null() => Err(format!("an error has `data`: {data}")),
+        400 if errors == 0 => Err("a 400 names no parameter".to_owned()),
+        401 | 403 | 500 | 501 if errors > 0 => Err(format!("a {status} names parameters")),
+        400 | 401 | 403 | 500 | 501 if message.is_some() != says_message => Err(format!("unexpected or missing `message`: {message:?}")),
         400 | 401 | 403 | 500 | 501 => Ok(()),
-        _ => Err(format!("Proxmox has no {status}")),
+        _ => Err(format!("Proxmox never returns {status}")),
     }
 }
 
@@ -107,7 +108,7 @@ fn check_returned_data(flavour: Flavour, verb: &str, template: &str, data: &Valu
     if data.is_null() && MAY_BE_EMPTY.contains(&(verb, template)) {
         return Ok(());
     }
-    let wanted = RETURNS.get(&(verb, template)).ok_or_else(|| format!("nobody wrote down what {verb} {template} returns"))?;
+    let wanted = RETURNS.get(&(verb, template)).ok_or_else(|| format!("data/returns.jsonl does not contain {verb} {template}"))?;
     check_value("data", wanted, data)
 }
 
@@ -133,7 +134,7 @@ fn check_member(place: &str, key: &str, inner: &Value, found: &Value) -> Result<
     }
 }
 
-/// Perl's scalars are loose: a number may come as text.
+/// Perl scalars have no strict type: a number may be sent as a string.
 fn check_leaf(place: &str, letter: &str, found: &Value) -> Result<(), String> {
     let numeric = || found.is_number() || found.as_str().is_some_and(|text| text.parse::<f64>().is_ok());
     let fits = match letter {

@@ -1,6 +1,6 @@
-//! From a setting to a world, or to the first thing in it that cannot be.
+//! Builds a world from its spec, or reports the first inconsistency in it.
 //!
-//! What never enters here: defaults of the API; a guest is completed as a create would.
+//! Must not contain defaults of the API: guests get what a create request would give them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,19 +19,19 @@ use crate::world::{RootCa, World};
 
 use super::{AclSpec, DEFAULT_START_MS, GuestSpec, NodeSpec, ScalarSpec, StorageSpec, WorldSpec};
 
-/// More guests than that and the numbers would no longer be those of a lab.
+/// Maximum number of guests.
 const GUESTS_MAX: usize = 10_000;
 
-/// The world that a setting describes.
+/// Builds the world that a spec describes.
 pub(crate) fn build_world(setting: &WorldSpec) -> Result<World, String> {
     if setting.start_ms > START_MS_MAX {
         return Err(format!(
-            "`start_ms` is {}, which leaves no time to live in; it is milliseconds since 1970, at most {START_MS_MAX}",
+            "`start_ms` is {}, which is too late; it is in milliseconds since 1970, at most {START_MS_MAX}",
             setting.start_ms
         ));
     }
     if setting.guests.len() > GUESTS_MAX {
-        return Err(format!("there are {} guests, and a lab has room for {GUESTS_MAX}", setting.guests.len()));
+        return Err(format!("there are {} guests, and a lab supports at most {GUESTS_MAX}", setting.guests.len()));
     }
     let mut world = World::empty(setting.flavour, setting.seed, setting.start_ms);
     world.cluster.clone_from(&setting.cluster);
@@ -60,7 +60,7 @@ pub(crate) fn build_world(setting: &WorldSpec) -> Result<World, String> {
     Ok(world)
 }
 
-/// It draws nothing from the seed's chance, of which everything else has its share.
+/// Derived by hashing, not drawn from the world's random numbers: drawing would change every later random value of existing seeds.
 fn root_ca(setting: &WorldSpec) -> RootCa {
     let names: Vec<&str> = setting.cluster.as_deref().into_iter().chain(setting.nodes.keys().map(String::as_str)).collect();
     let of = |part: &str| sha1_hex(&format!("{part} {} {}", setting.seed, names.join(" ")));
@@ -75,14 +75,14 @@ fn root_ca(setting: &WorldSpec) -> RootCa {
     }
 }
 
-/// The end of the year 9999: there is no way to write a later time, and every sum of a world's times stays within its numbers.
+/// The end of the year 9999. Later times have no textual form, and this bound keeps sums of times from overflowing.
 const START_MS_MAX: u64 = 253_402_300_799_999;
 
 fn add_faults(world: &mut World, setting: &WorldSpec) -> Result<(), String> {
     let faults = setting.faults.expand_bad_day(setting);
     for (number, moment) in (1..).zip(&faults.moments) {
         if let Some(node) = moment.event.node_names().into_iter().find(|node| !world.nodes.contains_key(*node)) {
-            return Err(format!("moment {number} of the faults is about node `{node}`, which does not exist"));
+            return Err(format!("entry {number} of `faults.moments` names node `{node}`, which does not exist"));
         }
         world.schedule(setting.start_ms.saturating_add(moment.at_ms), ScheduledEvent::WorldEvent(moment.event.clone()));
     }
@@ -92,13 +92,13 @@ fn add_faults(world: &mut World, setting: &WorldSpec) -> Result<(), String> {
 
 fn add_nodes(world: &mut World, setting: &WorldSpec) -> Result<(), String> {
     match (setting.nodes.len(), &setting.cluster) {
-        (0, _) => return Err("a world needs a node".to_owned()),
+        (0, _) => return Err("a world needs at least one node".to_owned()),
         (1, _) | (_, Some(_)) => {}
         (count, None) => return Err(format!("{count} nodes need a `cluster` name")),
     }
     if let Some(name) = setting.nodes.keys().find(|name| !is_node_name(name)) {
         let shown = name.escape_debug();
-        return Err(format!("`{shown}` is not the name of a node: letters, digits and `-`, neither first nor last, at most 63"));
+        return Err(format!("`{shown}` is not a valid node name: use letters, digits and `-` (not first or last), at most 63 characters"));
     }
     for (number, (name, node)) in (1..).zip(&setting.nodes) {
         let built = build_node(world, name, number, node);
@@ -107,7 +107,7 @@ fn add_nodes(world: &mut World, setting: &WorldSpec) -> Result<(), String> {
     Ok(())
 }
 
-/// A node's name is its host's, and stands in paths and in the ids of tasks.
+/// A node's name is a host name; it appears in paths and in task ids.
 fn is_node_name(name: &str) -> bool {
     let fits = (1..=63).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
     fits && !name.starts_with('-') && !name.ends_with('-')
@@ -183,7 +183,7 @@ fn add_access(world: &mut World, setting: &WorldSpec) -> Result<(), String> {
     for (id, token) in &setting.tokens {
         let owner = id.split('!').next().unwrap_or_default();
         if !id.contains('!') || !access.users.contains_key(owner) {
-            return Err(format!("token `{id}` has no owner among the users"));
+            return Err(format!("the owner of token `{id}` is not among the users"));
         }
         let (secret, expire_s) = (token.secret.clone(), token.expire_s);
         access.tokens.insert(id.clone(), LabToken::new(id, secret, !token.full, expire_s));
@@ -196,7 +196,7 @@ fn add_acl_entry(world: &mut World, entry: &AclSpec) -> Result<(), String> {
         (Some(user), None, None) => Grantee::User(user.clone()),
         (None, Some(group), None) => Grantee::Group(group.clone()),
         (None, None, Some(token)) => Grantee::Token(token.clone()),
-        _ => return Err(format!("the entry on `{}` needs one of user, group and token", entry.path)),
+        _ => return Err(format!("the `acl` entry on `{}` needs exactly one of `user`, `group` and `token`", entry.path)),
     };
     if !world.access.roles.contains_key(&entry.role) {
         return Err(format!("there is no role `{}`", entry.role));
@@ -210,14 +210,14 @@ fn build_section(values: &BTreeMap<String, ScalarSpec>) -> ConfigSection {
     values.iter().map(|(key, value)| (key.clone(), value.to_text())).collect()
 }
 
-/// Put a guest into the world, with everything that a create would have given it.
+/// Adds a guest with everything that a create request would have given it.
 pub(crate) fn add_guest(world: &mut World, setting: &GuestSpec) -> Result<(), String> {
     let (vmid, kind) = (setting.vmid, setting.kind);
     if !world.nodes.contains_key(&setting.node) {
         return Err(format!("guest {vmid} is on node `{}`, which does not exist", setting.node));
     }
     if world.guests.contains_key(&vmid) {
-        return Err(format!("there are two guests {vmid}"));
+        return Err(format!("VMID {vmid} is used by two guests"));
     }
     let mut guest = LabGuest::new(vmid, kind, &setting.node);
     guest.config = build_section(&setting.config);
@@ -260,7 +260,7 @@ fn complete_guest(world: &mut World, guest: &mut LabGuest) {
     }
     let vmid = guest.vmid;
     let marks = [
-        // Whatever the time is now: a world that is begun anew has the same guests.
+        // Capped at the default start, so that a world that is started again later has the same guests.
         ("meta", format!("creation-qemu={},ctime={}", flavour.qemu_version(), world.cluster_clock_s().min(DEFAULT_START_MS / 1_000))),
         ("smbios1", format!("uuid={}", world.random.new_uuid())),
         ("vmgenid", world.random.new_uuid()),
@@ -286,7 +286,7 @@ fn complete_guest(world: &mut World, guest: &mut LabGuest) {
     }
 }
 
-/// Every disk that the guest names is there.
+/// Creates the volume of every disk that the guest's config names.
 fn add_named_volumes(world: &mut World, guest: &LabGuest) {
     let named = guest.sections().flatten().filter(|(key, _)| is_disk_key(guest.kind, key) || is_unused_key(key));
     for drive in named.map(|(_, value)| DriveValue::parse(value)).filter(|drive| !drive.is_cdrom() && drive.storage().is_some()) {

@@ -1,6 +1,6 @@
-//! Worlds of any size from a seed.
+//! Builds world specs of any size from a seed.
 //!
-//! What never enters here: anything that the seed and the scale do not decide.
+//! Must not depend on anything but the seed, the size and the flavour.
 
 use std::collections::BTreeMap;
 
@@ -9,17 +9,17 @@ use crate::flavour::Flavour;
 use crate::guest::LabGuestKind;
 use crate::random::SeededRandom;
 
-/// How large a seeded world is.
+/// The size of a seeded world.
 #[derive(Clone, Copy, Debug)]
 pub struct WorldSize {
-    /// Nodes, at least one.
+    /// Number of nodes; 0 counts as 1.
     pub nodes: u32,
-    /// Guests; of more than 10,000 no world can be made.
+    /// Number of guests; building a world with more than 10,000 fails.
     pub guests: u32,
 }
 
 impl WorldSpec {
-    /// A world from a seed: the same seed, scale and flavour give the same world.
+    /// Builds a world spec from a seed. The same seed, size and flavour give the same world.
     ///
     /// It has one token, `root@pam!lab`, with root's privileges and the secret `lab`.
     #[must_use]
@@ -67,7 +67,7 @@ fn seeded_guest(random: &mut SeededRandom, vmid: u32, nodes: &[String]) -> Guest
     guest
 }
 
-/// Most run; a few are in one of QEMU's rarer states.
+/// Most guests run; one virtual machine in 50 is in a rare QEMU state.
 fn seeded_state(random: &mut SeededRandom, kind: LabGuestKind) -> String {
     let rare = kind == LabGuestKind::Qemu && random.chance(1, 50);
     let words = ["paused", "io-error", "prelaunch", "internal-error"];

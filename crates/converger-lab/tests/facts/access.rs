@@ -1,4 +1,4 @@
-//! Who may do what.
+//! Permissions.
 
 use crate::lab::{FactsLab, SMALL, current_release, in_every_release};
 
@@ -20,7 +20,7 @@ fn lists_silently_omit_guests_without_permission() {
         assert_eq!(
             lab.request_error("GET", "/cluster/nextid?vmid=200", ""),
             "400 Parameter verification failed.",
-            "it exists all the same"
+            "the guest exists nevertheless"
         );
     });
 }
@@ -115,7 +115,7 @@ fn new_tokens_have_no_privileges() {
     });
 }
 
-/// Asked by a token of somebody who has just these privileges everywhere.
+/// A lab whose token belongs to a user with exactly these privileges on every path.
 fn lab_with_role(privileges: &str) -> FactsLab {
     let base = SMALL.replace("tokens: { root@pam!t: { secret: s, full: true } }\n", "");
     let rest = "users: { ops@pve: {} }\ntokens: { ops@pve!full: { secret: s, full: true } }\n";
@@ -129,7 +129,7 @@ fn growing_a_disk_needs_allocate_space_on_its_storage() {
         let (qemu, form) = ("/nodes/pve1/qemu/100/resize", "disk=scsi0&size=16G");
         let denied = "Permission check failed (/storage/tank, Datastore.AllocateSpace)";
         let mut lab = lab_with_role("VM.Config.Disk, VM.Audit");
-        // It acts before it answers in 7, and in its task since.
+        // Release 7 resizes in the call itself, later releases in a task.
         let refused =
             if current_release() == 7 { lab.request_error("PUT", qemu, form) } else { format!("403 {}", lab.run_task("PUT", qemu, form)) };
         assert_eq!(refused, format!("403 {denied}"));
@@ -146,7 +146,7 @@ fn clones_need_allocate_space_on_storages_and_use_of_bridges() {
         assert_eq!(lab.request_error("POST", clone.0, clone.1), "403 Permission check failed (/storage/tank, Datastore.AllocateSpace)");
         let mut lab = lab_with_role("VM.Clone, VM.Allocate, VM.Audit, Datastore.AllocateSpace");
         if current_release() == 7 {
-            // Bridges are nobody's yet.
+            // Release 7 has no permissions on bridges.
             return assert_eq!(lab.run_task("POST", clone.0, clone.1), "OK");
         }
         assert_eq!(lab.request_error("POST", clone.0, clone.1), "403 Permission check failed (/sdn/zones/localnetwork/vmbr0, SDN.Use)");

@@ -1,4 +1,4 @@
-//! What guests say about themselves.
+//! What guests report about themselves.
 
 use serde_json::json;
 
@@ -14,7 +14,7 @@ fn lab_with_agent(flavour: u8) -> FactsLab {
 }
 
 #[test]
-fn the_agent_answers_where_it_is_configured_and_the_guest_runs() {
+fn the_agent_responds_if_configured_and_the_guest_runs() {
     for flavour in [7, 8, 9] {
         let mut lab = lab_with_agent(flavour);
         let names = format!("{AGENT}/get-host-name");
@@ -29,7 +29,11 @@ fn the_agent_answers_where_it_is_configured_and_the_guest_runs() {
             "ip-addresses": [{ "ip-address": "192.0.2.7", "ip-address-type": "ipv4", "prefix": 24 }] });
         assert_eq!(cards["result"][1], expected);
         lab.run_ok("POST", "/nodes/pve1/qemu/100/status/suspend", "");
-        assert_eq!(lab.request_error("GET", &names, ""), "500 QEMU guest agent is not running", "a paused guest says nothing");
+        assert_eq!(
+            lab.request_error("GET", &names, ""),
+            "500 QEMU guest agent is not running",
+            "the agent of a paused guest does not respond"
+        );
     }
 }
 
@@ -53,7 +57,7 @@ fn a_container_shows_its_interfaces_while_it_runs() {
     let list = lab.get(interfaces);
     assert_eq!((&list[1]["name"], &list[1]["hwaddr"]), (&json!("eth0"), &json!("bc:24:11:00:00:08")));
     assert!(list[1]["inet"].as_str().is_some_and(|text| text.starts_with("10.0.")), "{list}");
-    assert_eq!(self::lab_with_agent(7).request("GET", interfaces, "").status, 501, "it came with 8");
+    assert_eq!(self::lab_with_agent(7).request("GET", interfaces, "").status, 501, "the method exists since release 8");
 }
 
 #[test]
@@ -62,5 +66,5 @@ fn features_of_guest_disks_are_reported() {
     let mut can = |guest: &str, feature: &str| lab.get(&format!("/nodes/pve1/{guest}/feature?feature={feature}"))["hasFeature"].clone();
     assert_eq!((can("qemu/100", "snapshot"), can("qemu/100", "clone"), can("lxc/200", "copy")), (json!(1), json!(0), json!(1)));
     lab.run_ok("PUT", "/nodes/pve1/qemu/100/config", "scsi1=local%3A1");
-    assert_eq!(lab.get("/nodes/pve1/qemu/100/feature?feature=snapshot")["hasFeature"], 0, "one disk that cannot is enough");
+    assert_eq!(lab.get("/nodes/pve1/qemu/100/feature?feature=snapshot")["hasFeature"], 0, "all disks must support it");
 }

@@ -1,4 +1,4 @@
-//! Backups, restores, and what else lies on storages.
+//! Backups, restores, and other content of storages.
 
 use serde_json::{Value, json};
 
@@ -32,7 +32,7 @@ fn a_backup_locks_its_guest_and_is_then_on_its_storage() {
     assert!(lab.run_task("DELETE", &delete, "").starts_with("cannot remove protected volume 'backup/vzdump-qemu-100-"));
     lab.run_ok("PUT", &delete, "protected=0&notes=two%0Alines");
     assert_eq!(lab.get(&delete)["notes"], "two\nlines");
-    assert_eq!(list_backups(&mut lab)[0]["notes"], "two", "a list shows the first line");
+    assert_eq!(list_backups(&mut lab)[0]["notes"], "two", "a list shows the first line only");
     assert_eq!(lab.run_task("DELETE", &delete, ""), "OK");
     assert_eq!(list_backups(&mut lab), Vec::<Value>::new());
 }
@@ -41,7 +41,7 @@ fn a_backup_locks_its_guest_and_is_then_on_its_storage() {
 fn each_node_backs_up_its_own_guests_and_one_failure_fails_only_the_task() {
     let mut lab = FactsLab::new(&CLUSTER.replace("storages: {", "storages: { nas: { type: nfs, content: [backup] },"));
     let none = lab.run_ok("POST", "/nodes/b/vzdump", "vmid=101&storage=nas");
-    assert_eq!(none, "OK", "nothing to do here is no task");
+    assert_eq!(none, "OK", "without guests on this node there is no task");
     assert_eq!(lab.run_task("POST", "/nodes/a/vzdump", "all=1&storage=nas"), "OK");
     assert_eq!(lab.run_task("POST", "/nodes/a/vzdump", "vmid=101,999&storage=nas"), "job errors");
     let list = lab.get("/nodes/a/storage/nas/content?content=backup");
@@ -66,7 +66,7 @@ fn backups_restore_to_a_new_guest_or_over_the_original() {
         let copy = lab.get(&format!("/nodes/pve1/{kind}/300/config"));
         assert_eq!(copy["cores"], before["cores"]);
         assert!(copy[disk].as_str().is_some_and(|value| value.starts_with("tank:vm-300-disk-0,")), "{copy}");
-        assert!(kind == "lxc" || copy["net0"] != before["net0"], "a copy has addresses of its own");
+        assert!(kind == "lxc" || copy["net0"] != before["net0"], "a copy has its own MAC addresses");
         let taken = lab.request_error("POST", &create, &format!("vmid={vmid}&{archive}={id}"));
         assert!(taken.starts_with("500 unable to restore ") && taken.contains("already exists on node 'pve1'"), "{taken}");
         lab.run_ok("POST", &create, &format!("vmid={vmid}&{archive}={id}&force=1"));

@@ -1,4 +1,4 @@
-//! Nodes, quorum, lag, moves, high availability.
+//! Nodes, quorum, stale lists, migration, high availability.
 
 use converger_lab::{NodeService, WorldEvent};
 
@@ -35,7 +35,7 @@ fn guests_of_a_silent_node_keep_their_status_for_five_minutes_then_become_unknow
     });
 }
 
-/// As it was seen on 9.2: the last report stays for five minutes, whether pvestatd is dead or hangs, while the node's own lists are computed anew.
+/// Observed on 9.2: the last report stays visible for five minutes, whether pvestatd is down or hung, while the node's own lists are live.
 #[test]
 fn without_pvestatd_the_cluster_list_is_frozen_for_five_minutes_and_the_lists_of_the_node_are_live() {
     in_every_release(|| {
@@ -57,7 +57,7 @@ fn without_pvestatd_the_cluster_list_is_frozen_for_five_minutes_and_the_lists_of
             lab.advance_ms(30_000);
             let row = lab.resource_row(101);
             assert_eq!((&row["status"], row.get("name"), storage(&mut lab)), (&"unknown".into(), None, Some("unknown".into())));
-            assert_eq!(lab.resource_row(103)["status"], "running", "other nodes report on");
+            assert_eq!(lab.resource_row(103)["status"], "running", "other nodes keep reporting");
             lab.apply_event(WorldEvent::ServiceUp("a".to_owned(), NodeService::Statd));
             assert_eq!(lab.resource_row(101)["status"], "stopped");
         }
@@ -65,7 +65,7 @@ fn without_pvestatd_the_cluster_list_is_frozen_for_five_minutes_and_the_lists_of
 }
 
 #[test]
-fn a_running_guest_shows_how_long_its_process_runs_in_both_lists() {
+fn both_lists_show_the_uptime_of_running_guests() {
     in_every_release(|| {
         let mut lab = FactsLab::new(CLUSTER);
         let own = |lab: &mut FactsLab| {
@@ -166,7 +166,7 @@ fn a_managed_guest_is_started_and_stopped_by_the_manager() {
         let upid = answer.as_str().unwrap_or_default().to_owned();
         assert!(upid.contains(":hastop:101:"), "{upid}");
         assert_eq!(lab.wait_for_task(&upid), "OK");
-        assert_eq!(lab.get("/nodes/a/qemu/101/status/current")["status"], "running", "the task only queued the request");
+        assert_eq!(lab.get("/nodes/a/qemu/101/status/current")["status"], "running", "the task only queues the request");
         lab.advance_ms(30_000);
         let status = lab.get("/nodes/a/qemu/101/status/current");
         assert_eq!((&status["status"], &status["ha"]["state"]), (&"stopped".into(), &"stopped".into()));
@@ -208,13 +208,13 @@ fn reused_ids_show_the_old_name_until_the_next_broadcast() {
 fn upgraded_nodes_broadcast_without_memhost_at_first() {
     let mut lab = FactsLab::new(&CLUSTER.replace("b: {}", "b: { old_rounds: 1 }"));
     let has = |lab: &mut FactsLab, vmid: u32| lab.resource_row(vmid).get("memhost").is_some();
-    assert_eq!([has(&mut lab, 101), has(&mut lab, 102)], [true, false], "one round is told at the start of this lab");
+    assert_eq!([has(&mut lab, 101), has(&mut lab, 102)], [true, false], "one broadcast has happened at the start of this lab");
     lab.advance_ms(10_000);
     assert_eq!([has(&mut lab, 101), has(&mut lab, 102)], [true, true]);
 }
 
 #[test]
-fn the_root_ca_is_one_for_all_nodes_of_a_cluster_and_every_user_may_read_it() {
+fn all_nodes_of_a_cluster_share_a_root_ca_that_every_user_may_read() {
     in_every_release(|| {
         let root = |lab: &mut FactsLab, node: &str| {
             let rows = lab.get(&format!("/nodes/{node}/certificates/info"));
@@ -227,7 +227,7 @@ fn the_root_ca_is_one_for_all_nodes_of_a_cluster_and_every_user_may_read_it() {
         assert_eq!(
             (own.len(), root(&mut lab, "b"), root(&mut FactsLab::new(CLUSTER), "a")),
             (95, own.clone(), own.clone()),
-            "it stays the same"
+            "a restart does not change it"
         );
         assert_ne!(root(&mut FactsLab::new(&format!("seed: 2\n{CLUSTER}")), "a"), own, "another seed is another cluster");
         assert_ne!(root(&mut FactsLab::new(&CLUSTER.replace("cluster: lab", "cluster: two")), "a"), own);

@@ -36,7 +36,7 @@ guests: [{ vmid: 100, kind: qemu, node: pve1, name: web, config: { tags: prod } 
 ";
 
 #[test]
-fn a_datacenter_keeps_the_case_of_tags_where_it_says_so() {
+fn tags_keep_their_case_if_the_datacenter_says_so() {
     in_every_release(|| {
         let mut lab = FactsLab::new(SMALL);
         lab.run_ok("PUT", CONFIG, "tags=Foo%3BBar");
@@ -51,7 +51,7 @@ fn a_datacenter_keeps_the_case_of_tags_where_it_says_so() {
 }
 
 #[test]
-fn tags_that_the_datacenter_does_not_give_to_users_need_sys_modify() {
+fn restricted_tags_need_sys_modify() {
     in_every_release(|| {
         for (access, tags, denied) in [
             ("free", "web", None),
@@ -70,7 +70,11 @@ fn tags_that_the_datacenter_does_not_give_to_users_need_sys_modify() {
             let expected = denied
                 .map_or((200, "OK".to_owned()), |tag| (403, format!("Permission check failed (/, Sys.Modify for modifying tag '{tag}')")));
             assert_eq!((answer.status, answer.reason), expected, "{access} {tags}");
-            assert_eq!(lab.with_token("root@pam!t=s").request("PUT", CONFIG, &format!("tags={tags}")).status, 200, "root may");
+            assert_eq!(
+                lab.with_token("root@pam!t=s").request("PUT", CONFIG, &format!("tags={tags}")).status,
+                200,
+                "root may set every tag"
+            );
         }
     });
 }
@@ -103,7 +107,7 @@ fn memory_hotplug_needs_numa_and_the_hotplug_feature() {
         let mut lab = running_lab();
         lab.run_ok("PUT", CONFIG, "hotplug=memory%2Cnetwork&numa=1");
         lab.run_ok("PUT", CONFIG, "memory=2048");
-        assert!(pending_keys(&mut lab).contains(&"memory".to_owned()), "the features themselves still wait");
+        assert!(pending_keys(&mut lab).contains(&"memory".to_owned()), "the features themselves are still pending");
         lab.run_ok("POST", "/nodes/pve1/qemu/100/status/stop", "");
         lab.run_ok("POST", "/nodes/pve1/qemu/100/status/start", "");
         lab.run_ok("PUT", CONFIG, "memory=4096");
@@ -145,7 +149,7 @@ fn disks_given_as_storage_and_size_are_created_on_each_write() {
         let config = lab.get(CONFIG);
         assert_eq!((&config["scsi1"], &config["unused0"]), (&"tank:vm-100-disk-2,size=4G".into(), &"tank:vm-100-disk-1".into()));
         lab.run_ok("PUT", CONFIG, "scsi1=tank%3Avm-100-disk-2");
-        assert_eq!(lab.get(CONFIG)["scsi1"], "tank:vm-100-disk-2,size=4G", "naming it again changes nothing");
+        assert_eq!(lab.get(CONFIG)["scsi1"], "tank:vm-100-disk-2,size=4G", "writing the same volume again changes nothing");
         assert_eq!(lab.request_error("PUT", CONFIG, "scsi3=tank%3Avm-9-disk-0"), "500 volume 'tank:vm-9-disk-0' does not exist");
     });
 }
@@ -172,7 +176,7 @@ fn any_change_changes_the_digest() {
         }
         lab.run_ok("POST", "/nodes/pve1/qemu/100/snapshot", "snapname=s1");
         seen.push(digest(&mut lab));
-        assert_eq!(seen[3], seen[1], "reverting restores the text");
+        assert_eq!(seen[3], seen[1], "reverting restores the file");
         seen.remove(3);
         let count = seen.len();
         seen.sort_by_key(ToString::to_string);
@@ -201,7 +205,7 @@ fn cards_that_the_guest_does_not_release_fail_and_stay_pending() {
         let text = "hotplug problem - error on hot-unplugging device 'net0' - still busy in guest?\n";
         assert_eq!((answer.status, &body["errors"]["net0"]), (400, &text.into()));
         assert_eq!(pending_keys(&mut lab), ["boot", "net0"]);
-        assert_eq!(lab.get(CONFIG)["description"], "written", "the rest was written");
+        assert_eq!(lab.get(CONFIG)["description"], "written", "the other keys were written");
     });
 }
 
@@ -213,7 +217,7 @@ fn config_updates_wait_for_a_task_that_ends_soon() {
         assert_eq!(start.status, 200);
         let answer = lab.request("PUT", CONFIG, "cores=4");
         assert_eq!((answer.status, answer.delay_ms), (200, 600));
-        assert_eq!(lab.get(&format!("{CONFIG}?current=1"))["cores"], 2, "the guest runs by then, so the change waits");
+        assert_eq!(lab.get(&format!("{CONFIG}?current=1"))["cores"], 2, "the guest runs by then, so the change is pending");
     });
 }
 

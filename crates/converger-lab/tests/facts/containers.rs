@@ -1,4 +1,4 @@
-//! Containers that run: the recordings have none.
+//! Running containers, which the recordings do not cover.
 
 use crate::lab::{FactsLab, SMALL, in_every_release};
 
@@ -58,7 +58,7 @@ fn containers_with_a_missing_bridge_are_written_although_the_call_fails() {
         assert_eq!(error, "500 bridge 'vmbr9' does not exist");
         assert_eq!(lab.get(config)["memory"], 300);
         assert_eq!(lab.request_error("PUT", config, "memory=301"), "500 bridge 'vmbr9' does not exist");
-        assert_eq!(lab.get(config)["memory"], 301, "so it is with every later write");
+        assert_eq!(lab.get(config)["memory"], 301, "every later write fails and is stored as well");
     });
 }
 

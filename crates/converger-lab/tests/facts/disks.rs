@@ -16,7 +16,7 @@ fn rollback_restores_the_config_but_not_the_description() {
         lab.run_ok("POST", &format!("{GUEST}/snapshot/s1/rollback"), "");
         let config = lab.get(&format!("{GUEST}/config"));
         assert_eq!((&config["cores"], &config["description"], &config["parent"]), (&2.into(), &"today".into(), &"s1".into()));
-        assert_ne!(config["vmgenid"], genid, "going back is a new generation");
+        assert_ne!(config["vmgenid"], genid, "a rollback gives a new generation id");
     });
 }
 
@@ -50,7 +50,7 @@ fn disks_grow_to_a_size_or_by_an_amount_and_never_shrink() {
         let mut lab = FactsLab::new(SMALL);
         let resize = format!("{GUEST}/resize");
         lab.run_ok("PUT", &resize, "disk=scsi0&size=16G");
-        // The same size is no change.
+        // Resizing to the current size is not a change.
         lab.run_ok("PUT", &resize, "disk=scsi0&size=16G");
         lab.run_ok("PUT", &resize, "disk=scsi0&size=%2B512M");
         assert_eq!(lab.get(&format!("{GUEST}/config"))["scsi0"], "tank:vm-100-disk-0,size=16896M");
@@ -168,7 +168,7 @@ fn clones_to_another_node_need_shared_disks() {
     });
 }
 
-/// What was asked for is looked at before the guest is, and a guest's lock before its disks.
+/// The request is checked before the guest, and the guest's lock before its disks.
 #[test]
 fn clones_are_refused_for_the_first_error() {
     in_every_release(|| {
@@ -232,7 +232,7 @@ fn cloud_init_images_are_created_once_copied_to_clones_and_destroyed_with_their_
     lab.run_ok("PUT", &format!("{GUEST}/config"), "delete=ide2");
     lab.run_ok("DELETE", "/nodes/pve1/qemu/300", "");
     assert_eq!(volumes(&mut lab), Vec::<String>::new(), "deleting the drive or the guest destroys the image");
-    assert_eq!(lab.get(&format!("{GUEST}/config")).get("unused0"), None, "it is never set aside");
+    assert_eq!(lab.get(&format!("{GUEST}/config")).get("unused0"), None, "it never becomes an unused disk");
 }
 
 #[test]

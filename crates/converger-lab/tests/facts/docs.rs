@@ -1,4 +1,4 @@
-//! What docs/lab.md says about worlds, held against what is really read: every example builds, every key is named.
+//! Compares docs/lab.md with the parser: every example builds, every key is documented.
 
 use converger_lab::{World, WorldSpec};
 
@@ -29,7 +29,7 @@ fn every_documented_example_builds_a_world() {
     }
 }
 
-/// The words that the reader would have taken in place of `zzz`.
+/// The names that the parser accepts instead of `zzz`.
 fn accepted_words(yaml: &str) -> Vec<String> {
     let fault = match WorldSpec::from_yaml(yaml) {
         Err(fault) => fault,

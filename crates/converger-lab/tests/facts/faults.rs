@@ -1,4 +1,4 @@
-//! What goes wrong on the wire and in the world.
+//! Faults on requests and in the world.
 
 use converger_lab::{RequestFault, ResponseFault, WireDelivery, WorldEvent};
 
@@ -15,7 +15,7 @@ fn add_fault_to_first_put(lab: &mut FactsLab, twist: ResponseFault) {
     });
 }
 
-/// What a twisted PUT leaves behind.
+/// Checks the effect of a fault on a PUT.
 fn check_put_with_fault(twist: ResponseFault, status: u16, fate: WireDelivery, happened: bool) {
     let mut lab = FactsLab::new(SMALL);
     add_fault_to_first_put(&mut lab, twist.clone());
@@ -123,7 +123,7 @@ fn a_task_is_dated_by_the_clock_of_its_own_node() {
         let world = SMALL.replace("nodes: { pve1: {} }", "cluster: lab\nnodes: { pve0: {}, pve1: { clock_off_s: -40 } }");
         let mut lab = FactsLab::new(&world);
         let time = |lab: &mut FactsLab, node: &str| lab.get(&format!("/nodes/{node}/time"))["time"].as_i64().unwrap_or(0);
-        assert_eq!(time(&mut lab, "pve1") - time(&mut lab, "pve0"), -40, "each node has its own");
+        assert_eq!(time(&mut lab, "pve1") - time(&mut lab, "pve0"), -40, "each node has its own clock");
         lab.apply_event(WorldEvent::NodeClockJump("pve1".to_owned(), 60));
         assert_eq!(time(&mut lab, "pve1") - time(&mut lab, "pve0"), 20);
         let before = time(&mut lab, "pve1");

@@ -1,4 +1,4 @@
-//! Firewalls: rules, names of addresses, sets of them, groups of rules; of the cluster, of nodes and of guests.
+//! Firewalls of the cluster, of nodes and of guests: rules, aliases, IP sets, security groups.
 
 use serde_json::{Value, json};
 
@@ -23,7 +23,7 @@ fn new_rules_are_first_and_disabled_and_move_before_the_given_position() {
             lab.run_ok("POST", &rules, &format!("type=in&action=ACCEPT&pos=7&comment={name}"));
         }
         let list = lab.get(&rules);
-        assert_eq!(rule_comments(&list), ["three", "two", "one"], "{base}: the place that is asked for does not count");
+        assert_eq!(rule_comments(&list), ["three", "two", "one"], "{base}: the requested position is ignored");
         assert_eq!((&list[0]["enable"], &list[0]["pos"]), (&json!(0), &json!(0)));
         lab.run_ok("PUT", &format!("{rules}/0"), "moveto=2&comment=ignored");
         assert_eq!(rule_comments(&lab.get(&rules)), ["two", "three", "one"], "{base}");
@@ -137,7 +137,7 @@ fn options_are_per_firewall_and_cluster_options_need_privileges() {
     assert_eq!(lab.request_error("PUT", &format!("{CLUSTER}/options"), "delete=nosmurfs"), "400 Parameter verification failed.");
     lab.run_ok("PUT", &format!("{CLUSTER}/options"), "delete=policy_in");
     assert_eq!(lab.get(&format!("{CLUSTER}/options")).get("policy_in"), None);
-    assert_eq!(lab.get(&format!("{GUEST}/options")).get("enable"), None, "a guest has its own");
+    assert_eq!(lab.get(&format!("{GUEST}/options")).get("enable"), None, "a guest has its own options");
     let limited = "users: { ops@pve: {} }\nacl: [{ path: /vms, role: PVEVMAdmin, user: ops@pve }]\n";
     let yaml = format!("{SMALL}{limited}").replace("tokens: {", "tokens: { ops@pve!t: { secret: s, full: true },");
     let mut lab = FactsLab::new(&yaml).with_token("ops@pve!t=s");

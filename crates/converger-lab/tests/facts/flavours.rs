@@ -1,4 +1,4 @@
-//! Releases 7, 8 and 9: what differs, and nothing else.
+//! Differences between releases 7, 8 and 9.
 
 use serde_json::Value;
 

@@ -1,4 +1,4 @@
-//! High availability: what is kept about guests, and where they may be.
+//! High availability: stored resources, groups and rules, and what the manager does.
 
 use serde_json::{Value, json};
 
@@ -113,7 +113,7 @@ fn the_manager_moves_guests_in_its_next_round() {
     }
 }
 
-/// Hundreds of looks at what is as wanted are one long wait: after them the world is as it would be if somebody had asked at every one.
+/// Skipping hundreds of cycles that change nothing must give the same world as requests during every cycle.
 #[test]
 fn skipped_manager_rounds_change_nothing_and_no_needed_round_is_skipped() {
     in_every_release(|| {
@@ -134,7 +134,7 @@ fn skipped_manager_rounds_change_nothing_and_no_needed_round_is_skipped() {
             paths.map(|path| lab.get(path))
         };
         assert_eq!(all(&mut waited), all(&mut asked));
-        // Out of the blue the guest is down: the next look starts it, whoever waited for how long.
+        // The guest stops unexpectedly: the next cycle starts it in both worlds.
         for lab in [&mut waited, &mut asked] {
             lab.apply_event(WorldEvent::Stop(101));
             lab.advance_ms(10_000);
@@ -144,7 +144,7 @@ fn skipped_manager_rounds_change_nothing_and_no_needed_round_is_skipped() {
     });
 }
 
-/// What the list says of a guest: where it is, what the manager believes, and its lock.
+/// What the list shows of a guest: node, HA state and lock.
 fn listed_ha_state(lab: &mut FactsLab) -> (Value, Value, Value) {
     let row = lab.resource_row(101);
     (row["node"].clone(), row["hastate"].clone(), row["lock"].clone())
@@ -208,7 +208,11 @@ fn guests_of_a_node_that_died_are_fenced_and_recovered_on_another() {
         assert_eq!(response_data(&lab.request_at("b", "/nodes/b/qemu/101/status/current"))["status"], "running");
         lab.apply_event(WorldEvent::NodeUp("a".to_owned()));
         lab.advance_ms(30_000);
-        assert_eq!(response_data(&lab.request_at("b", "/nodes/b/qemu/101/status/current"))["status"], "running", "it stays there");
+        assert_eq!(
+            response_data(&lab.request_at("b", "/nodes/b/qemu/101/status/current"))["status"],
+            "running",
+            "the guest stays on its new node"
+        );
     });
 }
 

@@ -1,13 +1,13 @@
-//! A lab to ask: a world, its clock, and requests in short.
+//! A test lab: a world, its clock, and short forms of requests.
 //!
-//! What never enters here: expectations.
+//! Must not contain expectations of single tests.
 
 use std::cell::Cell;
 
 use converger_lab::{Flavour, LabRequest, LabResponse, World, WorldEvent, WorldSpec, verify_response};
 use serde_json::Value;
 
-/// A world under way.
+/// A running world.
 pub(crate) struct FactsLab {
     pub(crate) world: World,
     pub(crate) now_ms: u64,
@@ -18,7 +18,7 @@ thread_local! {
     static CURRENT_RELEASE: Cell<u8> = const { Cell::new(9) };
 }
 
-/// Says which release it was if something panics.
+/// Prints the release if the test panics.
 struct ReleaseOnPanic(u8);
 
 impl Drop for ReleaseOnPanic {
@@ -29,7 +29,7 @@ impl Drop for ReleaseOnPanic {
     }
 }
 
-/// A fact that holds in 7, 8 and 9: labs from files that name no release play each of them in turn.
+/// Runs a test for releases 7, 8 and 9; labs from files without `flavour` simulate the current one.
 pub(crate) fn in_every_release(test: impl Fn()) {
     for release in [7, 8, 9] {
         let _release = ReleaseOnPanic(release);
@@ -38,7 +38,7 @@ pub(crate) fn in_every_release(test: impl Fn()) {
     }
 }
 
-/// The release of the turn.
+/// The release of the current iteration.
 pub(crate) fn current_release() -> u8 {
     CURRENT_RELEASE.get()
 }
@@ -79,11 +79,11 @@ impl FactsLab {
     pub(crate) fn from_spec(setting: &WorldSpec) -> Self {
         let world = World::new(setting).unwrap_or_else(|error| panic!("{error}"));
         let token = setting.tokens.iter().next().map(|(id, token)| format!("{id}={}", token.secret)).unwrap_or_default();
-        // A first round has been told.
+        // The nodes have broadcast at least once by then.
         Self { world, now_ms: setting.start_ms + 20_000, token }
     }
 
-    /// The same lab, asked by another token.
+    /// The same lab with another token.
     pub(crate) fn with_token(mut self, token: &str) -> Self {
         token.clone_into(&mut self.token);
         self
@@ -106,13 +106,13 @@ impl FactsLab {
         self.check_response_form(&request, answer)
     }
 
-    /// Whatever the lab says, it says in the form that its release has.
+    /// Checks that the response has the form of its release.
     fn check_response_form(&self, request: &LabRequest, answer: LabResponse) -> LabResponse {
         verify_response(self.world.flavour(), request, &answer).unwrap_or_else(|error| panic!("{error}"));
         answer
     }
 
-    /// The same in the shape that the client asks for: the whole body.
+    /// Sends the request with the extjs format; returns the response and its body.
     pub(crate) fn request_extjs(&mut self, method: &str, path: &str, form: &str) -> (LabResponse, Value) {
         let request = LabRequest::new(method, &format!("/api2/extjs{path}")).with_token(&self.token).with_form(form);
         let request = if form.is_empty() { LabRequest { body: Vec::new(), ..request } } else { request };
@@ -128,21 +128,21 @@ impl FactsLab {
         self.check_response_form(&request, answer)
     }
 
-    /// The data of an answer that must be a 200.
+    /// The data of a response that must be a 200.
     pub(crate) fn get(&mut self, path: &str) -> Value {
         let answer = self.request("GET", path, "");
         assert_eq!(answer.status, 200, "{path}: {}", answer.reason);
         response_data(&answer)
     }
 
-    /// The reason of an answer that must be an error.
+    /// Status and reason of a response that must be an error.
     pub(crate) fn request_error(&mut self, method: &str, path: &str, form: &str) -> String {
         let answer = self.request(method, path, form);
         assert!(answer.status >= 400, "{method} {path} {form} must fail");
         format!("{} {}", answer.status, answer.reason)
     }
 
-    /// Carry a call out whose task ends well.
+    /// Executes a call whose task must succeed.
     pub(crate) fn run_ok(&mut self, method: &str, path: &str, form: &str) -> Value {
         let answer = self.request(method, path, form);
         assert_eq!(answer.status, 200, "{method} {path} {form}: {}", answer.reason);
@@ -153,7 +153,7 @@ impl FactsLab {
         data
     }
 
-    /// The exit status of a call's task.
+    /// The exit status of the task of a call.
     pub(crate) fn run_task(&mut self, method: &str, path: &str, form: &str) -> String {
         let answer = self.request(method, path, form);
         assert_eq!(answer.status, 200, "{method} {path} {form}: {}", answer.reason);
@@ -161,7 +161,7 @@ impl FactsLab {
         self.wait_for_task(&upid)
     }
 
-    /// Let time pass until a task is over.
+    /// Advances time until a task ends.
     pub(crate) fn wait_for_task(&mut self, upid: &str) -> String {
         let node = upid.split(':').nth(1).unwrap_or_default();
         let path = format!("/nodes/{node}/tasks/{upid}/status");

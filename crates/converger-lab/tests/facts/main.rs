@@ -1,7 +1,7 @@
-//! Facts about Proxmox that no recording shows, each as a named test against the lab: containers that
-//! run, moves, high availability, releases 7 and 8, faults, worlds from files and seeds.
+//! Facts about Proxmox that no recording shows, each as a named test against the lab: running
+//! containers, migration, high availability, releases 7 and 8, faults, worlds from files and seeds.
 //!
-//! What never enters here: what the replay proves already.
+//! Must not repeat what `replay` already proves.
 
 mod access;
 mod agent;

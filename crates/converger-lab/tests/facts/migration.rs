@@ -1,10 +1,10 @@
-//! What Proxmox refuses to move, and what becomes of a guest that moves.
+//! Which migrations Proxmox refuses, and what migration does to a guest.
 
 use converger_lab::WorldEvent;
 
 use crate::lab::{FactsLab, in_every_release, response_data};
 
-/// Three nodes; `fast` is on two of them, `local` is on each for itself, `tank` is shared.
+/// Three nodes: two have `fast`, each has its own `local`, and all share `tank`.
 const MIGRATION_SPEC: &str = "
 cluster: lab
 nodes: { a: {}, b: {}, c: {} }
@@ -28,8 +28,8 @@ fn a_container_does_not_move_while_it_runs() {
         let mut lab = FactsLab::new(MIGRATION_SPEC);
         let ended = lab.run_task("POST", "/nodes/a/lxc/201/migrate", "target=b&online=1");
         assert_eq!(ended, "lxc live migration is currently not implemented");
-        assert_eq!(lab.get("/nodes/a/lxc/201/status/current")["status"], "running", "it stays where it is");
-        assert!(lab.resource_row(201).get("lock").is_none(), "and free");
+        assert_eq!(lab.get("/nodes/a/lxc/201/status/current")["status"], "running", "the container keeps running on its node");
+        assert!(lab.resource_row(201).get("lock").is_none(), "and is not locked");
     });
 }
 
@@ -51,9 +51,9 @@ fn migration_to_a_node_without_the_storage_is_refused() {
     in_every_release(|| {
         let mut lab = FactsLab::new(MIGRATION_SPEC);
         let error = lab.request_error("POST", "/nodes/a/qemu/103/migrate", "target=c");
-        assert_eq!(error, "500 storage 'fast' is not available on node 'c'", "a machine is refused at once");
+        assert_eq!(error, "500 storage 'fast' is not available on node 'c'", "for a virtual machine, the call fails");
         let ended = lab.run_task("POST", "/nodes/a/lxc/203/migrate", "target=c");
-        assert_eq!(ended, "storage 'fast' is not available on node 'c'", "a container by its task");
+        assert_eq!(ended, "storage 'fast' is not available on node 'c'", "for a container, the task fails");
         lab.run_ok("POST", "/nodes/a/qemu/103/migrate", "target=b");
         lab.run_ok("POST", "/nodes/a/lxc/203/migrate", "target=b");
     });
@@ -85,7 +85,7 @@ fn containers_that_ignore_shutdown_are_not_migrated() {
         let mut lab = FactsLab::new(MIGRATION_SPEC);
         let began_ms = lab.now_ms;
         assert_eq!(lab.run_task("POST", "/nodes/a/lxc/202/migrate", "target=b&restart=1&timeout=20"), "container did not stop");
-        assert!((20_000..25_000).contains(&(lab.now_ms - began_ms)), "after its time");
+        assert!((20_000..25_000).contains(&(lab.now_ms - began_ms)), "after its timeout");
         assert_eq!(lab.get("/nodes/a/lxc/202/status/current")["status"], "running");
         assert!(lab.resource_row(202).get("lock").is_none());
     });

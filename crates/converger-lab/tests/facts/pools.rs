@@ -1,4 +1,4 @@
-//! Pools: who is in them, and what they refuse.
+//! Pools: membership and refused changes.
 
 use serde_json::{Value, json};
 

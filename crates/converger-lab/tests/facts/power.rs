@@ -1,4 +1,4 @@
-//! Power: what a call says at once, what its task says, and what becomes of the guest.
+//! Power: the immediate response, the result of the task, and the effect on the guest.
 
 use converger_lab::{TaskFault, TaskFaultEffect, WorldEvent};
 
@@ -12,7 +12,7 @@ fn a_200_for_a_virtual_machine_proves_nothing() {
     in_every_release(|| {
         let mut lab = FactsLab::new(SMALL);
         let status = |verb: &str| format!("{GUEST}/status/{verb}");
-        assert_eq!(lab.run_task("POST", &status("stop"), ""), "OK", "it was stopped already");
+        assert_eq!(lab.run_task("POST", &status("stop"), ""), "OK", "the guest was already stopped");
         assert_eq!(lab.run_task("POST", &status("shutdown"), ""), "OK");
         lab.run_ok("POST", &status("start"), "");
         assert_eq!(lab.run_task("POST", &status("start"), ""), "VM 100 already running");
@@ -65,14 +65,14 @@ fn reboot_tasks_end_before_the_guest_runs_in_a_new_process() {
         let pid = |lab: &mut FactsLab| lab.get(&format!("{GUEST}/status/current"))["pid"].clone();
         let before = pid(&mut lab);
         assert_eq!(lab.run_task("POST", &format!("{GUEST}/status/reboot"), ""), "OK");
-        assert_eq!(lab.get(&format!("{GUEST}/status/current"))["status"], "stopped", "it is down, and not up again yet");
+        assert_eq!(lab.get(&format!("{GUEST}/status/current"))["status"], "stopped", "the guest is stopped and not restarted yet");
         lab.advance_ms(5_000);
         let after = pid(&mut lab);
         assert!(before.is_number() && after.is_number() && before != after, "{before} {after}");
     });
 }
 
-/// The write of too many cores succeeds; only the start counts the processors of the node: `sockets` times `cores`, whatever `vcpus` says.
+/// Writing too many cores succeeds; only a start compares `sockets` times `cores` with the processors of the node, whatever `vcpus` says.
 #[test]
 fn a_virtual_machine_with_more_cores_than_its_node_has_does_not_start() {
     in_every_release(|| {
@@ -92,7 +92,7 @@ fn a_virtual_machine_with_more_cores_than_its_node_has_does_not_start() {
 
 const TOO_MANY: &str = "MAX 2 vcpus allowed per VM on this node";
 
-/// The task of the reboot ends well; the start that fails is a task of its own, by the node.
+/// The reboot task succeeds; the failed start is a separate task of the node.
 #[test]
 fn a_reboot_into_more_cores_than_its_node_has_leaves_the_guest_down() {
     in_every_release(|| {
@@ -106,7 +106,7 @@ fn a_reboot_into_more_cores_than_its_node_has_leaves_the_guest_down() {
         let start = tasks.as_array().into_iter().flatten().find(|task| task["type"] == "qmstart").cloned().unwrap_or_default();
         assert_eq!((&start["status"], &start["user"]), (&TOO_MANY.into(), &"root@pam".into()), "{tasks}");
         let config = lab.get(&format!("{GUEST}/config?current=1"));
-        assert_eq!(config["cores"], 4, "what waited took effect when the guest went down");
+        assert_eq!(config["cores"], 4, "the stop applied pending changes");
     });
 }
 
@@ -120,7 +120,7 @@ fn locks_fail_starts_in_the_task_and_writes_immediately() {
         assert_eq!(lab.run_task("DELETE", GUEST, ""), "VM is locked (backup)");
         assert_eq!(lab.request_error("PUT", &format!("{GUEST}/config"), "cores=3"), "500 VM is locked (backup)");
         assert_eq!(lab.request_error("POST", &format!("{GUEST}/clone"), "newid=300"), "500 VM is locked (backup)");
-        assert_eq!(lab.run_task("POST", &format!("{GUEST}/status/stop"), ""), "OK", "it is stopped, lock or not");
+        assert_eq!(lab.run_task("POST", &format!("{GUEST}/status/stop"), ""), "OK", "a stop ignores the lock");
     });
 }
 
@@ -137,7 +137,7 @@ fn protected_and_running_guests_refuse_deletion_immediately() {
 }
 
 #[test]
-fn a_snapshot_of_a_name_that_is_taken_fails_in_its_task() {
+fn a_duplicate_snapshot_name_fails_in_the_task() {
     in_every_release(|| {
         let mut lab = FactsLab::new(SMALL);
         for guest in [GUEST, CONTAINER] {
@@ -161,7 +161,7 @@ fn clones_to_a_used_id_are_refused() {
         lab.run_ok("POST", &format!("{CONTAINER}/clone"), "newid=400&hostname=copy&full=1");
         assert_eq!(lab.get("/nodes/pve1/lxc/400/config")["hostname"], "copy");
         let error = lab.request_error("POST", &format!("{CONTAINER}/clone"), "newid=300&hostname=copy&full=1");
-        assert_eq!(error, "500 VM 300 already exists on node 'pve1'", "whatever kind it is");
+        assert_eq!(error, "500 VM 300 already exists on node 'pve1'", "even if the other guest is of another kind");
     });
 }
 
@@ -199,7 +199,7 @@ fn a_write_waits_ten_seconds_for_a_lock_file_that_no_task_holds() {
         let answer = lab.request("PUT", &format!("{GUEST}/config"), "cores=3");
         let text = "can't lock file '/var/lock/qemu-server/lock-100.conf' - got timeout";
         assert_eq!((answer.status, answer.reason.as_str(), answer.delay_ms), (500, text, 10_000));
-        assert!(lab.get(&format!("{GUEST}/config"))["lock"].is_null(), "there is no lock in the config");
+        assert!(lab.get(&format!("{GUEST}/config"))["lock"].is_null(), "the config does not show the lock file");
         lab.apply_event(WorldEvent::FreeLockFile(100));
         assert_eq!(lab.request("PUT", &format!("{GUEST}/config"), "cores=3").status, 200);
     });

@@ -1,5 +1,4 @@
-//! Random walks: whatever is asked and whatever goes wrong, the world answers, agrees with itself,
-//! and heals.
+//! Random requests during random faults: the world always answers, stays consistent, and recovers.
 
 use converger_lab::{
     BadDay, FaultPlan, Flavour, LabGuestKind, LabRequest, LabResponse, WireDelivery, World, WorldSize, WorldSpec, verify_response,
@@ -9,7 +8,7 @@ use serde_json::Value;
 const SPAN_MS: u64 = 1_800_000;
 const TOKEN: &str = "root@pam!lab=lab";
 
-/// A generator of its own, so that the walk shares nothing with the world.
+/// Its own generator, so that the requests share nothing with the world.
 struct WalkRandom(u64);
 
 impl WalkRandom {
@@ -82,7 +81,7 @@ fn random_request(dice: &mut WalkRandom, world: &World) -> LabRequest {
     if form.is_empty() { request } else { request.with_form(form) }
 }
 
-/// Mostly where a guest really is, sometimes anywhere.
+/// Usually the actual path of a guest, sometimes any path.
 fn random_guest_path(dice: &mut WalkRandom, world: &World) -> String {
     let vmid = 100 + u32::try_from(dice.number_below(24)).unwrap_or(0);
     let (node, kind) = (dice.pick_item(&["pve1", "pve2", "pve3", "localhost", "pve9"]), dice.pick_item(&["qemu", "lxc"]));
@@ -104,17 +103,17 @@ fn check_well_formed(answer: &LabResponse) -> Result<(), String> {
         return Err("the reason has more than one line".to_owned());
     }
     if header("Content-Length").is_some_and(|length| length != answer.body.len().to_string()) {
-        return Err("the length is wrong".to_owned());
+        return Err("the content length is wrong".to_owned());
     }
     let json = header("Content-Type").is_some_and(|kind| kind.starts_with("application/json"));
     match serde_json::from_slice::<Value>(&answer.body) {
         Err(error) if json => Err(error.to_string()),
-        Ok(body) if json && body.get("data").is_none() => Err("there is no data".to_owned()),
+        Ok(body) if json && body.get("data").is_none() => Err("there is no `data`".to_owned()),
         _ => Ok(()),
     }
 }
 
-/// One walk: everything that was answered, as text.
+/// Runs one sequence of requests; returns all responses as text.
 fn run_walk(seed: u64, flavour: Flavour) -> Vec<String> {
     let (mut world, start_ms) = seeded_world(seed, flavour);
     let mut dice = WalkRandom(seed.wrapping_mul(2_654_435_761) | 1);
@@ -132,7 +131,7 @@ fn run_walk(seed: u64, flavour: Flavour) -> Vec<String> {
     told
 }
 
-/// After the bad day every list and every guest's own path agree with the truth.
+/// After the bad day, all lists and all guests' own paths match the truth.
 fn check_lists_match_truth(world: &mut World, now_ms: u64, seed: u64) {
     let rows = read_until_ok(world, now_ms, "/api2/json/cluster/resources?type=vm");
     for truth in world.guest_truths().collect::<Vec<_>>() {
@@ -144,7 +143,7 @@ fn check_lists_match_truth(world: &mut World, now_ms: u64, seed: u64) {
     }
 }
 
-/// The wire still has its faults by chance, so one good answer among many counts.
+/// Random faults on requests continue, so one good response among many is enough.
 fn read_until_ok(world: &mut World, now_ms: u64, path: &str) -> Value {
     let mut answers = (0..50).map(|_| world.answer(now_ms, &LabRequest::new("GET", path).with_token(TOKEN)));
     let good = answers.find(|answer| answer.status == 200 && answer.delivery == WireDelivery::Deliver);
@@ -157,7 +156,7 @@ fn random_requests_get_valid_responses_and_the_world_recovers() {
     for flavour in [Flavour::V7, Flavour::V8, Flavour::V9] {
         let told: Vec<String> = (1..=20).flat_map(|seed| run_walk(seed, flavour)).collect();
         let fine = told.iter().filter(|line| line.starts_with("200 ")).count();
-        // A walk that only meets errors would prove nothing.
+        // A run that gets only errors would prove nothing.
         assert!(fine * 4 > told.len(), "{flavour:?}: {fine} of {}", told.len());
     }
 }

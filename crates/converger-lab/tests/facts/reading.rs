@@ -1,4 +1,4 @@
-//! What lists, states and configs say about guests, as far as a reader relies on it.
+//! What lists, states and configs report about guests, as far as a client relies on it.
 
 use converger_lab::WorldEvent;
 use serde_json::{Value, json};
@@ -21,7 +21,7 @@ fn lock_tags_and_node_are_listed_immediately() {
         lab.apply_event(WorldEvent::Move(101, "b".to_owned()));
         let row = lab.resource_row(101);
         assert_eq!((&row["lock"], &row["tags"], &row["node"]), (&"backup".into(), &"edge".into(), &"b".into()));
-        assert_eq!(row["name"], "one", "the name is what its node last told");
+        assert_eq!(row["name"], "one", "the name comes from the last broadcast of its node");
         lab.advance_ms(10_000);
         assert_eq!(lab.resource_row(101)["name"], "renamed");
     });
@@ -38,7 +38,7 @@ fn lists_show_the_qemu_state_where_status_current_shows_running() {
         }
         let mut lab = FactsLab::new(&SMALL.replace("name: dns,", "name: dns, state: running,"));
         assert_eq!(lab.resource_row(200)["status"], "running");
-        assert!(lab.get("/nodes/pve1/lxc/200/status/current").get("qmpstatus").is_none(), "a container has no such word");
+        assert!(lab.get("/nodes/pve1/lxc/200/status/current").get("qmpstatus").is_none(), "a container has no QEMU state");
     });
 }
 
@@ -65,7 +65,7 @@ fn a_guest_without_a_name_is_shown_by_its_id() {
     });
 }
 
-/// A token that may see one guest only.
+/// A lab whose token may see one guest only.
 fn limited_lab() -> FactsLab {
     let yaml = SMALL.replace("full: true", "full: false");
     FactsLab::new(&format!("{yaml}acl: [{{ path: /vms/100, role: PVEAuditor, token: 'root@pam!t' }}]\n"))
@@ -166,9 +166,9 @@ fn some_values_read_back_differently_than_written() {
         assert_eq!((&config["description"], &config["tags"], &config["cpuunits"]), (&"abc".into(), &"a;b".into(), &10_000.into()));
         assert_eq!((&config["boot"], &config["startup"], &config["agent"]), (&"order=net0;scsi0".into(), &"1".into(), &"1".into()));
         lab.run_ok("PUT", container, "description=abc");
-        assert_eq!(lab.get(container)["description"], "abc\n", "a container's notes end with a line");
+        assert_eq!(lab.get(container)["description"], "abc\n", "a container's description ends with a line end");
         lab.run_ok("PUT", CONFIG, "tags=");
-        assert_eq!(lab.get(CONFIG)["tags"], " ", "no tag at all is one blank");
+        assert_eq!(lab.get(CONFIG)["tags"], " ", "an empty tag list reads back as one blank");
         lab.run_ok("PUT", CONFIG, "delete=tags,description");
         assert!(lab.get(CONFIG).get("tags").is_none() && lab.get(CONFIG).get("description").is_none());
     });
@@ -224,6 +224,6 @@ fn running_guests_have_a_deterministic_load() {
         lab.advance_ms(20_000);
         let live = used(&lab.get(path));
         assert!(live.0 > 0.0 && live.0 < 1.0 && live.1 > 0 && Some(live.1) < live.2, "{live:?}");
-        assert_eq!(used(&lab.resource_row(100)), live, "and the list says so too");
+        assert_eq!(used(&lab.resource_row(100)), live, "the list shows the same load");
     });
 }

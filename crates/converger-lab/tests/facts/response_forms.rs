@@ -1,11 +1,11 @@
-//! Every method that the lab plays, once for each guest: answers are checked by `FactsLab::request` against what the official documentation
-//! says that the method returns.
+//! Calls every method of the lab once for each guest. `FactsLab::request` checks the responses
+//! against the official documentation.
 
 use converger_lab::{Flavour, WorldSize, WorldSpec, documented_methods};
 
 use crate::lab::FactsLab;
 
-/// What a path's captures can be in a seeded world.
+/// Replaces the captures of a template with values that exist in a seeded world.
 fn fill_template(template: &str, vmid: u32, node: &str) -> String {
     let names = [("{node}", node), ("{vmid}", &vmid.to_string()), ("{userid}", "root@pam"), ("{tokenid}", "lab"), ("{roleid}", "PVEAdmin")];
     let more = [("{storage}", "tank"), ("{snapname}", "s1"), ("{poolid}", "p"), ("{sid}", "vm:100"), ("{pos}", "0")];
@@ -53,7 +53,7 @@ fn reads_return_the_documented_form() {
                     continue;
                 }
                 let answer = lab.request("GET", &fill_template(template, truth.vmid, &truth.node), "");
-                // What the lab does not play says so, and what is not there too.
+                // Methods that the lab does not implement return an error, and so do missing objects.
                 checked += u32::from(answer.status == 200);
             }
         }
@@ -69,7 +69,7 @@ fn writes_return_a_task_or_nothing_as_documented() {
             .world
             .guest_truths()
             .find(|truth| truth.kind == converger_lab::LabGuestKind::Qemu)
-            .unwrap_or_else(|| panic!("there is one"));
+            .unwrap_or_else(|| panic!("no guest of this kind"));
         let calls = [
             ("PUT", "/config", "description=x"),
             ("POST", "/config", "description=y"),

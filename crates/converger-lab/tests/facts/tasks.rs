@@ -1,4 +1,4 @@
-//! Tasks: lists, waiting, ends.
+//! Tasks: lists, waiting, end.
 
 use converger_lab::{RequestFault, ResponseFault, TaskFault, TaskFaultEffect, WorldEvent};
 use serde_json::Value;
@@ -49,7 +49,7 @@ fn tasks_can_fail_hang_and_warn() {
         lab.world.add_task_fault(fault(1, TaskFaultEffect::Hang));
         assert_eq!(lab.run_task("POST", START, ""), "start failed: QEMU exited with code 1");
         assert_eq!(lab.run_task("POST", START, ""), "WARNINGS: 2");
-        assert_eq!(lab.get("/nodes/pve1/qemu/100/status/current")["status"], "running", "a warning is a success");
+        assert_eq!(lab.get("/nodes/pve1/qemu/100/status/current")["status"], "running", "a task with warnings has succeeded");
         lab.run_ok("POST", "/nodes/pve1/qemu/100/status/stop", "");
         let upid = response_data(&lab.request("POST", START, ""));
         lab.advance_ms(3_600_000);
@@ -106,7 +106,7 @@ fn task_lists_hold_fifty_tasks_running_first_then_latest_ended() {
         let list = list.as_array().unwrap_or_else(|| panic!("a list"));
         assert_eq!(list.len(), 50);
         let body: serde_json::Value = serde_json::from_slice(&answer.body).unwrap_or_default();
-        assert_eq!(body["total"], 61, "how many there are is said beside it");
+        assert_eq!(body["total"], 61, "the total is returned next to the list");
         assert_eq!((&list[0]["type"], &list[0]["status"]), (&"qmstart".into(), &"RUNNING".into()));
         let ends: Vec<u64> = list[1..].iter().filter_map(|task| task["endtime"].as_u64()).collect();
         assert!(ends.len() == 49 && ends.is_sorted_by(|left, right| left >= right), "{ends:?}");
@@ -127,7 +127,7 @@ fn a_stopped_clone_leaves_nothing_behind() {
     });
 }
 
-/// What a call sees before it lets a worker go is said at once, and no task is left of it.
+/// What a call rejects before it starts a worker is reported at once, and leaves no task.
 #[test]
 fn immediate_refusals_start_no_task() {
     in_every_release(|| {
@@ -159,7 +159,7 @@ fn immediate_refusals_start_no_task() {
     });
 }
 
-/// As where the list of tasks is locked once the worker was let go.
+/// For example, the lock of the task list can time out after the worker was started.
 #[test]
 fn completed_calls_may_return_an_error() {
     in_every_release(|| {
@@ -169,7 +169,7 @@ fn completed_calls_may_return_an_error() {
         lab.world.add_request_fault(RequestFault { method: Some("POST".to_owned()), fault: twist, ..RequestFault::default() });
         let answer = lab.request("POST", "/nodes/pve1/qemu/100/status/start", "");
         assert_eq!((answer.status, answer.reason), (500, reason));
-        assert_eq!(lab.get("/nodes/pve1/tasks?source=all").as_array().map(Vec::len), Some(1), "the worker is at work all the same");
+        assert_eq!(lab.get("/nodes/pve1/tasks?source=all").as_array().map(Vec::len), Some(1), "the worker runs nevertheless");
         lab.advance_ms(10_000);
         assert_eq!(lab.get("/nodes/pve1/qemu/100/status/current")["status"], "running");
     });

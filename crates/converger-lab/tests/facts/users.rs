@@ -1,4 +1,4 @@
-//! Users, groups, roles and tokens: made, changed, gone, and who may.
+//! Users, groups, roles and tokens: creating, changing, deleting, and permissions.
 
 use converger_lab::{LabRequest, LabResponse};
 use serde_json::json;
@@ -10,7 +10,7 @@ fn lab_with_users(flavour: u8) -> FactsLab {
     FactsLab::new(&format!("{SMALL}flavour: {flavour}\n{people}"))
 }
 
-/// The same lab, asked by a person who has logged in.
+/// Sends a request with the ticket of a user who has logged in.
 fn request_with_ticket(lab: &mut FactsLab, user: &str, method: &str, path: &str, form: &str) -> LabResponse {
     let (ticket, companion) = lab.world.ticket(user);
     let request = LabRequest::new(method, &format!("/api2/json{path}"))
@@ -68,7 +68,7 @@ fn roles_accept_only_privileges_of_the_release() {
     let mut lab = lab_with_users(9);
     lab.run_ok("POST", "/access/roles", "roleid=Watcher&privs=VM.Audit,Sys.Audit");
     let error = lab.request_error("PUT", "/access/roles/Watcher", "privs=VM.Monitor");
-    assert_eq!(error, "500 update role failed: invalid privilege 'VM.Monitor'", "it went with 9");
+    assert_eq!(error, "500 update role failed: invalid privilege 'VM.Monitor'", "release 9 removed it");
     lab.run_ok("PUT", "/access/roles/Watcher", "privs=VM.Console&append=1");
     assert_eq!(lab.get("/access/roles/Watcher"), json!({ "Sys.Audit": 1, "VM.Audit": 1, "VM.Console": 1 }));
     lab.run_ok("PUT", "/access/roles/Watcher", "privs=VM.Audit");
@@ -108,9 +108,9 @@ fn token_secrets_are_shown_once_and_can_be_regenerated_since_release_9() {
 fn users_change_their_password_with_a_ticket_and_the_old_password() {
     let mut lab = lab_with_users(9);
     let path = "/access/password";
-    assert_eq!(lab.request("PUT", path, "userid=ops@pve&password=new-secret").status, 403, "a token may not");
+    assert_eq!(lab.request("PUT", path, "userid=ops@pve&password=new-secret").status, 403, "a token must not change passwords");
     let mut change = |form: &str| request_with_ticket(&mut lab, "ops@pve", "PUT", path, form);
-    assert_eq!(change("userid=ops@pve&password=new-secret").status, 400, "the own password is missing");
+    assert_eq!(change("userid=ops@pve&password=new-secret").status, 400, "the caller's own password is required");
     let wrong = change("userid=ops@pve&password=new-secret&confirmation-password=guessed");
     assert_eq!((wrong.status, wrong.reason.as_str()), (500, "invalid credentials"));
     assert_eq!(change("userid=root@pam&password=new-secret&confirmation-password=old-secret").status, 403);

@@ -1,4 +1,4 @@
-//! What passes over the wire, and what each kind of answer says about whether a call was carried out.
+//! Encoding of requests, and which responses show whether a call was executed.
 
 use converger_lab::{LabRequest, NodeService, WorldEvent};
 
@@ -81,7 +81,7 @@ fn without_the_cluster_file_system_every_call_is_a_bare_500_in_both_formats() {
         assert_eq!((answer.status, answer.body.len(), answer.delay_ms), (500, 0, 3_000));
         assert!(answer.reason.starts_with("RPCEnvironment init request failed"), "{}", answer.reason);
         lab.apply_event(WorldEvent::ServiceUp("pve1".to_owned(), NodeService::Files));
-        assert_eq!(lab.get(CONFIG)["cores"], 2, "nothing was carried out");
+        assert_eq!(lab.get(CONFIG)["cores"], 2, "the call was not executed");
     });
 }
 
@@ -131,6 +131,10 @@ fn token_ids_are_percent_decoded() {
         let mut lab = FactsLab::new(&odd).with_token("a%2541b@pve!t=s");
         lab.get("/version");
         let mut lab = lab.with_token("a%41b@pve!t=s");
-        assert_eq!(lab.request_error("GET", "/version", ""), "401 Authentication failed!", "as it is it means somebody else");
+        assert_eq!(
+            lab.request_error("GET", "/version", ""),
+            "401 Authentication failed!",
+            "the same token without encoding is another one"
+        );
     });
 }

@@ -1,4 +1,4 @@
-//! Worlds from files and from seeds: strict, the same each time, large if asked.
+//! Worlds from files and seeds: strict, deterministic, and large on request.
 
 use converger_lab::{Flavour, LabRequest, World, WorldSize, WorldSpec};
 
@@ -17,18 +17,18 @@ fn too_many_guests_are_refused() {
         World::new(&WorldSpec::from_seed(1, WorldSize { nodes: 1, guests }, Flavour::V9)).map(|world| world.guest_truths().count())
     };
     assert_eq!(of(10_000), Ok(10_000));
-    assert_eq!(of(10_001), Err("there are 10001 guests, and a lab has room for 10000".to_owned()));
+    assert_eq!(of(10_001), Err("there are 10001 guests, and a lab supports at most 10000".to_owned()));
 }
 
 #[test]
 fn invalid_specs_are_refused_and_name_the_fault() {
     assert!(spec_error("nodes: { a: {} }\nguest: []\n").contains("guest"));
     assert!(spec_error("nodes: { a: { cpu: 2 } }\n").contains("cpu"));
-    assert_eq!(spec_error("nodes: {}\n"), "a world needs a node");
+    assert_eq!(spec_error("nodes: {}\n"), "a world needs at least one node");
     assert_eq!(spec_error("nodes: { a: {}, b: {} }\n"), "2 nodes need a `cluster` name");
     assert_eq!(spec_error(&SMALL.replace("node: pve1", "node: pve9")), "guest 100 is on node `pve9`, which does not exist");
-    assert_eq!(spec_error(&SMALL.replace("vmid: 200", "vmid: 100")), "there are two guests 100");
-    assert_eq!(spec_error(&SMALL.replace("root@pam!t", "nobody@pam!t")), "token `nobody@pam!t` has no owner among the users");
+    assert_eq!(spec_error(&SMALL.replace("vmid: 200", "vmid: 100")), "VMID 100 is used by two guests");
+    assert_eq!(spec_error(&SMALL.replace("root@pam!t", "nobody@pam!t")), "the owner of token `nobody@pam!t` is not among the users");
     assert_eq!(spec_error("nodes: { a: {} }\nacl: [{ path: /, role: King, user: root@pam }]\n"), "there is no role `King`");
     assert!(spec_error("flavour: 6\nnodes: { a: {} }\n").contains("there is no flavour `6`"));
 }
@@ -38,7 +38,7 @@ fn node_names_must_be_host_names() {
     let long = "x".repeat(64);
     for name in ["../x", "", " ", "a/b", "a.b", "-a", "a-", "é", "a b", "a:b", "a\\n", &long] {
         let error = spec_error(&format!("nodes: {{ \"{name}\": {{}} }}\n"));
-        assert!(error.contains("is not the name of a node"), "{name:?}: {error}");
+        assert!(error.contains("is not a valid node name"), "{name:?}: {error}");
     }
     for name in ["pve1", "PVE-1", "3com", &long[1..]] {
         let setting = WorldSpec::from_yaml(&format!("nodes: {{ \"{name}\": {{}} }}\n")).expect("a setting");
@@ -75,7 +75,7 @@ fn seeded_lab(seed: u64) -> FactsLab {
     FactsLab::from_spec(&WorldSpec::from_seed(seed, WorldSize { nodes: 3, guests: 200 }, Flavour::V9))
 }
 
-/// Whoever ends a lab and begins it again an hour later finds the guests that were declared and pinned.
+/// A lab that is restarted an hour later must have the same guests, because they may be declared and pinned.
 #[test]
 fn restarted_worlds_have_the_same_guests() {
     let setting = WorldSpec::from_seed(1, WorldSize { nodes: 2, guests: 4 }, Flavour::V9);
@@ -101,7 +101,7 @@ fn the_same_seed_gives_the_same_world() {
 }
 
 #[test]
-fn the_same_requests_get_the_same_answers() {
+fn the_same_requests_get_the_same_responses() {
     let play = || {
         let mut lab = seeded_lab(3);
         let mut bodies = Vec::new();
@@ -120,9 +120,9 @@ fn the_same_requests_get_the_same_answers() {
 fn ten_thousand_guests_are_listed() {
     let mut lab = FactsLab::from_spec(&WorldSpec::from_seed(1, WorldSize { nodes: 16, guests: 10_000 }, Flavour::V8));
     let rows = lab.get("/cluster/resources?type=vm");
-    assert_eq!(rows.as_array().map(Vec::len), Some(10_000), "there is a limit");
+    assert_eq!(rows.as_array().map(Vec::len), Some(10_000), "up to the limit");
     let unknown = rows.as_array().into_iter().flatten().filter(|row| row["status"] == "unknown").count();
-    assert_eq!(unknown, 0, "every node has told");
+    assert_eq!(unknown, 0, "every node has broadcast");
 }
 
 #[test]

@@ -1,21 +1,21 @@
-//! An answer against what is expected of it: same status, reason, shape, types and texts.
+//! Compares a response with the expected one: same status, reason, structure, types and texts.
 //!
-//! Lists are compared without their order, which is arbitrary in Proxmox. What never enters here:
-//! tolerance; what may differ has a marker in the fixture.
+//! Lists are compared without order, which is arbitrary in Proxmox. There is no other tolerance;
+//! values that may differ have a marker in the fixture.
 
 use converger_lab::{LabResponse, WireDelivery};
 use serde_json::Value;
 
 use crate::fixture::{ExpectedBody, ExpectedOutcome};
 
-/// Stands for a run of characters that differ each time: digits, hexadecimal, colons, dashes.
+/// Matches a run of characters that differ each time: digits, hexadecimal, colons, dashes.
 const ANY_RUN: char = '…';
 
 pub(crate) fn compare_outcome(outcome: &ExpectedOutcome, answer: &LabResponse) -> Result<(), String> {
     match outcome {
         ExpectedOutcome::Uncovered(_) | ExpectedOutcome::Wire(_) => Ok(()),
         ExpectedOutcome::Closed if answer.delivery == WireDelivery::CloseWithoutAnswer => Ok(()),
-        ExpectedOutcome::Closed => Err(format!("closed without answer expected, got {}", answer.status)),
+        ExpectedOutcome::Closed => Err(format!("expected a close without response, got {}", answer.status)),
         ExpectedOutcome::Response { status, reason, connection, delay_ms, body } => {
             compare_head(*status, reason, connection, answer)?;
             compare_delay(*delay_ms, answer.delay_ms)?;
@@ -28,7 +28,7 @@ pub(crate) fn compare_body(wanted: &ExpectedBody, found: &[u8]) -> Result<(), St
     let text = String::from_utf8_lossy(found);
     match wanted {
         ExpectedBody::Empty if found.is_empty() => Ok(()),
-        ExpectedBody::Empty => Err(format!("no body expected, got {text}")),
+        ExpectedBody::Empty => Err(format!("expected no body, got {text}")),
         ExpectedBody::Text(wanted) if matches_text(wanted, &text) => Ok(()),
         ExpectedBody::Text(wanted) => Err(format!("expected {wanted:?}, got {text:?}")),
         ExpectedBody::Json(wanted) => compare_json(wanted, &text),
@@ -44,7 +44,7 @@ fn compare_head(status: u16, reason: &str, connection: &[String], answer: &LabRe
     if found == connection { Ok(()) } else { Err(format!("expected Connection {connection:?}, got {found:?}")) }
 }
 
-/// Long waits are part of the answer; a fifth more or less is the machine's.
+/// Long delays are part of the response; a deviation of a fifth is tolerated.
 fn compare_delay(wanted_ms: u64, found_ms: u64) -> Result<(), String> {
     let near = wanted_ms == 0 || (wanted_ms * 4 / 5..=wanted_ms * 6 / 5).contains(&found_ms);
     if near { Ok(()) } else { Err(format!("expected after {wanted_ms} ms, got after {found_ms} ms")) }
@@ -55,7 +55,7 @@ fn compare_json(wanted: &Value, text: &str) -> Result<(), String> {
     compare_value("", wanted, &found)
 }
 
-/// Whether two values agree; the error names the place.
+/// Whether two values agree; the error names the position.
 fn compare_value(place: &str, wanted: &Value, found: &Value) -> Result<(), String> {
     let differs = || Err(format!("{place}: expected {wanted}, got {found}"));
     match (wanted, found) {
@@ -73,7 +73,7 @@ fn compare_value(place: &str, wanted: &Value, found: &Value) -> Result<(), Strin
                 differs()
             }
         }
-        // What was recorded had items: a list without any would agree with everything.
+        // The recorded list had items; an empty list would agree with everything.
         (Value::Object(wanted), Value::Array(items)) if wanted.contains_key("<each>") && !items.is_empty() => {
             items.iter().enumerate().try_for_each(|(index, item)| compare_item_keys(&format!("{place}[{index}]"), &wanted["<each>"], item))
         }
@@ -96,9 +96,9 @@ fn compare_object(place: &str, wanted: &Value, found: &Value) -> Result<(), Stri
     Ok(())
 }
 
-/// An item of a list that is described by its keys: `name?` may be absent.
+/// Compares a list item that is described by its keys; `name?` may be absent.
 fn compare_item_keys(place: &str, wanted: &Value, found: &Value) -> Result<(), String> {
-    let (Value::Object(wanted), Value::Object(found)) = (wanted, found) else { return Err(format!("{place}: no object")) };
+    let (Value::Object(wanted), Value::Object(found)) = (wanted, found) else { return Err(format!("{place}: not an object")) };
     let known = |key: &String| wanted.contains_key(key) || wanted.contains_key(&format!("{key}?"));
     if let Some(key) = found.keys().find(|key| !known(key)) {
         return Err(format!("{place}: unexpected `{key}`"));
@@ -113,7 +113,7 @@ fn compare_item_keys(place: &str, wanted: &Value, found: &Value) -> Result<(), S
     Ok(())
 }
 
-/// Each expected item takes the first one that agrees with it.
+/// Each expected item consumes the first one that agrees with it.
 fn compare_list(place: &str, wanted: &[Value], found: &[Value]) -> Result<(), String> {
     let mut rest: Vec<&Value> = found.iter().collect();
     for item in wanted {
@@ -125,7 +125,7 @@ fn compare_list(place: &str, wanted: &[Value], found: &[Value]) -> Result<(), St
     if rest.is_empty() { Ok(()) } else { Err(format!("{place}: unexpected items {rest:?}")) }
 }
 
-/// For the report: why the likeliest candidate does not agree.
+/// Why the most similar candidate does not agree, for the report.
 fn nearest_difference(place: &str, item: &Value, rest: &[&Value]) -> String {
     let same = |key: &str| rest.iter().find(|candidate| item.get(key).is_some() && candidate.get(key) == item.get(key));
     let candidate = ["key", "vmid", "name", "id", "n", "storage", "node"].iter().find_map(|key| same(key));
@@ -154,13 +154,13 @@ fn sort_words(text: &str) -> String {
     words.join(",")
 }
 
-/// Whether a text agrees with another that has [`ANY_RUN`] in it.
+/// Whether a text agrees with a pattern that contains [`ANY_RUN`].
 pub(crate) fn matches_text(wanted: &str, found: &str) -> bool {
     let Some((head, tail)) = wanted.split_once(ANY_RUN) else { return wanted == found };
     let Some(rest) = found.strip_prefix(head) else { return false };
     let run =
         rest.find(|character: char| !(character.is_ascii_alphanumeric() || character == ':' || character == '-')).unwrap_or(rest.len());
-    // The run may end earlier than it could: the rest decides.
+    // The run may be shorter than the longest possible one; the rest of the pattern decides.
     (1..=run).rev().any(|length| rest.is_char_boundary(length) && matches_text(tail, &rest[length..]))
 }
 

@@ -1,14 +1,16 @@
-//! The form of the fixtures: blocks of lines, each line with a letter in front.
+//! The format of the fixtures: blocks of lines, each with a leading letter.
 //!
-//! `@` number, label and time · `x` why it is not covered · `!` something happens beside the API ·
-//! `+` a guest appears · `~` wait for a task · `>` request · `h` header · `b` body · `<` status,
-//! reason and connection · `d` how long it took, where that is long · `=` JSON with markers · `t` plain text. For the bytes on
-//! the wire: `r` what is said, `p` the same without TLS, `w` the lines of a head, `=` and `t` the body to it, `c` after how long
-//! the connection ends. What never enters here: meaning.
+//! `@` number, label and time · `x` why it is not covered · `!` an external event · `+` a guest is
+//! added · `~` wait for a task · `>` request · `h` header · `b` body · `<` status, reason and
+//! connection · `d` how long it took, if that is long · `=` JSON with markers · `t` plain text.
+//! For bytes on the wire: `r` what is sent, `p` the same without TLS, `w` the lines of a head, `=`
+//! and `t` its body, `c` after how long the connection closes.
+//!
+//! Must not interpret the contents.
 
 use serde_json::Value;
 
-/// One recorded request and what is expected of its answer.
+/// One recorded request and its expected outcome.
 pub(crate) struct RecordedExchange {
     pub(crate) number: u32,
     pub(crate) label: String,
@@ -23,7 +25,7 @@ pub(crate) struct RecordedExchange {
 pub(crate) enum BeforeRequest {
     Act(u64, Value),
     Guest(u64, Value),
-    /// Until the task that this label started is over.
+    /// Waits until the task that this label started has ended.
     Wait(String),
 }
 
@@ -33,7 +35,7 @@ pub(crate) struct RecordedRequest {
     pub(crate) user: String,
     pub(crate) method: String,
     pub(crate) path: String,
-    /// The node that it goes to, where it is not the first.
+    /// The node that receives it, if it is not the first.
     pub(crate) entry: Option<String>,
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) body: String,
@@ -46,13 +48,13 @@ pub(crate) enum ExpectedOutcome {
     Response { status: u16, reason: String, connection: Vec<String>, delay_ms: u64, body: ExpectedBody },
 }
 
-/// Everything that passes over a connection.
+/// All bytes of a connection.
 pub(crate) struct ExpectedWire {
     pub(crate) is_plain: bool,
     pub(crate) sent: String,
-    /// Lines of the head, and the body.
+    /// The lines of the head, and the body.
     pub(crate) answers: Vec<(Vec<String>, ExpectedBody)>,
-    /// Milliseconds after the last answer.
+    /// Milliseconds after the last response.
     pub(crate) closed_ms: u128,
 }
 
@@ -68,7 +70,7 @@ pub(crate) fn parse_fixture(text: &str) -> Vec<RecordedExchange> {
 
 fn parse_exchange(block: &str) -> RecordedExchange {
     let mut lines = block.trim().lines();
-    let head = lines.next().and_then(|line| line.strip_prefix("@ ")).unwrap_or_else(|| panic!("a block begins with @: {block}"));
+    let head = lines.next().and_then(|line| line.strip_prefix("@ ")).unwrap_or_else(|| panic!("a block must start with @: {block}"));
     let mut words = head.split(' ');
     let mut word = || words.next().unwrap_or_default().to_owned();
     let (number, label, at) = (word(), word(), word());
@@ -145,7 +147,7 @@ fn new_wire(is_plain: bool, said: &str) -> ExpectedWire {
 }
 
 fn parse_wire_line(exchange: &mut RecordedExchange, letter: &str, rest: &str) {
-    let ExpectedOutcome::Wire(wire) = &mut exchange.outcome else { panic!("`{letter}` belongs to the wire: {rest}") };
+    let ExpectedOutcome::Wire(wire) = &mut exchange.outcome else { panic!("`{letter}` is only valid for wire exchanges: {rest}") };
     if letter == "c" {
         wire.closed_ms = rest.parse().unwrap_or_else(|error| panic!("{error}: {rest}"));
         return;

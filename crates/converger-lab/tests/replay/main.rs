@@ -1,14 +1,14 @@
-//! The lab against Proxmox's own words: every recorded request is played in order to a world that is
-//! set up like the recorded servers, and the answers are compared.
+//! Compares the lab with recordings of Proxmox: replays every recorded request in order against a
+//! world that is set up like the recorded servers, and compares the responses.
 //!
-//! The fixtures hold requests and the facts expected of the answers; what changes from run to run is
-//! a marker of its type. What never enters here: knowledge of the lab's inside.
+//! The fixtures contain requests and the facts expected of the responses; values that change from
+//! run to run are markers of their type. Must not depend on internals of the lab.
 
 mod compare;
 mod fixture;
 #[cfg(feature = "server")]
 #[path = "../server/lab.rs"]
-#[allow(dead_code, reason = "the caller of the server's own tests can more than is needed here")]
+#[allow(dead_code, reason = "shared with the server tests, which use more of it")]
 mod lab;
 mod play;
 #[cfg(feature = "server")]
@@ -18,11 +18,11 @@ use std::collections::BTreeMap;
 
 use fixture::{ExpectedOutcome, RecordedExchange};
 
-/// The share that must agree. It only rises. Ten recordings are about the bytes on the wire and need the server.
+/// How many recordings must be covered and agree. These numbers only rise. Ten recordings are about bytes on the wire and need the server.
 const COVERED_MIN: usize = if cfg!(feature = "server") { 885 } else { 875 };
 const AGREE_MIN: usize = COVERED_MIN;
 
-/// Requests that the world must be able to play at all.
+/// The number of recorded requests.
 const RECORDED_REQUESTS: usize = 887;
 
 #[test]
@@ -54,8 +54,8 @@ fn the_lab_answers_as_proxmox_did() {
     }
     print_report(covered, &uncovered, &wrong);
     assert_eq!(covered + uncovered.len(), RECORDED_REQUESTS, "every recording is covered or listed");
-    assert!(covered >= COVERED_MIN, "covered {covered}, which was {COVERED_MIN} before");
-    assert!(covered - wrong.len() >= AGREE_MIN, "agree {}, which was {AGREE_MIN} before", covered - wrong.len());
+    assert!(covered >= COVERED_MIN, "covered {covered}, fewer than the {COVERED_MIN} required");
+    assert!(covered - wrong.len() >= AGREE_MIN, "{} agree, fewer than the {AGREE_MIN} required", covered - wrong.len());
 }
 
 fn print_report(covered: usize, uncovered: &BTreeMap<u32, String>, wrong: &BTreeMap<u32, String>) {

@@ -1,6 +1,6 @@
-//! Playing the fixtures to a world, in order and in time.
+//! Replays the fixtures against a world, in order and at their times.
 //!
-//! What never enters here: judgement (see `compare`).
+//! Must not compare; see `compare`.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::compare::compare_outcome;
 use crate::fixture::{BeforeRequest, ExpectedOutcome, RecordedExchange, RecordedRequest};
 
-/// A task that is waited for must be over within this time.
+/// A task must end within this time.
 const WAIT_MS: u64 = 120_000;
 const STEP_MS: u64 = 50;
 
@@ -18,18 +18,18 @@ const PLACEHOLDERS: &[&str] = &["upid", "raw-upid", "digest", "digest-now", "mac
 
 const TOKEN: &str = "PVEAPIToken=root@pam!probe=SECRET";
 
-/// A world under way, and what its answers said so far.
+/// A running world, and the ids in its responses so far.
 struct ReplayStage {
     world: World,
     start_ms: u64,
     now_ms: u64,
     upids: BTreeMap<String, String>,
     digests: BTreeMap<String, String>,
-    /// Addresses of cards, by label and key.
+    /// MAC addresses by label and key.
     macs: BTreeMap<String, String>,
 }
 
-/// Play every exchange; the outcomes in the same order.
+/// Replays all exchanges; returns their results in the same order.
 pub(crate) fn play_exchanges(setting: &str, exchanges: &[RecordedExchange]) -> Vec<Result<(), String>> {
     let setting = WorldSpec::from_yaml(setting).unwrap_or_else(|error| panic!("{error}"));
     let world = World::new(&setting).unwrap_or_else(|error| panic!("{error}"));
@@ -79,7 +79,7 @@ fn apply_before(stage: &mut ReplayStage, before: &BeforeRequest) -> Result<(), S
     Ok(())
 }
 
-/// Ask as the recorder did, until the task is over.
+/// Polls like the recorder did until the task ends.
 fn wait_for_task(stage: &mut ReplayStage, label: &str) -> Result<(), String> {
     let upid = stage.upids.get(label).cloned().ok_or_else(|| format!("`{label}` started no task"))?;
     let node = upid.split(':').nth(1).unwrap_or_default();
@@ -92,7 +92,7 @@ fn wait_for_task(stage: &mut ReplayStage, label: &str) -> Result<(), String> {
         }
         stage.now_ms += STEP_MS;
     }
-    Err(format!("the task of `{label}` does not end"))
+    Err(format!("the task of `{label}` did not end in time"))
 }
 
 fn response_data(answer: &LabResponse) -> Option<Value> {
@@ -148,7 +148,7 @@ fn add_header(stage: &ReplayStage, request: LabRequest, name: &str, value: &str)
     request.with_header(name, &expand_repetition(&value))
 }
 
-/// `abc<70 x>` is `abc` and 70 times `x`.
+/// `abc<70 x>` becomes `abc` followed by 70 times `x`.
 fn expand_repetition(text: &str) -> String {
     let spelled = || {
         let (head, rest) = text.split_once('<')?;
@@ -158,7 +158,7 @@ fn expand_repetition(text: &str) -> String {
     spelled().unwrap_or_else(|| text.to_owned())
 }
 
-/// `{upid:label}`, `{raw-upid:label}`, `{digest:label}`, `{digest-now:vmid}` and `{mac:label.key}` with what the lab gave.
+/// Replaces `{upid:label}`, `{raw-upid:label}`, `{digest:label}`, `{digest-now:vmid}` and `{mac:label.key}` with values of the lab.
 fn fill_placeholders(stage: &mut ReplayStage, label: &str, text: &str) -> String {
     let Some((head, rest)) = text.split_once('{') else { return text.to_owned() };
     let Some((name, tail)) = rest.split_once('}') else { return text.to_owned() };

@@ -1,6 +1,6 @@
-//! Bytes on the wire, played to a server of the world as it stands.
+//! Bytes on the wire, replayed against a server of the current world.
 //!
-//! What never enters here: judgement of a body (see `compare`).
+//! Comparing bodies is in `compare`.
 
 use converger_lab::World;
 use converger_lab::server::{ClockMode, LabServer};
@@ -10,7 +10,7 @@ use crate::compare::{compare_body, matches_text};
 use crate::fixture::{ExpectedBody, ExpectedWire};
 use crate::lab::{ReceivedResponse, StreamLab, TestClient, run_paused, server_options, test_certificates, trusting_connector};
 
-/// Say everything, listen to everything, and see when the connection ends. What it does to the world stays.
+/// Sends all bytes, compares all responses and measures when the connection closes. Effects on the world are kept.
 pub(crate) fn play_wire(world: &mut World, wire: &ExpectedWire) -> Result<(), String> {
     let mut outcome = Ok(());
     run_paused(async {
@@ -28,7 +28,7 @@ pub(crate) fn play_wire(world: &mut World, wire: &ExpectedWire) -> Result<(), St
 async fn exchange_bytes<S: AsyncRead + AsyncWrite + Unpin>(mut caller: TestClient<S>, wire: &ExpectedWire) -> Result<(), String> {
     caller.send(&wire.sent).await;
     for (lines, body) in &wire.answers {
-        let heard = caller.read_response().await.ok_or("the connection ended before the answer")?;
+        let heard = caller.read_response().await.ok_or("the connection closed before the response")?;
         compare_response(lines, body, &heard)?;
     }
     let closed_ms = caller.closed_after_ms().await;

@@ -1,11 +1,11 @@
-//! When a connection stays, when it ends, and what it says about that.
+//! When connections stay open, when they close, and what responses say about that.
 
 use converger_lab::server::ClockMode;
 use tokio::io::AsyncWriteExt;
 
 use crate::lab::{ReceivedResponse, StreamLab, TOKEN, TestClient, WORLD, get_request, put_request, run_paused};
 
-/// What an answer says about the connection, and after how long it is closed then.
+/// Checks the `Connection` headers of a response, and after how long the connection closes.
 async fn check_connection(lab: &StreamLab, request: &str, said: &[&str], closed_ms: u128) -> ReceivedResponse {
     let mut caller = lab.connect().await;
     let heard = caller.request(request).await;
@@ -87,7 +87,7 @@ fn pipelined_requests_are_answered_in_order() {
             lines.push(heard.line);
         }
         assert_eq!(lines, ["HTTP/1.1 200 OK", "HTTP/1.1 200 OK", "HTTP/1.1 501 Method 'GET /nosuch' not implemented"]);
-        assert_eq!(lab.requests(), 3, "what comes after the end is not read");
+        assert_eq!(lab.requests(), 3, "requests after the closing response are not read");
     });
 }
 
@@ -102,7 +102,7 @@ fn requests_may_arrive_during_a_slow_response() {
         caller.send(&get_request("/version")).await;
         let heard = caller.read_response().await.expect("an answer");
         assert_eq!((heard.line.as_str(), heard.header_values("Content-Length")), ("HTTP/1.1 401 No ticket", vec![]));
-        assert_eq!(lab.requests(), 1, "an error ends the connection");
+        assert_eq!(lab.requests(), 1, "an error closes the connection");
     });
 }
 
@@ -132,7 +132,11 @@ fn virtual_clocks_never_delay_responses() {
             caller.request(request).await.header_values("Date").concat()
         };
         assert_eq!(date(&get_request("/version")).await, "Sun, 15 Nov 2026 00:00:01 GMT");
-        assert_eq!(date("GET /api2/json/version HTTP/1.1\r\n\r\n").await, "Sun, 15 Nov 2026 00:00:05 GMT", "one for it, three for a 401");
+        assert_eq!(
+            date("GET /api2/json/version HTTP/1.1\r\n\r\n").await,
+            "Sun, 15 Nov 2026 00:00:05 GMT",
+            "one second per request, three for a 401"
+        );
         assert_eq!(date(&get_request("/version")).await, "Sun, 15 Nov 2026 00:00:06 GMT");
         assert_eq!(began.elapsed().as_millis(), 0);
     });

@@ -1,4 +1,4 @@
-//! Faults on the wire, as scripts write them.
+//! Faults on requests, as world files contain them.
 
 use std::io::Read as _;
 
@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use crate::lab::{ReceivedResponse, StreamLab, TestClient, WORLD, get_request, put_request, run_paused};
 
-/// What a script comes to: a world in which this happens to every request.
+/// A lab in which the fault applies to every request.
 fn lab_with_fault_script(twist: &str) -> StreamLab {
     StreamLab::from_yaml(&format!("{WORLD}faults: {{ requests: [{{ twist: {twist} }}] }}\n"), ClockMode::Real { speed: 1 })
 }
@@ -19,7 +19,7 @@ async fn request_once(lab: &StreamLab, request: &str) -> Option<ReceivedResponse
     caller.read_response().await
 }
 
-/// What the requests of these tests change.
+/// Whether a PUT of these tests took effect.
 fn has_onboot(lab: &StreamLab) -> bool {
     lab.server.world().lock().guest_truth(100).is_some_and(|guest| guest.config.contains_key("onboot"))
 }
@@ -59,7 +59,7 @@ fn dripped_responses_are_slow_and_complete() {
             + heard.headers.iter().map(|(name, value)| name.len() + value.len() + 4).sum::<usize>()
             + 2;
         assert_eq!(began.elapsed().as_millis(), 700 * (bytes as u128).div_ceil(10).saturating_sub(1));
-        assert_eq!(caller.request(&get_request("/version")).await.line, "HTTP/1.1 200 OK", "and the connection stays");
+        assert_eq!(caller.request(&get_request("/version")).await.line, "HTTP/1.1 200 OK", "the connection stays open");
     });
 }
 
@@ -85,7 +85,7 @@ fn floods_have_their_announced_length_and_are_valid_json() {
         assert!(serde_json::from_slice::<serde_json::Value>(&heard.body).is_ok());
         let silent = lab_with_fault_script(&format!("{{ flood: {{ bytes: {bytes}, unannounced: true }} }}"));
         let heard = request_once(&silent, &get_request("/version")).await.expect("an answer");
-        assert_eq!((heard.header_values("Content-Length"), heard.body.len()), (vec![], bytes), "the connection ends it");
+        assert_eq!((heard.header_values("Content-Length"), heard.body.len()), (vec![], bytes), "the end of the connection ends the body");
     });
 }
 

@@ -1,4 +1,5 @@
-//! Callers who mean harm, or are broken: none of them holds the lab up, and each is got rid of in a known time.
+//! Hostile and broken clients: none of them blocks the lab, and each is dropped within a known
+//! time.
 
 use std::time::Duration;
 
@@ -9,10 +10,10 @@ use tokio::time::{Instant, sleep};
 
 use crate::lab::{PIPE_BYTES, StreamLab, TOKEN, TestClient, WORLD, get_request, put_request, run_paused};
 
-/// Bytes without TLS, and after how many milliseconds the server hangs up.
+/// Sends bytes without TLS; returns after how many milliseconds the server closes the connection.
 async fn plain_closed_after_ms(lab: &StreamLab, bytes: &[u8]) -> u128 {
     let mut caller = lab.connect_plain();
-    // The server may be gone before everything is said.
+    // The server may close the connection before everything is sent.
     let _ = caller.try_send(bytes).await;
     caller.closed_after_ms().await
 }
@@ -22,11 +23,11 @@ fn silent_connections_close_after_five_seconds() {
     run_paused(async {
         let lab = StreamLab::new();
         assert_eq!(plain_closed_after_ms(&lab, b"").await, 5_000);
-        assert_eq!(plain_closed_after_ms(&lab, b"\x16").await, 5_000, "and who only begins TLS");
+        assert_eq!(plain_closed_after_ms(&lab, b"\x16").await, 5_000, "a client that only starts a TLS record");
         assert_eq!(
             plain_closed_after_ms(&lab, b"\x16\x03\x01\x40\x00aaaa").await,
             5_000,
-            "and who announces a record and does not send it"
+            "a client that announces a TLS record and does not send it"
         );
         assert_eq!(plain_closed_after_ms(&lab, b"GET / HTTP/1.1\r\n").await, 5_000);
         assert_eq!(plain_closed_after_ms(&lab, &[0x80; 100]).await, 5_000);
@@ -97,7 +98,7 @@ fn slow_senders_are_closed_after_a_minute() {
             sleep(Duration::from_secs(4)).await;
             caller.send("a").await;
         }
-        assert_eq!(caller.closed_after_ms().await, 4_000, "{:?} in all, a body included", began.elapsed());
+        assert_eq!(caller.closed_after_ms().await, 4_000, "{:?} in total, including a body", began.elapsed());
         assert_eq!(lab.requests(), 0);
     });
 }
@@ -110,7 +111,7 @@ fn missing_bodies_close_the_connection() {
         let mut caller = lab.connect().await;
         caller.send(whole.strip_suffix("=1").expect("a form")).await;
         assert_eq!(caller.closed_after_ms().await, 5_000);
-        assert_eq!(lab.requests(), 0, "and nothing is carried out");
+        assert_eq!(lab.requests(), 0, "and no request is executed");
     });
 }
 
@@ -165,7 +166,7 @@ fn request_floods_without_reading_are_bounded() {
         let mut caller = lab.connect().await;
         let many = get_request("/version").repeat(5_000);
         let said = tokio::time::timeout(Duration::from_secs(60), caller.try_send(many.as_bytes())).await;
-        assert!(matches!(said, Ok(Err(_))), "the server stops reading, and then leaves: {said:?}");
+        assert!(matches!(said, Ok(Err(_))), "the server stops reading, then closes the connection: {said:?}");
         assert!(lab.requests() <= 100, "{}", lab.requests());
         let _ = caller.stream.shutdown().await;
     });
@@ -188,6 +189,6 @@ fn random_bytes_never_break_the_server() {
             let _ = (plain.try_send(&bytes).await, secret.try_send(&bytes).await);
             let _ = (plain.read_response().await, secret.read_response().await);
         }
-        assert_eq!(lab.connect().await.request(&get_request("/version")).await.line, "HTTP/1.1 200 OK", "it is still there");
+        assert_eq!(lab.connect().await.request(&get_request("/version")).await.line, "HTTP/1.1 200 OK", "the server still responds");
     });
 }

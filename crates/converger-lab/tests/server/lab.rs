@@ -1,6 +1,6 @@
-//! A lab that is served, and callers who look at the very bytes.
+//! A served lab, and clients that see every byte.
 //!
-//! What never enters here: expectations.
+//! Must not contain expectations of single tests.
 
 use std::future::Future;
 use std::io;
@@ -20,10 +20,10 @@ use tokio_rustls::client::TlsStream;
 
 pub(crate) const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// As much as a socket would hold for a caller that does not read.
+/// The buffer size of a stream, like that of a socket whose client does not read.
 pub(crate) const PIPE_BYTES: usize = 16 * 1024;
 
-/// Two nodes, a guest on each.
+/// Two nodes with one guest each.
 pub(crate) const WORLD: &str = "
 cluster: lab
 nodes: { a: {}, b: {} }
@@ -35,7 +35,7 @@ guests:
 
 pub(crate) const TOKEN: &str = "Authorization: PVEAPIToken=root@pam!t=s\r\n";
 
-/// A request by the token of the world.
+/// A request with the token of the world.
 pub(crate) fn get_request(path: &str) -> String {
     format!("GET /api2/json{path} HTTP/1.1\r\nHost: x\r\n{TOKEN}\r\n")
 }
@@ -45,13 +45,13 @@ pub(crate) fn put_request(path: &str, form: &str) -> String {
     format!("PUT /api2/json{path} HTTP/1.1\r\nHost: x\r\n{TOKEN}Content-Length: {length}\r\n\r\n{form}")
 }
 
-/// Runs on a clock that jumps ahead when nobody has anything to do.
+/// Runs a test on a paused clock, which jumps ahead when all tasks are idle.
 pub(crate) fn run_paused(test: impl Future<Output = ()>) {
     let runtime = Builder::new_current_thread().enable_all().start_paused(true).build().expect("a runtime");
     runtime.block_on(test);
 }
 
-/// Runs with sockets, in real time.
+/// Runs a test with sockets, in real time.
 pub(crate) fn run_real(test: impl Future<Output = ()>) {
     let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(test);
@@ -65,16 +65,16 @@ pub(crate) fn server_options(clock: ClockMode, identity: LabCertificates) -> Ser
     ServerOptions { listen: SocketAddr::new(LOOPBACK, 0), clock, identity, watcher: None }
 }
 
-/// A lab without ports, and a caller's trust in it.
+/// A lab without ports, and a TLS connector that trusts it.
 pub(crate) struct StreamLab {
     pub(crate) server: LabServer,
     pub(crate) tls: TlsConnector,
-    /// The node that is called.
+    /// The node to connect to.
     pub(crate) node: &'static str,
 }
 
 impl StreamLab {
-    /// Time runs with the clock of the test.
+    /// A lab whose clock is that of the test.
     pub(crate) fn new() -> Self {
         Self::from_yaml(WORLD, ClockMode::Real { speed: 1 })
     }
@@ -87,26 +87,26 @@ impl StreamLab {
         Self { server: LabServer::from_world(world, server_options(clock, identity)).expect("a server"), tls, node: "a" }
     }
 
-    /// The same, where this happens to every request.
+    /// A lab with this fault on every request.
     pub(crate) fn with_fault(twist: ResponseFault) -> Self {
         let lab = Self::new();
         lab.server.world().lock().add_request_fault(RequestFault { fault: Some(twist), ..RequestFault::default() });
         lab
     }
 
-    /// A connection without TLS.
+    /// Connects without TLS.
     pub(crate) fn connect_plain(&self) -> TestClient<DuplexStream> {
         let (here, there) = duplex(PIPE_BYTES);
         tokio::spawn(self.server.serve_stream(self.node, there));
         TestClient::new(here)
     }
 
-    /// A connection with TLS.
+    /// Connects with TLS.
     pub(crate) async fn connect(&self) -> TestClient<TlsStream<DuplexStream>> {
         self.try_connect("localhost").await.unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// A connection to somebody of that name, or why there is none.
+    /// Connects with TLS to a server of this name.
     pub(crate) async fn try_connect(&self, name: &'static str) -> io::Result<TestClient<TlsStream<DuplexStream>>> {
         let (here, there) = duplex(PIPE_BYTES);
         tokio::spawn(self.server.serve_stream(self.node, there));
@@ -122,7 +122,7 @@ pub(crate) fn server_name(name: &'static str) -> ServerName<'static> {
     ServerName::try_from(name).expect("a name")
 }
 
-/// A client that trusts the authority of this identity, and nobody else.
+/// A client that trusts only the authority of these certificates.
 pub(crate) fn trusting_connector(identity: &LabCertificates) -> TlsConnector {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_slice(identity.authority_pem().as_bytes()).expect("PEM")).expect("an authority");
@@ -135,7 +135,7 @@ pub(crate) fn trusting_connector(identity: &LabCertificates) -> TlsConnector {
     TlsConnector::from(Arc::new(config))
 }
 
-/// An answer as it came.
+/// A response as received.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ReceivedResponse {
     pub(crate) line: String,
@@ -153,7 +153,7 @@ impl ReceivedResponse {
     }
 }
 
-/// Somebody on a connection.
+/// A client on a connection.
 pub(crate) struct TestClient<S> {
     pub(crate) stream: S,
     received: Vec<u8>,
@@ -173,19 +173,19 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TestClient<S> {
         self.stream.flush().await
     }
 
-    /// Some more bytes; whether there were any. TLS may end without a word, as with Proxmox.
+    /// Reads more bytes; returns whether there were any. Like with Proxmox, TLS may end without `close_notify`.
     pub(crate) async fn read_more(&mut self) -> bool {
         matches!(self.stream.read_buf(&mut self.received).await, Ok(read) if read > 0)
     }
 
-    /// The head of the next answer, or nothing where the connection ends.
+    /// The head of the next response; `None` if the connection closes.
     pub(crate) async fn read_head(&mut self) -> Option<ReceivedResponse> {
         let end = loop {
             if let Some(end) = self.received.windows(4).position(|window| window == b"\r\n\r\n") {
                 break end;
             }
             if !self.read_more().await {
-                assert_eq!(String::from_utf8_lossy(&self.received), "", "half a head");
+                assert_eq!(String::from_utf8_lossy(&self.received), "", "the connection closed in the middle of a head");
                 return None;
             }
         };
@@ -197,7 +197,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TestClient<S> {
         Some(ReceivedResponse { line, headers: lines.filter_map(header).collect(), body: Vec::new() })
     }
 
-    /// The next answer: as long as it says, or up to the end of the connection.
+    /// The next response: with its announced length, or up to the end of the connection.
     pub(crate) async fn read_response(&mut self) -> Option<ReceivedResponse> {
         let mut heard = self.read_head().await?;
         let length = heard.header_values("Content-Length").first().map(|length| length.parse::<usize>().expect("a number"));
@@ -213,14 +213,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TestClient<S> {
 
     pub(crate) async fn request(&mut self, text: &str) -> ReceivedResponse {
         self.send(text).await;
-        self.read_response().await.unwrap_or_else(|| panic!("no answer to {text}"))
+        self.read_response().await.unwrap_or_else(|| panic!("no response to {text}"))
     }
 
-    /// Nothing more comes, and the connection ends after so long.
+    /// How long it takes until the connection closes; nothing more must arrive.
     pub(crate) async fn closed_after_ms(&mut self) -> u128 {
         let began = Instant::now();
         while self.read_more().await {}
-        assert_eq!(String::from_utf8_lossy(&self.received), "", "nothing was expected");
+        assert_eq!(String::from_utf8_lossy(&self.received), "", "unexpected bytes before the end");
         began.elapsed().as_millis()
     }
 }

@@ -1,8 +1,8 @@
-//! The lab as a server, byte by byte: what Proxmox's server does with connections, callers that mean harm, faults on the
-//! wire, and ports.
+//! The lab as a server, byte by byte: connection handling like Proxmox's, hostile clients, faults
+//! on the wire, and ports.
 //!
-//! Whatever has to do with time runs on streams in memory and on a clock that jumps ahead when nobody has anything to do.
-//! What never enters here: what an answer says (see `facts` and `replay`).
+//! Tests that depend on time use streams in memory and a paused clock that jumps ahead when all
+//! tasks are idle. What responses contain is tested in `facts` and `replay`.
 
 mod connections;
 mod faults;

@@ -1,4 +1,4 @@
-//! The lab on real ports of the loopback: who may come in, when a port is open, and the end.
+//! The lab on real loopback ports: connection limits, opening and closing of ports, shutdown.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -16,7 +16,7 @@ use tokio_rustls::client::TlsStream;
 
 use crate::lab::{LOOPBACK, TestClient, WORLD, get_request, run_real, server_name, server_options, test_certificates, trusting_connector};
 
-/// A lab that runs.
+/// A running lab.
 struct RunningLabServer {
     nodes: Vec<ServedNode>,
     world: SharedWorld,
@@ -48,7 +48,7 @@ impl RunningLabServer {
         caller.request(request).await.line
     }
 
-    /// Lets something happen, and the ports follow.
+    /// Applies an event and waits until the ports follow.
     async fn apply_event(&self, act: WorldEvent) {
         self.world.lock().apply_event(0, act);
         self.world.wait_for_ports().await;
@@ -64,7 +64,7 @@ impl RunningLabServer {
     }
 }
 
-/// Lets something go on as far as it can just now; whether it is done.
+/// Polls a future once; returns its result if it is ready.
 async fn poll_once<T>(mut work: Pin<&mut impl Future<Output = T>>) -> Option<T> {
     poll_fn(|context| match work.as_mut().poll(context) {
         Poll::Ready(value) => Poll::Ready(Some(value)),
@@ -98,15 +98,15 @@ fn stopped_nodes_refuse_connections_and_return_on_the_same_port() {
         ] {
             lab.apply_event(down).await;
             assert!(lab.is_connection_refused(0).await);
-            assert_eq!(lab.request(1, &get_request("/version")).await, "HTTP/1.1 200 OK", "the other node is there");
+            assert_eq!(lab.request(1, &get_request("/version")).await, "HTTP/1.1 200 OK", "the other node still responds");
             lab.apply_event(up).await;
             assert_eq!(lab.request(0, &get_request("/version")).await, "HTTP/1.1 200 OK");
         }
         lab.apply_event(WorldEvent::NodeDown("a".to_owned())).await;
         let other = TcpSocket::new_v4().expect("a socket");
-        assert!(other.bind(lab.nodes[0].address).is_err(), "nobody else gets its port by chance");
+        assert!(other.bind(lab.nodes[0].address).is_err(), "no other process can get its port");
         kept.send(&get_request("/version")).await;
-        assert_eq!(kept.read_response().await, None, "a connection from before breaks");
+        assert_eq!(kept.read_response().await, None, "an earlier connection breaks");
         lab.stop().await;
     });
 }
@@ -118,9 +118,9 @@ fn with_a_virtual_clock_some_port_always_stays_open() {
         lab.apply_event(WorldEvent::NodeDown("b".to_owned())).await;
         assert!(lab.is_connection_refused(1).await);
         lab.apply_event(WorldEvent::NodeDown("a".to_owned())).await;
-        let mut caller = lab.connect(0).await.expect("it takes the connection");
+        let mut caller = lab.connect(0).await.expect("the connection is accepted");
         caller.send(&get_request("/version")).await;
-        assert_eq!(caller.read_response().await, None, "and nothing else");
+        assert_eq!(caller.read_response().await, None, "and no response is sent");
         lab.stop().await;
     });
 }
@@ -128,19 +128,19 @@ fn with_a_virtual_clock_some_port_always_stays_open() {
 #[test]
 fn connections_are_limited() {
     run_real(async {
-        // Two for each node.
+        // Two per node.
         let lab = RunningLabServer::start(4).await;
         let mut inside = vec![lab.connect(0).await.expect("the first"), lab.connect(0).await.expect("the second")];
         let mut third = Box::pin(lab.connect(0));
         for _ in 0..20 {
-            assert!(poll_once(third.as_mut()).await.is_none(), "there is no room");
+            assert!(poll_once(third.as_mut()).await.is_none(), "the limit is reached");
             for caller in &mut inside {
                 assert_eq!(caller.request(&get_request("/version")).await.line, "HTTP/1.1 200 OK");
             }
         }
-        assert_eq!(lab.request(1, &get_request("/version")).await, "HTTP/1.1 200 OK", "the other node has room of its own");
+        assert_eq!(lab.request(1, &get_request("/version")).await, "HTTP/1.1 200 OK", "the other node has its own limit");
         drop(inside.pop());
-        let mut third = third.await.expect("there is room again");
+        let mut third = third.await.expect("a place is free again");
         assert_eq!(third.request(&get_request("/version")).await.line, "HTTP/1.1 200 OK");
         lab.stop().await;
     });
@@ -176,8 +176,8 @@ fn shutdown_does_not_wait_for_clients() {
         let half = TcpStream::connect(lab.nodes[0].address).await.expect("connected");
         let address = lab.nodes[0].address;
         lab.stop().await;
-        assert!(!slow.read_more().await, "cut off");
-        assert!(TcpStream::connect(address).await.is_err(), "nobody listens any more");
+        assert!(!slow.read_more().await, "the response is cut off");
+        assert!(TcpStream::connect(address).await.is_err(), "the port is closed");
         drop((idle, half));
     });
 }
@@ -197,7 +197,7 @@ fn unavailable_ports_are_named() {
         let address = taken.local_addr().expect("an address");
         assert!(fails(address).await.starts_with(&format!("cannot listen on {address}: ")));
         let last = SocketAddr::new(LOOPBACK, u16::MAX);
-        assert_eq!(fails(last).await, "2 nodes need as many ports, and after 65535 there are not enough");
+        assert_eq!(fails(last).await, "not enough ports: 2 nodes need one each, counted from 65535");
     });
 }
 
@@ -206,6 +206,6 @@ fn invalid_specs_are_not_served() {
     run_real(async {
         let setting = WorldSpec::from_yaml("nodes: {}").expect("a setting");
         let refused = LabServer::bind(&setting, server_options(ClockMode::Virtual { step_ms: 1 }, test_certificates())).await;
-        assert!(matches!(refused, Err(ServeError::Spec(fault)) if fault == "a world needs a node"));
+        assert!(matches!(refused, Err(ServeError::Spec(fault)) if fault == "a world needs at least one node"));
     });
 }

@@ -1,4 +1,4 @@
-//! The bytes of answers: heads, lengths, packing, and what is refused before it is read.
+//! The bytes of responses: heads, lengths, compression, and what is refused before it is read.
 
 use std::io::Read as _;
 
@@ -64,8 +64,8 @@ fn requests_without_tls_are_redirected_and_never_reach_the_world() {
                 .await;
             assert_eq!((heard.line.as_str(), heard.body_text().as_str()), (line, text));
             assert_eq!(heard.header_values("Location"), ["https://x:8006/api2/json/version?a=b"]);
-            assert_eq!(heard.header_values("Connection"), ["Keep-Alive"], "it says so");
-            assert_eq!(caller.closed_after_ms().await, 0, "and does not do so");
+            assert_eq!(heard.header_values("Connection"), ["Keep-Alive"], "the header announces it");
+            assert_eq!(caller.closed_after_ms().await, 0, "but the connection closes");
         }
         assert_eq!(lab.requests(), 0);
     });
@@ -110,10 +110,10 @@ fn unwanted_bodies_are_refused_after_the_head() {
         ] {
             let mut caller = lab.connect().await;
             let heard = caller.request(&format!("{method} {path} HTTP/1.1\r\n{TOKEN}{header}\r\n\r\n")).await;
-            assert_eq!(heard.line, line, "nothing of the body was sent");
+            assert_eq!(heard.line, line, "before any part of the body was sent");
         }
         let heard = lab.connect().await.request(&format!("PUT {path} HTTP/1.1\r\nContent-Length: 524289\r\n\r\n")).await;
-        assert_eq!(heard.line, "HTTP/1.1 401 No ticket", "who it is comes first");
+        assert_eq!(heard.line, "HTTP/1.1 401 No ticket", "authentication is checked first");
     });
 }
 
@@ -123,7 +123,7 @@ fn the_largest_body_is_accepted_and_a_larger_one_still_gets_its_response() {
         let lab = StreamLab::new();
         let form = |bytes: usize| format!("description={}", "x".repeat(bytes - "description=".len()));
         let heard = lab.connect().await.request(&crate::lab::put_request("/nodes/a/qemu/100/config", &form(512 * 1024))).await;
-        assert_eq!(heard.line, "HTTP/1.1 400 Parameter verification failed.", "it was read: {}", heard.body_text());
+        assert_eq!(heard.line, "HTTP/1.1 400 Parameter verification failed.", "the body was read: {}", heard.body_text());
         let mut caller = lab.connect().await;
         caller.send(&crate::lab::put_request("/nodes/a/qemu/100/config", &form(700 * 1024))).await;
         assert_eq!(caller.read_response().await.map(|heard| heard.line).as_deref(), Some("HTTP/1.1 501 for data too large"));

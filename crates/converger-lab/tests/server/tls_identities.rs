@@ -1,4 +1,4 @@
-//! What a node shows to those who begin TLS, good and bad.
+//! The TLS identities of nodes, valid and invalid.
 
 use converger_lab::server::{ClockMode, LabCertificates};
 use converger_lab::{TlsIdentity, WorldEvent};
@@ -11,7 +11,7 @@ fn show_identity(lab: &StreamLab, face: TlsIdentity) {
     lab.server.world().lock().apply_event(0, WorldEvent::Show("a".to_owned(), face));
 }
 
-/// Why a client that trusts the lab's authority does not connect to a node of this name.
+/// Why a client that trusts the lab's authority does not connect to a node with this name.
 async fn connect_error(lab: &StreamLab, name: &'static str) -> Error {
     match lab.try_connect(name).await {
         Ok(_) => panic!("connected"),
@@ -38,7 +38,7 @@ fn each_bad_certificate_has_exactly_one_fault() {
         assert!(matches!(connect_error(&lab, "a").await, Error::InvalidCertificate(CertificateError::ExpiredContext { .. })));
         show_identity(&lab, TlsIdentity::OtherName);
         assert!(matches!(connect_error(&lab, "a").await, Error::InvalidCertificate(CertificateError::NotValidForNameContext { .. })));
-        assert!(lab.try_connect("other.invalid").await.is_ok(), "besides the name all is well");
+        assert!(lab.try_connect("other.invalid").await.is_ok(), "everything but the name is valid");
         show_identity(&lab, TlsIdentity::OtherKey);
         let error = connect_error(&lab, "a").await;
         let is_unknown = matches!(&error, Error::InvalidCertificate(CertificateError::BadSignature | CertificateError::UnknownIssuer));
@@ -66,7 +66,7 @@ fn the_fingerprint_is_that_of_the_presented_certificate() {
     run_paused(async {
         let identity = test_certificates();
         let (shown, pem) = (identity.fingerprint(), identity.pem().to_owned());
-        let kept = LabCertificates::from_pem(&pem).expect("what was written");
+        let kept = LabCertificates::from_pem(&pem).expect("the saved certificates");
         assert_eq!((kept.fingerprint(), kept.authority_pem()), (shown.clone(), identity.authority_pem()));
         assert_eq!(kept.names().collect::<Vec<_>>(), ["127.0.0.1", "::1", "a", "b", "localhost"]);
         let setting = converger_lab::WorldSpec::from_yaml(WORLD).expect("a setting");
@@ -90,6 +90,6 @@ fn incomplete_certificate_files_are_refused() {
         let refused = LabCertificates::from_pem(wrong).err().map(|error| error.to_string());
         assert!(refused.as_deref().is_some_and(|text| text.contains("two certificates")), "{refused:?}");
     }
-    assert!(LabCertificates::new(["a b"].into_iter(), LOOPBACK).is_ok(), "a name with a blank is only useless");
+    assert!(LabCertificates::new(["a b"].into_iter(), LOOPBACK).is_ok(), "a name with a blank is accepted, although nobody can use it");
     assert!(LabCertificates::new(["ä"].into_iter(), LOOPBACK).is_err());
 }

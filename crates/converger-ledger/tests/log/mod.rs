@@ -1,4 +1,4 @@
-//! A log in memory, laid out as files, for the tests here.
+//! A log in memory, in the layout of files, for these tests.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -7,7 +7,7 @@ use converger_ledger::{Checkpoint, EntryBundle, LogFiles, LogHash, MerkleTree, N
 
 pub(crate) const ORIGIN: &str = "converger.test/lab";
 
-/// Files by their paths.
+/// Files by path.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LogFilesFixture(pub(crate) BTreeMap<String, Vec<u8>>);
 
@@ -23,13 +23,13 @@ pub(crate) fn signer() -> NoteSigner {
     NoteSigner::new(ORIGIN, &[7; 32]).unwrap()
 }
 
-/// The entry of a number: of many lengths, the empty one included.
+/// A sample entry. Lengths vary, and some are empty.
 pub(crate) fn sample_entry(number: u64) -> Vec<u8> {
     let text = format!("{{\"number\":{number}}}");
     text.bytes().cycle().take((number * 37 % 301) as usize).collect()
 }
 
-/// The subtree hashes of a log, by level and place.
+/// The subtree hashes of a log, by level and index.
 pub(crate) type SubtreeMap = BTreeMap<(u8, u64), LogHash>;
 
 pub(crate) fn build_tree(size: u64) -> (MerkleTree, SubtreeMap) {
@@ -47,7 +47,7 @@ pub(crate) fn tile_bytes(tile: Tile, subtrees: &SubtreeMap) -> Vec<u8> {
     (first..first + u64::from(tile.width)).flat_map(|index| subtrees[&(tile.level * 8, index)].0).collect()
 }
 
-/// A log of so many entries, in files.
+/// A log of this size, in files.
 pub(crate) fn build_log(size: u64) -> LogFilesFixture {
     let (tree, subtrees) = build_tree(size);
     let mut files = BTreeMap::new();

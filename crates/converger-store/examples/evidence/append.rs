@@ -1,4 +1,4 @@
-//! What one entry more costs in a short and in a long ledger.
+//! The cost of appending an entry to a short and to a long ledger.
 
 use std::error::Error;
 use std::hint::black_box;
@@ -11,19 +11,19 @@ use serde_json::json;
 use crate::runs::{self, FleetDecision, block_on_store};
 use crate::{BenchOutput, cpu};
 
-/// Where a ledger is short.
+/// The size of a short ledger.
 const SHORT_LOG_ENTRIES: u64 = 1_000;
-/// So many appends are averaged, in memory.
+/// How many appends in memory are averaged.
 const APPENDS_AVERAGED: u64 = 4_096;
-/// A fleet whose applies leave about a thousand entries each.
+/// The size of a fleet whose applies leave about a thousand entries each.
 const GUESTS: u32 = 1_060;
-/// So many applies are averaged, in the store, and the least of so many averages counts.
+/// How many applies through the store are averaged; the smallest of several averages counts.
 const APPLIES_AVERAGED: u64 = 2;
 const STORE_REPETITIONS: u32 = 12;
-/// So many writes become durable at once: as many operations are under way by default, and a transaction of an apply has no more of them.
+/// How many writes become durable at once: the default number of operations in flight, which bounds a transaction of an apply.
 const WRITES_PER_BATCH: usize = 40;
 
-/// Two logs of different lengths, and what is appended to both.
+/// Two logs of different lengths, and the leaves to append to both.
 struct BenchLogs {
     early: LogBuilder,
     late: LogBuilder,
@@ -65,9 +65,9 @@ fn append_leaves(mut log: LogBuilder, leaves: &[LogHash]) {
     black_box(log);
 }
 
-/// Through the store, with the journal beside it: CPU time of the whole process, the disk left aside.
+/// Through the store, including the journal: CPU time of the whole process, without the disk.
 ///
-/// Both take turns, because a neighbour that comes or goes while a million entries are written would be taken for the cost of them.
+/// Short and long ledger take turns. Otherwise another load on the machine while a million entries are written would count as their cost.
 pub(crate) fn bench_store_append(entries: u64, directory: &Path) -> BenchOutput {
     let mut long = BenchStore::new(&directory.join("long"))?;
     long.fill_to(entries);
@@ -81,7 +81,7 @@ pub(crate) fn bench_store_append(entries: u64, directory: &Path) -> BenchOutput 
     Ok(json!({ "entries": entries, "first": first, "last": long.size(), "early_ns": early, "late_ns": late }))
 }
 
-/// A store that applies are written to, one after the other.
+/// A store to which applies are written one after the other.
 struct BenchStore {
     store: SqliteStore,
     decided: FleetDecision,
@@ -94,7 +94,7 @@ impl BenchStore {
         Ok(Self { store, decided: FleetDecision::for_fleet(GUESTS), applies: 0 })
     }
 
-    /// What the next apply writes. What it rests on is there since the first one, and would only be hashed again.
+    /// The writes of the next apply, without blobs: they have been there since the first apply and would only be hashed again.
     fn next_apply(&mut self) -> Vec<StoreWrite> {
         self.applies += 1;
         let mut writes = self.decided.apply_writes(self.applies);
@@ -106,7 +106,7 @@ impl BenchStore {
         block_on_store(self.store.heads()).all.size
     }
 
-    /// Fills it up to about this length, as fast as it goes.
+    /// Fills the ledger to about this size.
     fn fill_to(&mut self, size: u64) {
         while self.size() < size {
             for batch in runs::split_into_batches(self.next_apply()) {
@@ -115,7 +115,7 @@ impl BenchStore {
         }
     }
 
-    /// The mean CPU time of an append from here on.
+    /// The mean CPU time of an append, from the current size on.
     fn mean_append_ns(&mut self) -> u64 {
         let before = self.size();
         let batches: Vec<Batch> = (0..APPLIES_AVERAGED).flat_map(|_| split_into_batches(&self.next_apply())).collect();

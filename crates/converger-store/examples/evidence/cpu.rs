@@ -1,9 +1,9 @@
-//! CPU time of the whole process, because the wall clock of a busy machine measures the neighbours, and a store works on a thread of its own.
+//! CPU time of the whole process: on a busy machine the wall clock measures other processes, and a store works on its own threads.
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// The least CPU time of each of several works on one input, in nanoseconds. They take turns, so that what disturbs the
-/// machine disturbs all of them. Works are functions that are not inlined, so that callgrind can count them by name.
+/// The least CPU time of each work on one input, in nanoseconds. The works take turns, so that disturbances affect all of them. They must
+/// not be inlined, so that callgrind can count them by name.
 pub(crate) fn least_cpu_ns<T: ?Sized, const WORKS: usize>(turns: u32, input: &T, works: [fn(&T); WORKS]) -> [u64; WORKS] {
     let mut least = [u64::MAX; WORKS];
     for _ in 0..turns {
@@ -16,9 +16,9 @@ pub(crate) fn least_cpu_ns<T: ?Sized, const WORKS: usize>(turns: u32, input: &T,
     least
 }
 
-/// What this process has used so far.
+/// The CPU time that this process has used so far.
 pub(crate) fn process_cpu_ns() -> u64 {
     let used = clock_gettime(ClockId::ProcessCPUTime);
-    // Neither is below zero, and a process does not work for five hundred years.
+    // Both values are positive, and the sum overflows only after five hundred years.
     used.tv_sec.cast_unsigned() * 1_000_000_000 + used.tv_nsec.cast_unsigned()
 }

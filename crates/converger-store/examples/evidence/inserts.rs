@@ -1,4 +1,4 @@
-//! What becomes durable with entries: transactions and syncs, to be counted, and time, to be told.
+//! Durable commits of entries: the number of transactions and syncs, and the time.
 
 use std::error::Error;
 use std::path::Path;
@@ -13,9 +13,9 @@ use crate::BenchOutput;
 use crate::runs::{FleetDecision, block_on_store, has_entry};
 
 const GUESTS: u32 = 900;
-/// So many writes are in a batch, and as many entries where they have one.
+/// How many writes are in a batch.
 const WRITES_PER_BATCH: usize = 64;
-/// So many applies are timed, in batches of the life of one operation, and so many of these at once.
+/// How many applies are timed, in batches of one operation each, and how many batches run concurrently.
 const APPLIES_TIMED: u64 = 10;
 const RECORDS_PER_OPERATION: usize = 4;
 const CONCURRENT_BATCHES: usize = 64;
@@ -24,7 +24,7 @@ fn open_store(directory: &Path) -> Result<SqliteStore, Box<dyn Error>> {
     Ok(SqliteStore::open(directory, StoreSettings::new(|cause| panic!("{cause}")))?)
 }
 
-/// So many batches, each acknowledged before the next: of writes that have an entry, or of blobs, which have none.
+/// Commits `count` batches one after the other: of writes with entries, or of blobs, which have none.
 pub(crate) fn commit_batches(kind: &str, count: usize, directory: &Path) -> BenchOutput {
     let store = open_store(directory)?;
     let writes = apply_writes(APPLIES_TIMED);
@@ -39,18 +39,18 @@ pub(crate) fn commit_batches(kind: &str, count: usize, directory: &Path) -> Benc
         let _ = block_on_store(store.commit(batch));
     }
     let (transactions, entries) = (store.transactions(), block_on_store(store.heads()).all.size);
-    // Whether closing brings the log into the file, and so syncs, depends on which connection is the last to close.
+    // Skip closing: whether it checkpoints the WAL, and so syncs, depends on which connection closes last.
     std::mem::forget(store);
     Ok(json!({ "batches": done, "writes": done * WRITES_PER_BATCH, "entries": entries, "transactions": transactions }))
 }
 
-/// What applies write that has an entry.
+/// The writes of applies that have an entry.
 fn apply_writes(count: u64) -> Vec<StoreWrite> {
     let decided = FleetDecision::for_fleet(GUESTS);
     (0..count).flat_map(|number| decided.apply_writes(number)).filter(has_entry).collect()
 }
 
-/// The store's time, with its journal, against bare inserts of the entries alone.
+/// The time of the store, with its journal, compared with plain inserts of the entries.
 pub(crate) fn bench_insert_ratio() -> BenchOutput {
     let directory = tempfile::tempdir()?;
     let store = open_store(&directory.path().join("state"))?;
@@ -70,7 +70,7 @@ pub(crate) fn bench_insert_ratio() -> BenchOutput {
 
 async fn commit_concurrently(store: &SqliteStore, batches: &[Batch]) -> Result<(), converger_store::StoreError> {
     for some in batches.chunks(CONCURRENT_BATCHES) {
-        // Asked for in their order, and taken in it.
+        // Requested in order, and therefore committed in order.
         try_join_all(some.iter().map(|batch| store.commit(batch.clone()))).await?;
     }
     Ok(())
@@ -93,7 +93,7 @@ fn measure_time(work: impl FnOnce() -> Result<(), Box<dyn Error>>) -> Result<Dur
     Ok(started.elapsed())
 }
 
-/// A table of two columns, the same file settings, and as many rows in a transaction.
+/// A table of two columns with the same file settings and the same number of rows per transaction.
 fn insert_rows(place: &Path, rows: &[Vec<u8>], group: usize) -> Result<(), Box<dyn Error>> {
     let mut connection = Connection::open(place)?;
     let _: String = connection.pragma_update_and_check(None, "journal_mode", "wal", |row| row.get(0))?;

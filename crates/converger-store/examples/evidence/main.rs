@@ -1,14 +1,15 @@
-//! What evidence costs, against what nobody could do without. Each prints one line of JSON; `cargo xtask bench` judges it.
+//! Measures the cost of evidence against a baseline that cannot be avoided. Each command prints one line of JSON; `cargo xtask bench`
+//! judges it.
 //!
-//! - `evidence walk <entries> <turns>`: the ledger checked by its hashes and its signature, against one SHA-256 over the same files;
-//! - `evidence deep <entries> <turns>`: every entry read strictly and played again, against a typed parse with serde_json;
-//! - `evidence reproduce <guests> <turns>`: a decision made again, against hashing and a typed parse of what it rests on;
-//! - `evidence growth <entries> <turns>`: an append to a log in memory, early and late;
+//! - `evidence walk <entries> <turns>`: verify the ledger by its hashes and signature, against one SHA-256 over the same files;
+//! - `evidence deep <entries> <turns>`: parse every entry strictly and replay it, against a typed parse with serde_json;
+//! - `evidence reproduce <guests> <turns>`: reproduce a decision, against hashing and a typed parse of its inputs;
+//! - `evidence growth <entries> <turns>`: append to a log in memory, early and late;
 //! - `evidence append <entries> <directory>`: the same through the store, early and late;
-//! - `evidence batches <kind> <count> <directory>`: batches one after the other, for whoever counts what is synced;
-//! - `evidence inserts`: how fast entries become durable, against bare inserts of their bytes in groups of the same size.
+//! - `evidence batches <kind> <count> <directory>`: commit batches one after the other, to count the syncs;
+//! - `evidence inserts`: commit entries, against plain inserts of their bytes in groups of the same size.
 //!
-//! What never enters: what is expected of the numbers.
+//! Must not contain expectations about the numbers.
 
 mod append;
 mod cpu;
@@ -38,7 +39,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         ["append", entries, directory] => append::bench_store_append(entries.parse()?, Path::new(directory)),
         ["batches", kind, count, directory] => inserts::commit_batches(kind, count.parse()?, Path::new(directory)),
         ["inserts"] => inserts::bench_insert_ratio(),
-        _ => Err("the head of this file says how it is called".into()),
+        _ => Err("see the usage at the top of examples/evidence/main.rs".into()),
     };
     println!("{}", told?);
     Ok(())

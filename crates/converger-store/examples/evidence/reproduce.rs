@@ -1,4 +1,4 @@
-//! A decision made again of what was kept, against what anybody would pay who looks at the same bytes.
+//! Reproducing a recorded decision, compared with hashing and parsing the same bytes.
 
 use std::collections::BTreeMap;
 use std::hint::black_box;
@@ -30,7 +30,7 @@ pub(crate) fn bench_reproduce(guests: u32, turns: u32) -> BenchOutput {
     Ok(json!({ "guests": guests, "bytes": bytes, "bare_ns": bare_ns, "reproduce_ns": reproduce_ns }))
 }
 
-/// The digest of each piece, and a typed parse of what was declared and what was seen.
+/// Hashes each part, and parses the desired state and the observation into typed structs.
 #[inline(never)]
 fn parse_inputs_once(recorded: &RecordedDecision) {
     for piece in DecisionPart::ALL {

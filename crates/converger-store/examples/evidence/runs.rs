@@ -1,6 +1,6 @@
-//! What applies write: runs over a made-up fleet, with every entry that a real one leaves, in the same order and of the same size.
+//! The writes of applies on a made-up fleet: every entry that a real apply leaves, in the same order and of the same size.
 //!
-//! The same number gives the same writes. What never enters: an environment. What it would have said is made up here, as the lab words it.
+//! The same number gives the same writes. Must not depend on an environment: its answers are made up here, worded as in the lab.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -31,14 +31,14 @@ const CONFIG: &str =
     r#"{"environments":{"lab":{"mode":"solo","token":"converger@pve!apply"}},"limits":{"guests":1000000,"percent":100,"stops":1000000}}"#;
 const FIRST_MS: u64 = 1_794_700_800_000;
 
-/// A decision over a fleet, with all that it rests on.
+/// A decision about a fleet, with its inputs.
 pub(crate) struct FleetDecision {
     judged: Judged,
     record: DecisionRecord,
 }
 
 impl FleetDecision {
-    /// That of a fleet of so many guests, a quarter of them not as declared.
+    /// The decision about a fleet of this size, a quarter of which has drifted.
     pub(crate) fn for_fleet(guests: u32) -> Self {
         let fleet = BenchFleet { guests, drifted_share: GuestShare::OneIn(4), ordered_share: GuestShare::OneIn(10) };
         let desired = desired::parse(fleet.desired_json().as_bytes(), Notation::Json).expect("the fleet is well-formed");
@@ -49,13 +49,13 @@ impl FleetDecision {
         Self { judged, record: kept }
     }
 
-    /// The decision as the ledger names it.
+    /// The decision, as the ledger refers to it.
     pub(crate) fn decision(&self) -> Decision {
         let DecisionRecord { inputs, plan, judgement, .. } = &self.record;
         Decision { inputs: inputs.clone(), plan: *plan, judgement: *judgement }
     }
 
-    /// What an apply at that time is admitted on.
+    /// The admission bundle of an apply at this time.
     fn admission_bundle(&self, now_ms: u64) -> Vec<u8> {
         let admission = Admission {
             mode: ApprovalMode::Solo,
@@ -68,12 +68,12 @@ impl FleetDecision {
         AdmissionBundle::new(BY, self.decision(), admission, &[]).to_canonical_json().expect("it can be written")
     }
 
-    /// What it rests on, under its digests.
+    /// The inputs of the decision, by digest.
     pub(crate) fn blobs(&self) -> BTreeMap<Digest, Vec<u8>> {
         self.record.blobs.iter().map(|bytes| (Digest::of_bytes(bytes), bytes.clone())).collect()
     }
 
-    /// All that the apply with this number writes, in its order.
+    /// All writes of the apply with this number, in order.
     pub(crate) fn apply_writes(&self, number: u64) -> Vec<StoreWrite> {
         let mut clock = StepClock(FIRST_MS + number * 3_600_000);
         let run = RunId::new(&format!("{:x}-{:08x}", clock.0 / 1000, number.wrapping_mul(0x9e37_79b9) & 0xffff_ffff)).expect("an id");
@@ -85,7 +85,7 @@ impl FleetDecision {
         writes
     }
 
-    /// Everything up to the first operation.
+    /// All writes before the first operation.
     fn run_start_writes(&self, run: &RunId, at_ms: u64) -> Vec<StoreWrite> {
         let DecisionRecord { inputs, plan, judgement, blobs } = &self.record;
         let (plan, judgement, bundle) = (*plan, *judgement, self.admission_bundle(at_ms));
@@ -142,7 +142,7 @@ fn test_slug(text: &str) -> Slug {
     Slug::new(text).expect("a word")
 }
 
-/// Times that go on.
+/// A clock that advances with every read.
 struct StepClock(u64);
 
 impl StepClock {
@@ -152,7 +152,7 @@ impl StepClock {
     }
 }
 
-/// Intent, mark, task and end.
+/// Intent, sending mark, task and end.
 fn operation_records(operation: Operation, clock: &mut StepClock) -> [JournalRecord; 4] {
     let id = operation.id.clone();
     let task = upid_task(&operation, clock.0);
@@ -166,7 +166,7 @@ fn operation_records(operation: Operation, clock: &mut StepClock) -> [JournalRec
     ]
 }
 
-/// The name of a task as Proxmox VE makes it.
+/// A task id as Proxmox VE forms it.
 fn upid_task(operation: &Operation, at_ms: u64) -> TaskId {
     let short = match operation.guest.kind {
         GuestKind::Qemu => "qm",
@@ -178,7 +178,7 @@ fn upid_task(operation: &Operation, at_ms: u64) -> TaskId {
     TaskId::new(&name).expect("a task")
 }
 
-/// What is read afterwards.
+/// The state that is read after the operation.
 fn observed_after(operation: &Operation) -> Evidence {
     match &operation.step.change {
         Change::ConfigSet(fields) => {
@@ -190,13 +190,13 @@ fn observed_after(operation: &Operation) -> Evidence {
     }
 }
 
-/// What is kept beside entries: the pieces of decisions, and the bundles of their admissions.
+/// The blobs that entries refer to: the parts of decisions, and the bundles of their admissions.
 pub(crate) type NamedBlobs = BTreeMap<Digest, (Option<DecisionPart>, Vec<u8>)>;
 
-/// A ledger of so many entries, as applies on a fleet of a thousand guests fill it, and all that is kept beside them.
+/// A ledger of `count` entries, as applies on a fleet of a thousand guests produce it, and all blobs that it refers to.
 ///
-/// Each run has its own decision over a fleet of its own: when a reading was taken stands in it, so that no two runs share one, nor the plan that
-/// was made of it. That is a megabyte for a thousand entries.
+/// Each run has its own decision about its own fleet: an observation contains the time when it was taken, so no two runs share one, or
+/// the plan based on it. That is one megabyte per thousand entries.
 pub(crate) fn ledger_entries(count: u64) -> (Vec<Vec<u8>>, NamedBlobs) {
     let count = usize::try_from(count).expect("it fits into memory");
     let (mut entries, mut kept) = (Vec::with_capacity(count), NamedBlobs::new());
@@ -218,15 +218,15 @@ pub(crate) fn ledger_entries(count: u64) -> (Vec<Vec<u8>>, NamedBlobs) {
     (entries, kept)
 }
 
-/// The entries that an apply leaves, by the judge of all stores, and what it was admitted on.
+/// The entries of an apply, as the store rules produce them, and its admission bundle.
 fn apply_entries(decided: &FleetDecision, number: u64) -> (Vec<Vec<u8>>, Vec<u8>) {
     let store = MemoryStore::new();
     let mut writes = decided.apply_writes(number);
-    // INVARIANT: the last thing that an apply keeps is the bundle of its admission.
+    // INVARIANT: the last blob of an apply is its admission bundle.
     let bundle = writes.iter().rev().find_map(|write| if let StoreWrite::Blob { body, .. } = write { Some(body.to_vec()) } else { None });
     writes.retain(has_entry);
     for batch in split_into_batches(writes) {
-        let _ = store.commit_now(batch).expect("a run that is told in order is taken");
+        let _ = store.commit_now(batch).expect("a run in order is accepted");
     }
     let mut all: Vec<Vec<u8>> = Vec::new();
     while (all.len() as u64) < block_on_store(store.heads()).all.size {
@@ -235,12 +235,12 @@ fn apply_entries(decided: &FleetDecision, number: u64) -> (Vec<Vec<u8>>, Vec<u8>
     (all, bundle.expect("every apply is admitted"))
 }
 
-/// Whether a write is a decision. What these rest on is kept beside them.
+/// Whether a write adds a ledger entry.
 pub(crate) fn has_entry(write: &StoreWrite) -> bool {
     !matches!(write, StoreWrite::Blob { .. })
 }
 
-/// As few batches as these writes can be in.
+/// Splits writes into as few batches as possible.
 pub(crate) fn split_into_batches(mut writes: Vec<StoreWrite>) -> Vec<Batch> {
     let mut batches = Vec::new();
     while !writes.is_empty() {
@@ -250,7 +250,7 @@ pub(crate) fn split_into_batches(mut writes: Vec<StoreWrite>) -> Vec<Batch> {
     batches
 }
 
-/// What a store answers that works.
+/// The answer of a store that works.
 pub(crate) fn block_on_store<T>(answer: impl Future<Output = Result<T, converger_store::StoreError>>) -> T {
     converger_store::conformance::block_on(answer).expect("a store that works answers")
 }

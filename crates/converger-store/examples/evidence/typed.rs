@@ -1,7 +1,7 @@
-//! What is kept, as a program would have it that believes its files: typed, owned structs for serde_json, each member where it belongs.
+//! Stored documents as a program would parse them that trusts its files: typed, owned structs for serde_json.
 //!
-//! Nothing is checked here but types. What never enters: the types of core.
-#![expect(dead_code, reason = "what is parsed is not looked at")]
+//! Only types are checked here. Must not use the types of core.
+#![expect(dead_code, reason = "the parsed values are not used")]
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,7 +17,7 @@ pub(crate) struct TypedEntry {
     what: TypedEntryBody,
 }
 
-/// Everything that an entry of any kind can say.
+/// Every member that an entry of any kind can have.
 #[derive(Derived)]
 struct TypedEntryBody {
     answer: Option<String>,
@@ -139,7 +139,7 @@ struct TypedOutcome {
     schema: String,
 }
 
-/// The declared state, as it is kept.
+/// The desired state as it is stored.
 #[derive(Derived)]
 pub(crate) struct TypedDesired {
     version: u32,
@@ -158,7 +158,7 @@ struct TypedDeclaredGuest {
     identity: Option<TypedIdentity>,
 }
 
-/// The reading, as it is kept.
+/// The observation as it is stored.
 #[derive(Derived)]
 pub(crate) struct TypedObservation {
     schema: String,
@@ -211,7 +211,7 @@ struct TypedPending {
     key: String,
 }
 
-/// The body of a plan, as it is kept.
+/// The body of a plan as it is stored.
 #[derive(Derived)]
 pub(crate) struct TypedPlan {
     catalogue_digest: String,
@@ -275,7 +275,7 @@ struct TypedRefusal {
     stage: String,
 }
 
-/// A value of any type, read at once: an untagged enum would be read twice.
+/// A value of any type, parsed in one pass; an untagged enum would need two.
 enum TypedValue {
     Null,
     Flag(bool),

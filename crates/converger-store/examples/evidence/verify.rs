@@ -1,4 +1,4 @@
-//! What `converger verify` does with a ledger in files: the walk by hashes, and what is read and played again on the way.
+//! What `converger verify` does with an exported ledger: verify its hashes, then parse and replay its entries.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -15,13 +15,13 @@ use serde_json::json;
 use crate::runs::NamedBlobs;
 use crate::{BenchOutput, cpu, runs, typed};
 
-/// The files of a ledger, as an export lays them out.
+/// The files of a ledger, as in an export.
 struct ExportedFiles(BTreeMap<String, Vec<u8>>);
 
 impl LogFiles for &ExportedFiles {
     type Error = Infallible;
 
-    /// A copy, as it would be from a disk.
+    /// A copy, as a read from disk would be.
     fn read(&mut self, path: &str) -> Result<Option<Vec<u8>>, Infallible> {
         Ok(self.0.get(path).cloned())
     }
@@ -29,7 +29,7 @@ impl LogFiles for &ExportedFiles {
 
 struct BenchLedger {
     entries: Vec<Vec<u8>>,
-    /// What they name.
+    /// The blobs that the entries refer to.
     blobs: NamedBlobs,
     files: ExportedFiles,
     verifier: NoteVerifier,
@@ -67,7 +67,7 @@ fn entry_bundle(entries: &[Vec<u8>]) -> Vec<u8> {
     bundle.into_bytes()
 }
 
-/// Hashes, tiles and the signature; no entry is read.
+/// Verifies hashes, tiles and the signature; parses no entry.
 pub(crate) fn bench_verify_log(count: u64, turns: u32) -> BenchOutput {
     let ledger = BenchLedger::with_entries(count)?;
     let [sha_ns, walk_ns] = cpu::least_cpu_ns(turns, &ledger, [hash_files_once, verify_log_once]);
@@ -88,8 +88,7 @@ fn verify_log_once(ledger: &BenchLedger) {
     assert!(matches!(found, Ok(Ok(_))), "{found:?}");
 }
 
-/// What entries say, each with its place among the others, and what is kept of what they name: the same bytes, typed and no more, are what
-/// it is compared with.
+/// Parses and replays entries, and checks the blobs that they refer to, compared with a typed parse of the same bytes.
 pub(crate) fn bench_ledger_check(count: u64, turns: u32) -> BenchOutput {
     let ledger = BenchLedger::with_entries(count)?;
     let [typed_ns, typed_kept_ns, parse_ns, walk_ns, deep_ns] = cpu::least_cpu_ns(
@@ -105,7 +104,7 @@ pub(crate) fn bench_ledger_check(count: u64, turns: u32) -> BenchOutput {
     }))
 }
 
-/// How many entries there are of each kind, and how long they are on average.
+/// The number of entries of each kind and their average length.
 fn entry_kinds(ledger: &BenchLedger) -> BTreeMap<&'static str, (usize, usize)> {
     let mut kinds: BTreeMap<&'static str, (usize, usize)> = BTreeMap::new();
     for bytes in &ledger.entries {
@@ -127,7 +126,7 @@ fn parse_typed<T: DeserializeOwned>(bytes: &[u8]) -> T {
     serde_json::from_slice(bytes).expect("it is well-formed")
 }
 
-/// All that is kept, each as what it is.
+/// Parses every blob as its own type.
 #[inline(never)]
 fn parse_typed_blobs_once(ledger: &BenchLedger) {
     for (piece, bytes) in ledger.blobs.values() {
@@ -135,7 +134,7 @@ fn parse_typed_blobs_once(ledger: &BenchLedger) {
             Some(DecisionPart::Plan) => drop(black_box(parse_typed::<typed::TypedPlan>(bytes))),
             Some(DecisionPart::Desired) => drop(black_box(parse_typed::<typed::TypedDesired>(bytes))),
             Some(DecisionPart::Observation) => drop(black_box(parse_typed::<typed::TypedObservation>(bytes))),
-            // A few hundred bytes each: their types would change nothing.
+            // A few hundred bytes each; typed structs would make no difference.
             _ => drop(black_box(parse_typed::<serde_json::Value>(bytes))),
         }
     }
@@ -145,7 +144,7 @@ fn parse_valid_entry(bytes: &[u8]) -> LedgerEntry {
     parse_entry(bytes).expect("entries are well-formed")
 }
 
-/// Not compared with anything: which part of it reading is.
+/// Not part of the comparison: the share of parsing.
 #[inline(never)]
 fn parse_entries_once(ledger: &BenchLedger) {
     for bytes in &ledger.entries {
@@ -156,18 +155,18 @@ fn parse_entries_once(ledger: &BenchLedger) {
 fn replay_entries(ledger: &BenchLedger) -> LedgerCheck {
     let mut deep = LedgerCheck::default();
     for bytes in &ledger.entries {
-        deep.add_entry(bytes).expect("entries stand where they may");
+        deep.add_entry(bytes).expect("entries are in a valid order");
     }
     deep
 }
 
-/// Not compared with anything: what the entries alone are of it.
+/// Not part of the comparison: the share of the entries.
 #[inline(never)]
 fn replay_entries_once(ledger: &BenchLedger) {
     black_box(replay_entries(ledger));
 }
 
-/// As `converger verify` does it: through the entries, and then through all that is kept. A copy of each, as it would be from a disk.
+/// As `converger verify` does it: all entries, then all blobs, each copied as a read from disk would be.
 #[inline(never)]
 fn check_ledger_once(ledger: &BenchLedger) {
     let found =

@@ -1,4 +1,4 @@
-//! Stories of what people do: runs that they start, plans that are kept, guests that they hold, environments that they freeze.
+//! Stories about what people do: start runs, store plans, hold guests, freeze environments.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::{Batch, RunHistory, Store, StoreRefusal, StoreWrite};
 pub(super) fn stories<S: StoreFixture>() -> Vec<StoreStory<S>> {
     vec![
         ("runs", run_lifecycle),
-        ("plans are kept by their digest", blobs_by_digest),
+        ("plans are stored by digest", blobs_by_digest),
         ("a guest that is held", guest_holds),
         ("an environment that is frozen", environment_freezes),
     ]
@@ -31,14 +31,14 @@ fn run_lifecycle<S: StoreFixture>(stage: &mut S) -> StoryResult {
     expect_written(&store, "a run elsewhere", OperationSample::start_write_of(sample.run_in_other_environment()))?;
     expect_refused(&store, "a run twice", OperationSample::start_write_of(run(3)?), StoreRefusal::RunExists(run(3)?.id))?;
     let nameless = RunStart { by: "  ".into(), ..run(7)? };
-    expect_refused(&store, "a run of nobody", OperationSample::start_write_of(nameless), StoreRefusal::NotStorable)?;
+    expect_refused(&store, "a run without an author", OperationSample::start_write_of(nameless), StoreRefusal::NotStorable)?;
     let unknown = StoreWrite::RunEnded { id: run(8)?.id, end: OperationEnd::Done, at_ms: 1 };
-    expect_refused(&store, "the end of no run", unknown, StoreRefusal::RunUnknown(run(8)?.id))?;
+    expect_refused(&store, "the end of an unknown run", unknown, StoreRefusal::RunUnknown(run(8)?.id))?;
     expect_written(&store, "an end", StoreWrite::RunEnded { id: run(4)?.id, end: OperationEnd::Held, at_ms: 30 })?;
     let store = stage.reopen_store(store);
     let wanted = vec![RunHistory { run: run(4)?, ended: Some((OperationEnd::Held, 30)) }, RunHistory { run: run(3)?, ended: None }];
     expect_equal("the newest runs", expect_readable("runs", block_on(store.runs(sample.environment(), 2)))?, wanted)?;
-    expect_equal("all runs of here", expect_readable("runs", block_on(store.runs(sample.environment(), u32::MAX)))?.len(), 5)?;
+    expect_equal("all runs of this environment", expect_readable("runs", block_on(store.runs(sample.environment(), u32::MAX)))?.len(), 5)?;
     expect_equal("a run", expect_readable("a run", block_on(store.run(run(2)?.id)))?, Some(RunHistory { run: run(2)?, ended: None }))?;
     expect_equal("no run", expect_readable("a run", block_on(store.run(run(9)?.id)))?, None)
 }
@@ -58,7 +58,7 @@ fn blobs_by_digest<S: StoreFixture>(stage: &mut S) -> StoryResult {
         let found = expect_readable("a plan", block_on(store.blob(Digest::of_bytes(body))))?;
         expect_equal("a plan", found.as_deref(), Some(&**body))?;
     }
-    expect_equal("a plan that nobody wrote", expect_readable("a plan", block_on(store.blob(Digest::of_bytes(b"other"))))?, None)
+    expect_equal("a plan that was never written", expect_readable("a plan", block_on(store.blob(Digest::of_bytes(b"other"))))?, None)
 }
 
 fn guest_holds<S: StoreFixture>(stage: &mut S) -> StoryResult {
@@ -86,13 +86,17 @@ fn guest_holds<S: StoreFixture>(stage: &mut S) -> StoryResult {
     expect_equal("the holds", expect_readable("holds", block_on(store.holds(sample.environment())))?, vec![hold.clone()])?;
     expect_equal("the holds elsewhere", expect_readable("holds", block_on(store.holds(sample.other_environment())))?, Vec::new())?;
     let done = sample.end_record(&operation, OperationEnd::Done);
-    expect_written(&store, "what became of an operation on a held guest", done)?;
+    expect_written(&store, "the outcome of an operation on a held guest", done)?;
     let next = sample.operation(2, 1);
     expect_refused(&store, "an intent on a held guest", sample.intent_record(&next), StoreRefusal::GuestHeld(hold.clone()))?;
     expect_written(&store, "an intent on another guest", sample.intent_record(&sample.operation(3, 2)))?;
     let back = Batch::default().with(release.clone()).with(StoreWrite::Hold(hold.clone())).with(sample.intent_record(&next));
     expect_refused(&store, "held again in the same batch", back, StoreRefusal::GuestHeld(hold.clone()))?;
-    expect_equal("the hold that came back", expect_readable("holds", block_on(store.holds(sample.environment())))?, vec![hold.clone()])?;
+    expect_equal(
+        "the hold after the refused batch",
+        expect_readable("holds", block_on(store.holds(sample.environment())))?,
+        vec![hold.clone()],
+    )?;
     expect_written(&store, "a release", release.clone())?;
     expect_refused(&store, "a release twice", release, StoreRefusal::NotHeld(vmid))?;
     expect_written(&store, "an intent after the release", sample.intent_record(&next))?;
@@ -116,8 +120,8 @@ fn environment_freezes<S: StoreFixture>(stage: &mut S) -> StoryResult {
     expect_refused(&store, "a freeze twice", StoreWrite::Freeze(freeze.clone()), frozen.clone())?;
     expect_refused(&store, "an intent in a freeze", sample.intent_record(&sample.operation(2, 2)), frozen)?;
     let back = Batch::default().with(thaw.clone()).with(sample.intent_record(&sample.operation(1, 3)));
-    expect_refused(&store, "a thaw that is undone", back, second_intent_refusal(&sample))?;
-    expect_equal("the freeze that came back", is_frozen(&store)?, Some(freeze))?;
+    expect_refused(&store, "a thaw in a refused batch", back, second_intent_refusal(&sample))?;
+    expect_equal("the freeze after the refused batch", is_frozen(&store)?, Some(freeze))?;
     expect_written(&store, "a thaw", thaw)?;
     expect_equal("no freeze any more", is_frozen(&store)?, None)?;
     let done = OperationSample::new(22).end_record(&operation, OperationEnd::Done);

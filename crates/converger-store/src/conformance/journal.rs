@@ -1,4 +1,4 @@
-//! Stories of the journal: one order, whole batches, one operation for a guest, one request for a key.
+//! Stories about the journal: the order of records, atomic batches, one operation per guest, one request per key.
 
 use converger_core::apply::{IllegalRecord, JournalProgress, JournalRecord, Operation, OperationEnd, OperationHistory, Resolution};
 
@@ -12,11 +12,11 @@ pub(super) fn stories<S: StoreFixture>() -> Vec<StoreStory<S>> {
         ("the life of an operation", operation_lifecycle),
         ("every order of records", record_orders),
         ("a batch is written whole or not at all", batch_atomicity),
-        ("an illegal batch stands among legal ones", illegal_batch_among_legal),
+        ("an illegal batch among legal ones", illegal_batch_among_legal),
         ("one guest, one operation", one_operation_per_guest),
         ("one task, one operation", one_operation_per_task),
         ("one key, one request", one_request_per_key),
-        ("what an operation belongs to", operation_matches_run),
+        ("an operation must match its run", operation_matches_run),
         ("lists are bounded, newest first", operation_lists),
         ("the next process finds everything", state_after_reopen),
         ("a batch has bounds", batch_bounds),
@@ -49,16 +49,16 @@ fn operation_lifecycle<S: StoreFixture>(stage: &mut S) -> StoryResult {
         expect_written(&store, "a record", record)?;
         expect_equal("the history", read_history(&store, &operation)?, Some(wanted.clone()))?;
     }
-    expect_equal("an operation that nobody wrote", read_history(&store, &sample.operation(2, 1))?, None)
+    expect_equal("an operation that was never written", read_history(&store, &sample.operation(2, 1))?, None)
 }
 
-/// A way to a place in the life of an operation, and what may follow there; everything else must not.
+/// A path to a state in the life of an operation, and the records that are legal there. All others are illegal.
 struct JournalState {
     path: &'static [usize],
     legal_next: &'static [usize],
 }
 
-/// Records by number: 0 intent, 1 task, 2 done, 3 held, 4 resolved, 5 failed, 6 mark.
+/// Records by number: 0 intent, 1 task, 2 done, 3 held, 4 resolved, 5 failed, 6 sending mark.
 const JOURNAL_STATES: &[JournalState] = &[
     JournalState { path: &[], legal_next: &[0] },
     JournalState { path: &[0], legal_next: &[1, 2, 3, 5, 6] },
@@ -128,7 +128,7 @@ fn batch_atomicity<S: StoreFixture>(stage: &mut S) -> StoryResult {
     expect_refused(&store, "an intent twice", twice, StoreRefusal::Record { id: first.id.clone(), illegal: IllegalRecord::SecondIntent })?;
     expect_equal("a part of a refused batch", read_history(&store, &first)?, None)?;
     expect_equal("its run", expect_readable("a run", block_on(store.run(first.run.clone())))?, None)?;
-    // The end of one and the intent of the next on the same guest may be one batch: the order within it counts.
+    // One batch may end an operation and start the next one on the same guest: the order within the batch counts.
     let batch = Batch::default()
         .with(sample.start_write())
         .with(sample.intent_record(&first))
@@ -136,7 +136,7 @@ fn batch_atomicity<S: StoreFixture>(stage: &mut S) -> StoryResult {
         .with(sample.intent_record(&second));
     expect_written(&store, "one after the other", batch)?;
     expect_equal("the open ones", read_open_ids(&store, &sample)?, vec!["op-2".into()])?;
-    // Everything that a batch touched comes back when its last write is refused.
+    // If the last write is refused, everything that the batch changed must be restored.
     let (ended, third) = (sample.end_record(&second, OperationEnd::Held), sample.operation(3, 2));
     let resolved = sample.resolution_record(&second, Resolution::Done);
     let undone = Batch::default()
@@ -156,11 +156,11 @@ fn batch_atomicity<S: StoreFixture>(stage: &mut S) -> StoryResult {
     expect_equal("what was undone", (read_history(&store, &second)?, read_history(&store, &third)?), (before, None))?;
     expect_refused(
         &store,
-        "a guest that was given back",
+        "a guest that is occupied again after the undo",
         sample.intent_record(&sample.operation(4, 1)),
         guest_taken_refusal(&sample, 1, &second),
     )?;
-    expect_written(&store, "a guest that was never taken", sample.intent_record(&sample.operation(5, 2)))
+    expect_written(&store, "a guest that is free again after the undo", sample.intent_record(&sample.operation(5, 2)))
 }
 
 fn guest_taken_refusal(sample: &OperationSample, guest: u64, by: &Operation) -> StoreRefusal {
@@ -170,7 +170,7 @@ fn guest_taken_refusal(sample: &OperationSample, guest: u64, by: &Operation) -> 
 fn illegal_batch_among_legal<S: StoreFixture>(stage: &mut S) -> StoryResult {
     let (store, sample) = (stage.new_store(), OperationSample::new(4));
     expect_written(&store, "a run", sample.start_write())?;
-    // All are under way before the first answer is awaited, so that a store that groups them has them in one group.
+    // All batches are queued before the first answer is awaited, so a store that groups commits has them in one group.
     let operations: Vec<Operation> = (0..40).map(|number| sample.operation(number, number / 2)).collect();
     let answers: Vec<_> = operations.iter().map(|operation| store.commit(sample.intent_record(operation).into())).collect();
     for (number, answer) in answers.into_iter().enumerate() {
@@ -205,7 +205,7 @@ fn one_operation_per_guest<S: StoreFixture>(stage: &mut S) -> StoryResult {
     let elsewhere =
         Operation { environment: sample.other_environment(), run: sample.run_in_other_environment().id, ..sample.operation(4, 1) };
     expect_written(&store, "the same id elsewhere", sample.intent_record(&elsewhere))?;
-    expect_written(&store, "a word of a person", sample.resolution_record(&first, Resolution::Done))?;
+    expect_written(&store, "a resolution", sample.resolution_record(&first, Resolution::Done))?;
     expect_written(&store, "a second one on a free guest", sample.intent_record(&second))
 }
 
@@ -214,15 +214,14 @@ fn one_operation_per_task<S: StoreFixture>(stage: &mut S) -> StoryResult {
     let (first, second) = (sample.operation(1, 1), sample.operation(2, 1));
     let (task, other) = (sample.task(&first), sample.task(&second));
     let both = || vec![task.clone(), other.clone()];
-    let whose =
-        |store: &S::Store, environment| expect_readable("whose tasks they are", block_on(store.operations_of_tasks(environment, both())));
+    let whose = |store: &S::Store, environment| expect_readable("task owners", block_on(store.operations_of_tasks(environment, both())));
     expect_written(
         &store,
         "runs",
         Batch::default().with(sample.start_write()).with(OperationSample::start_write_of(sample.run_in_other_environment())),
     )?;
     expect_written(&store, "an intent", sample.intent_record(&first))?;
-    expect_equal("nobody's", whose(&store, sample.environment())?, Vec::new())?;
+    expect_equal("no owners", whose(&store, sample.environment())?, Vec::new())?;
     expect_written(&store, "its task", sample.task_record(&first))?;
     let failed = sample.end_record(&first, OperationEnd::Failed);
     expect_written(&store, "its end", failed)?;
@@ -254,7 +253,7 @@ fn one_request_per_key<S: StoreFixture>(stage: &mut S) -> StoryResult {
     let repeated = Ok(CommitAck::Repeated { first: first.id.clone() });
     for (number, guest) in [(2, 1), (3, 2)] {
         let again = sample.one_shot(number, guest, "key-1", "start it");
-        // Nothing of a batch with a repeated request is written, not even what stands before it.
+        // Nothing of a batch with a repeated request is written, not even the writes before it.
         let batch = Batch::default().with(sample.intent_record(&sample.operation(9, 9))).with(sample.intent_record(&again));
         expect_equal("the request again", block_on(store.commit(batch)), repeated.clone())?;
         expect_equal("a second operation", read_history(&store, &again)?, None)?;
@@ -273,8 +272,12 @@ fn one_request_per_key<S: StoreFixture>(stage: &mut S) -> StoryResult {
     let elsewhere = Operation { environment: sample.other_environment(), run, ..sample.one_shot(5, 1, "key-1", "stop it") };
     expect_written(&store, "the key elsewhere", sample.intent_record(&elsewhere))?;
     let keyed = |environment| expect_readable("a key", block_on(store.operation_of_key(environment, key.clone())));
-    expect_equal("what the key stands for", keyed(sample.environment())?.map(|history| history.id().clone()), Some(first.id))?;
-    expect_equal("what it stands for elsewhere", keyed(sample.other_environment())?.map(|history| history.id().clone()), Some(elsewhere.id))
+    expect_equal("the operation of the key", keyed(sample.environment())?.map(|history| history.id().clone()), Some(first.id))?;
+    expect_equal(
+        "the operation of the key elsewhere",
+        keyed(sample.other_environment())?.map(|history| history.id().clone()),
+        Some(elsewhere.id),
+    )
 }
 
 fn operation_matches_run<S: StoreFixture>(stage: &mut S) -> StoryResult {
@@ -296,7 +299,7 @@ fn operation_matches_run<S: StoreFixture>(stage: &mut S) -> StoryResult {
     expect_refused(&store, "the end again", end, StoreRefusal::RunEnded(run.id.clone()))?;
     expect_refused(&store, "an intent after it", sample.intent_record(&sample.operation(2, 2)), StoreRefusal::RunEnded(run.id))?;
     let done = sample.end_record(&operation, OperationEnd::Done);
-    expect_written(&store, "what became of an operation after it", done)
+    expect_written(&store, "an outcome after the end of the run", done)
 }
 
 fn operation_lists<S: StoreFixture>(stage: &mut S) -> StoryResult {
@@ -332,10 +335,14 @@ fn operation_lists<S: StoreFixture>(stage: &mut S) -> StoryResult {
     expect_equal("of a guest", ids(OperationFilter { vmid: Some(sample.vmid(7)), ..all.clone() }, 9)?, names(&[7]))?;
     expect_equal("of a run", ids(OperationFilter { run: Some(sample.run().id), ..older.clone() }, 9)?, names(&[1, 0]))?;
     expect_equal("of no run", ids(OperationFilter { run: Some(sample.run_in_other_environment().id), ..all.clone() }, 9)?, Vec::new())?;
-    expect_equal("of here", ids(OperationFilter { environment: Some(sample.environment()), ..older }, 9)?, names(&[1, 0]))?;
-    expect_equal("of elsewhere", ids(OperationFilter { environment: Some(sample.other_environment()), ..all.clone() }, 9)?, Vec::new())?;
+    expect_equal("of this environment", ids(OperationFilter { environment: Some(sample.environment()), ..older }, 9)?, names(&[1, 0]))?;
+    expect_equal(
+        "of another environment",
+        ids(OperationFilter { environment: Some(sample.other_environment()), ..all.clone() }, 9)?,
+        Vec::new(),
+    )?;
     let Some(nobody) = converger_core::apply::OperationId::new("nobody") else { return Err("an id".into()) };
-    expect_equal("older than nothing", ids(OperationFilter { before: Some(nobody), ..all }, 9)?, Vec::new())
+    expect_equal("older than an unknown operation", ids(OperationFilter { before: Some(nobody), ..all }, 9)?, Vec::new())
 }
 
 fn state_after_reopen<S: StoreFixture>(stage: &mut S) -> StoryResult {
@@ -372,9 +379,9 @@ fn batch_bounds<S: StoreFixture>(stage: &mut S) -> StoryResult {
     };
     let many = Batch::new((0..=Batch::WRITES_MAX).map(plan).collect());
     expect_refused(&store, "too many writes", many, StoreRefusal::TooLarge)?;
-    expect_written(&store, "as many as there may be", Batch::new((0..Batch::WRITES_MAX).map(plan).collect()))?;
+    expect_written(&store, "the maximum number of writes", Batch::new((0..Batch::WRITES_MAX).map(plan).collect()))?;
     let late = JournalRecord::Intent { operation: Box::new(sample.operation(1, 1)), at_ms: u64::MAX };
     expect_written(&store, "a run", sample.start_write())?;
     let illegal = IllegalRecord::NotStorable;
-    expect_refused(&store, "a time that no artifact holds", late, StoreRefusal::Record { id: sample.operation(1, 1).id, illegal })
+    expect_refused(&store, "a time that is too large for artifacts", late, StoreRefusal::Record { id: sample.operation(1, 1).id, illegal })
 }

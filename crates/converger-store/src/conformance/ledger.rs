@@ -1,4 +1,4 @@
-//! Stories of the ledger: one entry for each decision (C5), which is only ever extended (C6), and nothing for what was not written.
+//! Stories about the ledger: one entry per decision (C5), append-only (C6), and no entry for what was not written.
 
 use converger_core::apply::{Freeze, Hold, OperationEnd, RunId, Slug};
 use converger_core::artifact::Digest;
@@ -16,9 +16,9 @@ pub(super) fn stories<S: StoreFixture>() -> Vec<StoreStory<S>> {
         ("each decision has one entry", one_entry_per_decision),
         ("what is not written has no entry", no_entry_without_write),
         ("the ledger only extends", ledger_only_extends),
-        ("what stands in the ledger alone", decisions_without_table),
+        ("decisions that only the ledger records", decisions_without_table),
         ("a ledger names one key", one_signing_key),
-        ("what is let go is named, and nothing that may be needed", prune_is_recorded),
+        ("pruning is recorded, and nothing that may be needed is pruned", prune_is_recorded),
     ]
 }
 
@@ -52,7 +52,7 @@ fn one_entry_per_decision<S: StoreFixture>(stage: &mut S) -> StoryResult {
     for record in &records {
         expect_written(&store, "a record", record.clone())?;
     }
-    expect_written(&store, "what people say", Batch::from(StoreWrite::Hold(hold.clone())).with(StoreWrite::Freeze(freeze.clone())))?;
+    expect_written(&store, "a hold and a freeze", Batch::from(StoreWrite::Hold(hold.clone())).with(StoreWrite::Freeze(freeze.clone())))?;
     let released = StoreWrite::Release { environment: release.0.clone(), vmid, by: release.1.into(), at_ms: release.2 };
     expect_written(
         &store,
@@ -86,7 +86,7 @@ fn no_entry_without_write<S: StoreFixture>(stage: &mut S) -> StoryResult {
     expect_equal("the ledger", (read_all_entries(&store)?, expect_readable("heads", block_on(store.heads()))?), before)
 }
 
-/// An entry of which there may be many.
+/// An entry that a ledger may contain any number of times.
 fn resync_write(number: u64) -> StoreWrite {
     let entry = LedgerEntry::Resync { by: "ann".into(), reason: format!("word {number}").into(), size: number, root: None, at_ms: number };
     StoreWrite::decision(entry)
@@ -108,7 +108,7 @@ fn rekey(previous: &str, verifier: &str) -> StoreWrite {
     })
 }
 
-/// Who comes second is refused, however far behind, also within one batch; what only looks like a key is none.
+/// A second key is refused, however far behind the first and also within one batch. An entry that only quotes a key is accepted.
 fn one_signing_key<S: StoreFixture>(stage: &mut S) -> StoryResult {
     let store = stage.new_store();
     let twice = Batch::from(resync_write(0)).with(key_write(1)).with(key_write(2));
@@ -132,7 +132,7 @@ fn one_signing_key<S: StoreFixture>(stage: &mut S) -> StoryResult {
     expect_equal("the entries", read_all_entries(&store)?.len(), 1203)
 }
 
-/// Tiles become full on the way, and the log is what its own mathematics says of the entries.
+/// Tiles become full along the way, and the log matches one that is computed from the entries.
 fn ledger_only_extends<S: StoreFixture>(stage: &mut S) -> StoryResult {
     let (mut store, mut growth, mut number) = (stage.new_store(), LogBuilder::default(), 0);
     let mut full = Vec::new();
@@ -154,13 +154,9 @@ fn ledger_only_extends<S: StoreFixture>(stage: &mut S) -> StoryResult {
         expect_equal("the beginning of a tile", expect_readable("hashes", block_on(store.hashes(narrow)))?.as_deref(), hashes.get(..1))?;
         expect_equal("a tile", expect_readable("hashes", block_on(store.hashes(tile)))?, Some(hashes))?;
     }
+    expect_equal("a tile beyond the end", expect_readable("hashes", block_on(store.hashes(Tile { level: 0, index: 4, width: 1 })))?, None)?;
     expect_equal(
-        "a tile that is not there",
-        expect_readable("hashes", block_on(store.hashes(Tile { level: 0, index: 4, width: 1 })))?,
-        None,
-    )?;
-    expect_equal(
-        "a tile that is not so wide",
+        "a tile wider than the log",
         expect_readable("hashes", block_on(store.hashes(Tile { level: 0, index: 3, width: 233 })))?,
         None,
     )?;
@@ -178,18 +174,18 @@ fn prune_is_recorded<S: StoreFixture>(stage: &mut S) -> StoryResult {
         sample.start_write().with(StoreWrite::blob(b"one".to_vec())).with(StoreWrite::blob(b"two".to_vec())),
     )?;
     expect_refused(&store, "nothing", prune(&[], 2, "ann"), StoreRefusal::Empty)?;
-    expect_refused(&store, "nobody", prune(&[one], 2, " "), StoreRefusal::NotStorable)?;
-    expect_refused(&store, "a look of before the run", prune(&[one], 0, "ann"), StoreRefusal::LedgerGrown { seen: 0, now: 2 })?;
+    expect_refused(&store, "a blank author", prune(&[one], 2, " "), StoreRefusal::NotStorable)?;
+    expect_refused(&store, "a search from before the run", prune(&[one], 0, "ann"), StoreRefusal::LedgerGrown { seen: 0, now: 2 })?;
     let grown = Batch::from(resync_write(1)).with(prune(&[one], 2, "ann"));
-    expect_refused(&store, "a look of before its own batch", grown, StoreRefusal::LedgerGrown { seen: 2, now: 3 })?;
+    expect_refused(&store, "a search from before its own batch", grown, StoreRefusal::LedgerGrown { seen: 2, now: 3 })?;
     let strange = Digest::of_bytes(b"strange");
     expect_refused(&store, "what is not kept", prune(&[one, strange], 2, "ann"), StoreRefusal::NotKept(strange))?;
     expect_equal("what is kept", expect_readable("a blob", block_on(store.blob(one)))?, Some(b"one".to_vec()))?;
-    expect_written(&store, "one, said twice", prune(&[one, one], 2, "ann"))?;
+    expect_written(&store, "one digest, given twice", prune(&[one, one], 2, "ann"))?;
     let undone = Batch::from(prune(&[two], 3, "ann")).with(prune(&[two], 4, "ann"));
     expect_refused(&store, "the same again in one batch", undone, StoreRefusal::NotKept(two))?;
     let store = stage.reopen_store(store);
-    expect_equal("what is let go", expect_readable("a blob", block_on(store.blob(one)))?, None)?;
+    expect_equal("what was pruned", expect_readable("a blob", block_on(store.blob(one)))?, None)?;
     expect_equal("what is kept", expect_readable("a blob", block_on(store.blob(two)))?, Some(b"two".to_vec()))?;
     let entry = LedgerEntry::Pruned { by: "ann".into(), before_ms: 4, digests: [one, one].into(), at_ms: 5 };
     expect_equal("its entry", read_parsed_entries(&store)?.pop(), Some(entry))?;
@@ -203,20 +199,25 @@ fn decisions_without_table<S: StoreFixture>(stage: &mut S) -> StoryResult {
         StoreWrite::decision(LedgerEntry::PlanMade { run, plan: sample.run().plan, judgement: Digest::of_bytes(b"x"), at_ms: 2 })
     };
     let id = sample.run().id;
-    expect_refused(&store, "a plan of no run", made(id.clone()), StoreRefusal::RunUnknown(id.clone()))?;
+    expect_refused(&store, "a plan of an unknown run", made(id.clone()), StoreRefusal::RunUnknown(id.clone()))?;
     expect_written(&store, "a run", sample.start_write())?;
     expect_written(&store, "a plan", made(id.clone()))?;
     let intent = LedgerEntry::Record(sample.intent_record(&sample.operation(1, 1)));
-    expect_refused(&store, "an intent that no journal has", StoreWrite::decision(intent), StoreRefusal::NotStandalone { kind: "intent" })?;
+    expect_refused(
+        &store,
+        "an intent without its journal record",
+        StoreWrite::decision(intent),
+        StoreRefusal::NotStandalone { kind: "intent" },
+    )?;
     let ended = LedgerEntry::RunEnded { run: id.clone(), end: OperationEnd::Done, at_ms: 3 };
-    expect_refused(&store, "an end that no run has", StoreWrite::decision(ended), StoreRefusal::NotStandalone { kind: "run-ended" })?;
+    expect_refused(&store, "an end without its run", StoreWrite::decision(ended), StoreRefusal::NotStandalone { kind: "run-ended" })?;
     let how = Slug::new("typed").ok_or("a word")?;
     let names = (0..60).map(|_| "\u{1}".repeat(4000).into()).collect();
     let long = LedgerEntry::Approved { run: id.clone(), plan: sample.run().plan, by: "ann".into(), how, names, at_ms: 4 };
-    expect_refused(&store, "what is too long", StoreWrite::decision(long), StoreRefusal::EntryTooLong { kind: "approval" })?;
+    expect_refused(&store, "an entry that is too long", StoreWrite::decision(long), StoreRefusal::EntryTooLong { kind: "approval" })?;
     let late = LedgerEntry::Key { verifier: "x".into(), at_ms: u64::MAX };
-    expect_refused(&store, "a time beyond all bounds", StoreWrite::decision(late), StoreRefusal::NotStorable)?;
+    expect_refused(&store, "a time that is too large", StoreWrite::decision(late), StoreRefusal::NotStorable)?;
     expect_written(&store, "the end", StoreWrite::RunEnded { id: id.clone(), end: OperationEnd::Done, at_ms: 5 })?;
-    expect_refused(&store, "a plan of a run that is over", made(id.clone()), StoreRefusal::RunEnded(id))?;
+    expect_refused(&store, "a plan of a run that has ended", made(id.clone()), StoreRefusal::RunEnded(id))?;
     expect_equal("the entries", read_all_entries(&store)?.len(), 4)
 }

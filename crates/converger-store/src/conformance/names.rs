@@ -1,4 +1,4 @@
-//! Stories of environment names: each stands for one cluster, a cluster has one name, and a rename carries everything along.
+//! Stories about environment names: a name refers to one cluster, a cluster has one name, and a rename moves everything to the new name.
 
 use converger_core::apply::{
     EnvironmentBinding, EnvironmentNames, EnvironmentRename, Freeze, Hold, NameConflict, Operation, RunId, RunStart,
@@ -14,16 +14,16 @@ use crate::{Batch, CommitAck, OperationFilter, Store, StoreRefusal, StoreWrite};
 pub(super) fn stories<S: StoreFixture>() -> Vec<StoreStory<S>> {
     vec![
         ("a cluster has one name", one_name),
-        ("a name stands for one cluster", one_cluster),
+        ("a name refers to one cluster", one_cluster),
         ("nothing is sent to a cluster that is not recorded", unbound),
-        ("a rename carries everything along", renamed),
+        ("a rename moves everything", renamed),
         ("a rename to a name in use", in_use),
-        ("a rename that is taken back", taken_back),
+        ("a rename that is reverted", taken_back),
     ]
 }
 
 fn name(text: &str) -> Result<EnvironmentName, String> {
-    EnvironmentName::new(text).ok_or_else(|| format!("`{text}` is no name"))
+    EnvironmentName::new(text).ok_or_else(|| format!("`{text}` is not a name"))
 }
 
 fn rename(from: &EnvironmentName, to: &EnvironmentName) -> EnvironmentRename {
@@ -45,7 +45,7 @@ fn one_name<S: StoreFixture>(stage: &mut S) -> StoryResult {
     expect_written(&store, "a binding", StoreWrite::Bind(binding.clone()))?;
     expect_written(
         &store,
-        "the same binding by somebody else",
+        "the same binding by another person",
         StoreWrite::Bind(EnvironmentBinding { by: "bob".into(), at_ms: 9, ..binding.clone() }),
     )?;
     expect_equal("one entry", entries(&store)?, vec![LedgerEntry::Binding(binding.clone())])?;
@@ -73,21 +73,21 @@ fn one_cluster<S: StoreFixture>(stage: &mut S) -> StoryResult {
         StoreRefusal::Name(NameConflict::OtherCluster { recorded, found: found.clone() }),
     )?;
     let by_nobody = EnvironmentBinding { environment: name("site-c")?, cluster: found, by: " ".into(), at_ms: 1 };
-    expect_refused(&store, "a binding by nobody", StoreWrite::Bind(by_nobody), StoreRefusal::NotStorable)?;
+    expect_refused(&store, "a binding without an author", StoreWrite::Bind(by_nobody), StoreRefusal::NotStorable)?;
     expect_equal("one entry", entries(&store)?.len(), 1)
 }
 
 fn unbound<S: StoreFixture>(stage: &mut S) -> StoryResult {
     let (store, sample) = (stage.new_store(), OperationSample::new(60));
     let run = Batch::new(sample.start_write().writes().iter().filter(|write| !matches!(write, StoreWrite::Bind(_))).cloned().collect());
-    expect_written(&store, "a run that may only look", run)?;
+    expect_written(&store, "a run that sends nothing", run)?;
     let intent = sample.intent_record(&sample.operation(1, 1));
     expect_refused(&store, "an intent", intent.clone(), StoreRefusal::EnvironmentUnbound(sample.environment()))?;
     let bound = Batch::from(StoreWrite::Bind(OperationSample::binding(&sample.environment()))).with(intent);
     expect_written(&store, "an intent with its binding", bound)
 }
 
-/// Everything that a renamed environment keeps is found under this name of it.
+/// Everything of a renamed environment is found under this name.
 fn find_under_name(
     store: &impl Store,
     asked: &EnvironmentName,
@@ -112,7 +112,7 @@ fn find_under_name(
         .ok_or("it has a task")?
         .0;
     let owned = expect_readable("tasks", block_on(store.operations_of_tasks(asked.clone(), vec![task.clone()])))?;
-    expect_equal("whose a task is", owned, vec![(task, open.id.clone())])?;
+    expect_equal("the owner of a task", owned, vec![(task, open.id.clone())])?;
     Ok(())
 }
 
@@ -126,7 +126,7 @@ fn renamed<S: StoreFixture>(stage: &mut S) -> StoryResult {
     expect_written(&store, "what is in flight", life.with(StoreWrite::Hold(hold.clone())).with(StoreWrite::Freeze(freeze.clone())))?;
     expect_written(&store, "a rename", StoreWrite::Rename(rename(&old, &new)))?;
     let store = stage.reopen_store(store);
-    // Everything is found under the new name, and what is in force says so; operations keep the name that they began under.
+    // Everything is found under the new name, and holds and freezes carry it. Operations keep the name that they started under.
     let carried = Hold { environment: new.clone(), ..hold.clone() };
     for asked in [&old, &new] {
         find_under_name(&store, asked, &new, &carried, [&open, &keyed])?;
@@ -149,7 +149,7 @@ fn renamed<S: StoreFixture>(stage: &mut S) -> StoryResult {
     };
     expect_refused(&store, "a run under the former name", again(&old), former())?;
     expect_written(&store, "a run under the new name", again(&new))?;
-    // Keys and guests are those of one environment: neither is free again because of another name.
+    // Keys and guests belong to one environment: a new name does not free them.
     let mut twice = sample.one_shot(4, 4, "key-1", "it");
     (twice.run, twice.environment) = (id.clone(), new.clone());
     let repeated = block_on(store.commit(sample.intent_record(&twice).into()));
@@ -186,7 +186,7 @@ fn in_use<S: StoreFixture>(stage: &mut S) -> StoryResult {
         expect_refused(&store, "its own name", StoreWrite::Rename(rename(to, to)), StoreRefusal::NameInUse(to.clone()))?;
     }
     let nothing = StoreWrite::Rename(rename(&unused, &name("other")?));
-    expect_refused(&store, "a name that nobody used", nothing, StoreRefusal::EnvironmentUnrecorded(unused.clone()))?;
+    expect_refused(&store, "an unused name", nothing, StoreRefusal::EnvironmentUnrecorded(unused.clone()))?;
     let why = EnvironmentRename { reason: " ".into(), ..rename(&bound, &unused) };
     expect_refused(&store, "a rename without a reason", StoreWrite::Rename(why), StoreRefusal::NotStorable)?;
     expect_written(&store, "a rename", StoreWrite::Rename(rename(&bound, &unused)))?;
@@ -204,17 +204,17 @@ fn taken_back<S: StoreFixture>(stage: &mut S) -> StoryResult {
     let undone = Batch::from(StoreWrite::Rename(rename(&old, &new))).with(sample.intent_record(&operation));
     let repeated = block_on(store.commit(undone));
     if !matches!(repeated, Err(crate::StoreError::Refused(_)) | Ok(CommitAck::Repeated { .. })) {
-        return Err(format!("a batch that cannot be written: must not be, and got {repeated:?}"));
+        return Err(format!("a batch that repeats a request: must not be written, and got {repeated:?}"));
     }
     expect_equal("names after a batch that was not written", names(&store)?, before)?;
     expect_written(&store, "a rename", StoreWrite::Rename(rename(&old, &new)))?;
     expect_written(&store, "a rename back", StoreWrite::Rename(rename(&new, &old)))?;
     let store = stage.reopen_store(store);
     expect_equal("what is open", expect_readable("open", block_on(store.open_operations(old.clone())))?.len(), 1)?;
-    expect_equal("the name of today", names(&store)?.current(&new).clone(), old.clone())?;
+    expect_equal("the current name", names(&store)?.current(&new).clone(), old.clone())?;
     expect_refused(
         &store,
-        "a guest that is taken",
+        "a guest that is occupied",
         sample.intent_record(&sample.operation(2, 1)),
         StoreRefusal::GuestTaken { vmid: sample.vmid(1), by: operation.id },
     )

@@ -1,4 +1,4 @@
-//! Operations to tell stories with: of a seeded random plan, with ids, guests and sources as a story needs them.
+//! Operations for stories, from a seeded random plan, with the ids, guests and sources that a story needs.
 
 use converger_core::apply::{
     BootId, EnvironmentBinding, IdempotencyKey, JournalRecord, Operation, OperationEnd, OperationHistory, OperationId, OperationSource,
@@ -10,7 +10,7 @@ use converger_core::testing::{Rng, random_outcome_with_end, some_binding, some_i
 
 use crate::write::{Batch, StoreWrite};
 
-/// Where operations come from. The same seed gives the same ones.
+/// Generates operations. The same seed gives the same operations.
 #[derive(Clone, Debug)]
 pub struct OperationSample {
     pattern: Operation,
@@ -28,7 +28,7 @@ impl OperationSample {
         Self { pattern: Operation { source: OperationSource::Convergent, ..pattern }, rng }
     }
 
-    /// The environment of everything that does not say otherwise.
+    /// The default environment.
     #[must_use]
     pub fn environment(&self) -> EnvironmentName {
         self.pattern.environment.clone()
@@ -40,20 +40,20 @@ impl OperationSample {
         EnvironmentName::new("elsewhere").expect(WELL_FORMED)
     }
 
-    /// The run of every operation that does not say otherwise.
+    /// The default run of operations.
     #[must_use]
     pub fn run(&self) -> RunStart {
         let Operation { run, environment, plan, .. } = &self.pattern;
         RunStart { id: run.clone(), environment: environment.clone(), plan: *plan, by: "ann".into(), at_ms: 1, boot: Some(self.boot()) }
     }
 
-    /// The start of the machine that everything runs on.
+    /// The boot id of the simulated machine.
     #[must_use]
     pub fn boot(&self) -> BootId {
         BootId::new("boot-1").expect(WELL_FORMED)
     }
 
-    /// The history that an intent begins.
+    /// The history of an operation after its intent.
     #[must_use]
     pub fn history_after_intent(&self, operation: &Operation) -> OperationHistory {
         OperationHistory { boot: Some(self.boot()), ..OperationHistory::from_intent(Box::new(operation.clone()), 10) }
@@ -78,19 +78,19 @@ impl OperationSample {
         Batch::from(binding).with(StoreWrite::RunStarted { run, inputs: Box::new(some_inputs()) })
     }
 
-    /// The binding of an environment, each to a cluster of its own.
+    /// The binding of an environment; each environment gets its own cluster.
     #[must_use]
     pub fn binding(environment: &EnvironmentName) -> EnvironmentBinding {
         some_binding(environment)
     }
 
-    /// A guest.
+    /// The id of the guest with this number.
     #[must_use]
     pub fn vmid(&self, number: u64) -> Vmid {
         Vmid::new(1000 + number).expect(WELL_FORMED)
     }
 
-    /// An operation with this number, on the guest with that number.
+    /// The operation with this number, on the guest with that number.
     #[must_use]
     pub fn operation(&self, number: u64, guest: u64) -> Operation {
         let mut operation = self.pattern.clone();
@@ -99,7 +99,7 @@ impl OperationSample {
         operation
     }
 
-    /// The same as a request that acts once.
+    /// The same operation as a one-shot request.
     #[must_use]
     pub fn one_shot(&self, number: u64, guest: u64, key: &str, request: &str) -> Operation {
         let key = IdempotencyKey::new(key).expect(WELL_FORMED);
@@ -113,19 +113,19 @@ impl OperationSample {
         JournalRecord::Intent { operation: Box::new(operation.clone()), at_ms: 10 }
     }
 
-    /// The mark before it is sent.
+    /// Its sending mark.
     #[must_use]
     pub fn sending_record(&self, operation: &Operation) -> JournalRecord {
         JournalRecord::Sending { id: operation.id.clone(), at_ms: 11, up_ms: 7 }
     }
 
-    /// Its task.
+    /// The record of its task.
     #[must_use]
     pub fn task_record(&self, operation: &Operation) -> JournalRecord {
         JournalRecord::TaskStarted { id: operation.id.clone(), task: self.task(operation), at_ms: 11 }
     }
 
-    /// The name of its task.
+    /// The id of its task.
     pub fn task(&self, operation: &Operation) -> TaskId {
         let name = format!("UPID:pve1:0000ABCD:00001234:65A0B1C2:qmstart:{}:root@pam!{}:", operation.guest.vmid, operation.id);
         TaskId::new(&name).expect(WELL_FORMED)
@@ -136,7 +136,7 @@ impl OperationSample {
         JournalRecord::Ended { id: operation.id.clone(), outcome: random_outcome_with_end(&mut self.rng, end), at_ms: 12 }
     }
 
-    /// What a person says became of it.
+    /// A person's resolution of the operation.
     #[must_use]
     pub fn resolution_record(&self, operation: &Operation, resolution: Resolution) -> JournalRecord {
         JournalRecord::Resolved { id: operation.id.clone(), resolution, by: "bob".into(), reason: "the log says so".into(), at_ms: 13 }

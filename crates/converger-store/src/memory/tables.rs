@@ -1,4 +1,4 @@
-//! Tables in memory, ordered, with a way back: what a batch has written so far can be undone.
+//! Ordered tables in memory with an undo log, so that the writes of a refused batch can be undone.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -31,19 +31,19 @@ pub(super) struct MemoryTables {
     freezes: BTreeMap<EnvironmentName, Freeze>,
     names: EnvironmentNames,
     blobs: BTreeMap<Digest, Arc<[u8]>>,
-    /// The ledger, unless nobody asks for it. Its hashes are made for whoever does.
+    /// The ledger; empty if `has_no_ledger` is set. Its hashes are computed on request.
     entries: Vec<Arc<[u8]>>,
     has_no_ledger: bool,
-    /// How many of its entries are durable.
+    /// The number of durable entries.
     durable: usize,
     undo: Vec<UndoStep>,
 }
 
-/// A place in the way back.
+/// A position in the undo log.
 #[derive(Clone, Copy)]
 pub(super) struct UndoPosition(usize);
 
-/// What takes one write back.
+/// Undoes one write.
 #[derive(Clone, Debug)]
 enum UndoStep {
     Intent,
@@ -63,7 +63,7 @@ enum UndoStep {
     Names(Box<ByName>),
 }
 
-/// All that is kept by environment name, as it was before a binding or a rename. Both are rare.
+/// Everything that is keyed by environment name, as it was before a binding or a rename. Both are rare, so a copy is affordable.
 #[derive(Clone, Debug)]
 struct ByName {
     names: EnvironmentNames,
@@ -74,7 +74,7 @@ struct ByName {
 }
 
 impl MemoryTables {
-    /// Empty tables, of which the ledger stays so.
+    /// Empty tables without a ledger.
     pub(super) fn without_ledger() -> Self {
         Self { has_no_ledger: true, ..Self::default() }
     }
@@ -150,18 +150,18 @@ impl MemoryTables {
         self.undo.push(UndoStep::Intent);
     }
 
-    /// All that is there is on the disk, and nothing of it is taken back.
+    /// Marks everything as durable; none of it can be undone any more.
     pub(super) fn make_durable(&mut self) {
         self.clear_undo();
         self.durable = self.entries.len();
     }
 
-    /// Takes the entries away that no disk has: those of marks.
+    /// Drops the entries that are not on disk: those of sending marks.
     pub(super) fn lose_entries(&mut self) {
         self.entries.truncate(self.durable);
     }
 
-    /// The first entries of the ledger as a log.
+    /// Builds the log over the first `size` entries.
     fn build_log(&self, size: usize, mut filled: impl FnMut(Tile, &[LogHash])) -> LogBuilder {
         let mut growth = LogBuilder::default();
         for entry in self.entries.iter().take(size) {
@@ -170,24 +170,24 @@ impl MemoryTables {
         growth
     }
 
-    /// Takes a mark away that no disk has.
+    /// Restores the mark that is on disk.
     pub(super) fn lose_mark(&mut self, id: &OperationId, before: Option<SendingMark>) {
         if let Some(place) = self.positions.get(id) {
             self.operations[*place].sending = before;
         }
     }
 
-    /// The mark that an operation has.
+    /// The sending mark of an operation.
     pub(super) fn sending_mark(&self, id: &OperationId) -> Option<SendingMark> {
         self.find_operation(id)?.sending
     }
 
-    /// The guest of an operation, by the name that its environment has now.
+    /// The guest of an operation, under the current name of its environment.
     fn guest_key(&self, operation: &Operation) -> GuestKey {
         (self.names.current(&operation.environment).clone(), operation.guest.vmid)
     }
 
-    /// Keeps what a binding or a rename changes, for the way back.
+    /// Saves what a binding or a rename changes, for undo.
     fn remember_names(&mut self) {
         let (names, occupants, keys) = (self.names.clone(), self.occupants.clone(), self.keys.clone());
         let before = ByName { names, occupants, keys, holds: self.holds.clone(), freezes: self.freezes.clone() };
@@ -199,7 +199,6 @@ impl MemoryTables {
     }
 }
 
-/// A list that is cut.
 fn collect_limited<T: Clone>(rows: impl Iterator<Item = T>, limit: u32) -> Vec<T> {
     rows.take(usize::try_from(limit).unwrap_or(usize::MAX)).collect()
 }
@@ -284,7 +283,7 @@ impl ReadTables for MemoryTables {
     }
 
     fn operations(&self, filter: &OperationFilter, limit: u32) -> Result<Vec<OperationHistory>, Infallible> {
-        // Nothing is older than an operation that is not there.
+        // An unknown id yields an empty list: no operation is older than it.
         let before = filter.before.as_ref().map(|id| self.positions.get(id).copied().unwrap_or(0));
         let older = &self.operations[..before.unwrap_or(self.operations.len())];
         Ok(collect_limited(older.iter().rev().filter(|history| matches_filter(&self.names, filter, history)).cloned(), limit))
@@ -335,7 +334,7 @@ impl WriteTables for MemoryTables {
             }
             record => record,
         };
-        // INVARIANT: the judge has found the operation, and admitted the record.
+        // INVARIANT: `apply_batch` has found the operation and admitted the record.
         let place = self.positions[record.id()];
         self.undo.push(match &record {
             JournalRecord::Intent { .. } => UndoStep::Intent,

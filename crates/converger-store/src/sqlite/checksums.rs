@@ -1,23 +1,23 @@
-//! A sum over each row: SQLite finds a page that is damaged in its order, and takes another value within it for what was written. A hold that
-//! vanished that way would be a guest that is changed although a person said no.
+//! A checksum for each row. SQLite detects a page with a damaged structure, but not a changed value within it. If damage removed a hold
+//! that way, the program would change a guest that a person has excluded.
 //!
-//! The sum is a column, computed by the SQL function `row_sum` and held to by a CHECK of its table, so that no row can be written without it
-//! and `PRAGMA integrity_check` looks at all of them.
+//! The checksum is a column. The SQL function `row_sum` computes it and a CHECK constraint requires it, so that no row can be written
+//! without it and `PRAGMA integrity_check` verifies every row.
 //!
-//! What never enters: secrecy. Whoever may write the file can make sums too; this is about disks.
+//! It detects faulty disks, not manipulation: anyone who can write the file can compute checksums, too.
 
 use rusqlite::Connection;
 use rusqlite::functions::{Context, FunctionFlags};
 use rusqlite::types::ValueRef;
 
-/// Makes `row_sum` known to a connection.
+/// Registers `row_sum` with a connection.
 pub(crate) fn register_row_sum(connection: &Connection) -> rusqlite::Result<()> {
-    // Innocuous: it is in the schema, and the schema of a file is not trusted with anything else.
+    // Innocuous: the schema uses the function, and the schema of a file is not trusted with anything else.
     let flags = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC | FunctionFlags::SQLITE_INNOCUOUS;
     connection.create_scalar_function("row_sum", -1, flags, |context| Ok(row_sum(context)))
 }
 
-/// The tables whose rows have a sum, and what it is over.
+/// The tables with checksums, each with the columns that the checksum covers.
 const CHECKSUM_TABLES: [(&str, &str); 16] = [
     ("occupants", "environment, vmid, operation"),
     ("holds", "seq, environment, vmid, who, reason, at_ms, released_by, released_at_ms"),
@@ -37,10 +37,10 @@ const CHECKSUM_TABLES: [(&str, &str); 16] = [
     ("ledger_head", "one, size, root, durable_size, durable_root"),
 ];
 
-/// The first of these tables that has a row with another sum than it should have.
+/// The first of these tables that has a row with a wrong checksum.
 ///
-/// SQLite forgets what a table says about its rows where a file is opened for reading only, and `integrity_check` finds nothing then; so
-/// whoever only looks asks for it here.
+/// SQLite ignores CHECK constraints if a file is opened read-only, and `integrity_check` then finds nothing. Read-only callers use this
+/// instead.
 pub(super) fn find_mismatch(connection: &Connection, is_meant: impl Fn(&str) -> bool) -> rusqlite::Result<Option<&'static str>> {
     for (table, columns) in CHECKSUM_TABLES.iter().filter(|(table, _)| is_meant(table)) {
         let sql = format!("SELECT EXISTS (SELECT 1 FROM {table} WHERE sum IS NOT row_sum({columns}))");
@@ -57,14 +57,14 @@ fn row_sum(context: &Context<'_>) -> i64 {
     i64::from_ne_bytes(sum.0.to_ne_bytes())
 }
 
-/// FNV-1a over 64 bits: one byte that differs always gives another sum.
+/// FNV-1a with 64 bits: changing one byte always changes the checksum.
 struct RowChecksum(u64);
 
 const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
 const FNV_PRIME: u64 = 0x0000_0100_0000_01b3;
 
 impl RowChecksum {
-    /// With its type and length, so that no two rows run into each other.
+    /// Includes type and length, so that different rows never produce the same byte sequence.
     fn add_value(&mut self, value: ValueRef<'_>) {
         let (tag, integer);
         let bytes: &[u8] = match value {
@@ -111,7 +111,7 @@ mod tests {
         connection.query_row(&format!("SELECT row_sum({of})"), [], |row| row.get(0)).expect("a sum")
     }
 
-    /// What is stored must have this sum for ever.
+    /// Stored rows depend on the algorithm, so it must never change.
     #[test]
     fn checksum_algorithm_is_stable() {
         assert_eq!(query_row_sum("'lab', 101, NULL, X'00ff'"), query_row_sum("'lab', 101, NULL, X'00ff'"));
@@ -119,7 +119,7 @@ mod tests {
         assert_eq!(query_row_sum("'lab', 101"), 6_072_383_316_438_541_038);
     }
 
-    /// What is asked of those who only look is what the tables say themselves.
+    /// The columns that read-only checks verify are those that the schema covers.
     #[test]
     fn checked_columns_match_the_schema() {
         let connection = Connection::open_in_memory().expect("opens");

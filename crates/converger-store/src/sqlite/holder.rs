@@ -1,6 +1,6 @@
-//! Which process writes to a store at this moment, as the system tells it.
+//! Finds the process that is writing to a store, using `/proc/locks`.
 //!
-//! Files are only looked at, never opened: closing a file of a database gives up the locks that this process has on it.
+//! It reads the metadata of files and never opens them: closing a database file would release the locks that this process has on it.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -8,8 +8,8 @@ use std::path::Path;
 
 use rustix::fs::{major, minor};
 
-/// The process that has a lock for writing on a database or its index. None: nobody has one any more, or the system does not tell, such as over
-/// a network or from another container.
+/// The process that holds a write lock on a database or its shared-memory file. `None` if the lock is gone or the system does not show
+/// it, as on a network file system or across containers.
 pub(super) fn writer_of(place: &Path) -> Option<u32> {
     let locks = fs::read_to_string("/proc/locks").ok()?;
     let mut index = place.as_os_str().to_owned();
@@ -20,7 +20,7 @@ pub(super) fn writer_of(place: &Path) -> Option<u32> {
     })
 }
 
-/// `1: POSIX  ADVISORY  WRITE 4711 fe:00:1234 120 120`
+/// Parses a line such as `1: POSIX  ADVISORY  WRITE 4711 fe:00:1234 120 120`.
 fn holder(line: &str, file: &str) -> Option<u32> {
     let words: Vec<&str> = line.split_whitespace().collect();
     match words[..] {
@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_lock_for_writing_on_this_file_names_its_process() {
+    fn finds_only_the_holder_of_a_write_lock_on_this_file() {
         let line = |kind: &str, mode: &str, pid: &str, file: &str| {
             holder(&format!("7: {kind}  ADVISORY  {mode} {pid} {file} 120 120"), "fe:00:1234")
         };

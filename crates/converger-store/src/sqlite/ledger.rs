@@ -1,9 +1,9 @@
-//! The ledger in the file: entries, tiles that are full, and one row that says how long it is and what root it has.
+//! The ledger in the file: entries, full tiles, and one head row with size and root.
 //!
-//! Nothing of it is rewritten but that row: an append costs one insert, and a tile for every 256th. What no full tile has is hashed again by
-//! whoever opens the file, at most 255 entries; the sums over rows find a disk that lies, the hashes whoever would lie on purpose.
+//! Only the head row is ever rewritten: an append costs one insert, and one more tile for every 256th entry. Opening the file hashes the
+//! entries that no full tile covers again, at most 255. Row checksums detect a faulty disk; the hashes detect manipulation.
 //!
-//! What never enters: what entries say, keys and signatures.
+//! Must not interpret entries, or depend on keys and signatures.
 
 use converger_ledger::{LogBuilder, LogHash, TILE_WIDTH, Tile};
 use rusqlite::types::FromSqlError;
@@ -26,28 +26,28 @@ const SELECT_HEAD: &str = "SELECT size, root, durable_size, durable_root FROM le
 const REPLACE_HEAD: &str = "INSERT OR REPLACE INTO ledger_head (one, size, root, durable_size, durable_root, sum) \
     VALUES (1, ?1, ?2, ?3, ?4, row_sum(1, ?1, ?2, ?3, ?4))";
 
-/// How long it is. A log that nothing was written to has no row.
+/// The size and root of the ledger. An empty ledger has no head row.
 pub(super) fn read_heads(connection: &Connection) -> LedgerResult<LedgerHeads> {
     let mut statement = connection.prepare_cached(SELECT_HEAD)?;
     let found = statement.query_row([], |row| Ok((row.get(0)?, hash_column(row, 1)?, row.get(2)?, hash_column(row, 3)?))).optional()?;
     let Some((size, root, durable_size, durable_root)) = found else { return Ok(LedgerHeads::default()) };
     let head = |size: i64, root| {
-        let size = u64::try_from(size).map_err(|_| damaged_ledger_error("its size is below zero"))?;
+        let size = u64::try_from(size).map_err(|_| damaged_ledger_error("its size is negative"))?;
         Ok::<_, SqlFault>(LedgerHead { size, root })
     };
     if durable_size > size {
-        return Err(damaged_ledger_error("more of it is durable than there is"));
+        return Err(damaged_ledger_error("its durable size is larger than its size"));
     }
     Ok(LedgerHeads { all: head(size, root)?, durable: head(durable_size, durable_root)? })
 }
 
-/// Puts an entry at this place, counted from 0.
+/// Inserts an entry at an index (zero-based).
 pub(super) fn insert_entry(connection: &Connection, index: u64, entry: &[u8]) -> LedgerResult<()> {
     connection.prepare_cached(INSERT_ENTRY)?.execute(params![to_sql_integer(index + 1), entry])?;
     Ok(())
 }
 
-/// Entries from this place on. They follow each other without a gap.
+/// Entries starting at index `from`, without gaps.
 pub(super) fn read_entries(connection: &Connection, from: u64, limit: u32) -> LedgerResult<Vec<Vec<u8>>> {
     let mut statement = connection.prepare_cached(SELECT_ENTRIES)?;
     let rows = statement.query_map(params![to_sql_integer(from), limit], |row| Ok((row.get::<_, i64>(0)?, row.get(1)?)))?;
@@ -62,9 +62,9 @@ pub(super) fn read_entries(connection: &Connection, from: u64, limit: u32) -> Le
     Ok(entries)
 }
 
-/// The hashes of a tile, from the full one in its place or from what lies below it; none where the log is not so long.
+/// The hashes of a tile, from the stored full tile or computed from the level below; `None` if the log does not reach that far.
 ///
-/// What is full is kept: where it is not there it was removed, and is not made anew out of what lies below it as if nothing had happened.
+/// Full tiles are always stored. A missing one was removed, so it is reported and not silently recomputed.
 pub(super) fn read_hashes(connection: &Connection, tile: Tile) -> LedgerResult<Option<Vec<LogHash>>> {
     let width = usize::from(tile.width);
     let found = match read_full_tile(connection, tile)? {
@@ -78,32 +78,29 @@ pub(super) fn read_hashes(connection: &Connection, tile: Tile) -> LedgerResult<O
     Ok((found.len() >= width).then(|| found.into_iter().take(width).collect()))
 }
 
-/// The hashes of a full tile as it is kept; none where it is not.
+/// The stored hashes of a full tile; `None` if the tile is not stored.
 pub(super) fn read_full_tile(connection: &Connection, tile: Tile) -> LedgerResult<Option<Vec<LogHash>>> {
     let kept =
         connection.prepare_cached(SELECT_TILE)?.query_row(params![tile.level, to_sql_integer(tile.index)], |row| row.get::<_, Vec<u8>>(0));
     let whole = |bytes: Vec<u8>| {
-        split_hashes(&bytes).ok_or_else(|| damaged_ledger_error(&format!("tile {} of level {} is not whole", tile.index, tile.level)))
+        split_hashes(&bytes).ok_or_else(|| damaged_ledger_error(&format!("tile {} of level {} is incomplete", tile.index, tile.level)))
     };
     kept.optional()?.map(whole).transpose()
 }
 
-/// The log is too short to have this tile full; otherwise it was removed.
+/// Checks that the log is too short for this tile to be full. Otherwise the tile was removed.
 fn check_tile_not_removed(connection: &Connection, tile: Tile) -> LedgerResult<()> {
-    // So many entries lie below a full tile of its level.
+    // A full tile of this level covers `1 << levels` entries.
     let (size, levels) = (read_heads(connection)?.all.size, 8 * (u32::from(tile.level) + 1));
     let full = size.checked_shr(levels).unwrap_or(0);
     if tile.index >= full {
         return Ok(());
     }
     let first = tile.index << levels;
-    Err(damaged_ledger_error(&format!(
-        "tile {} of level {}, which is over the entries from {first} on, is missing",
-        tile.index, tile.level
-    )))
+    Err(damaged_ledger_error(&format!("tile {} of level {}, which covers the entries from {first} on, is missing", tile.index, tile.level)))
 }
 
-/// The hashes of a tile that is not full: of its entries, or the roots over the full tiles below it.
+/// The hashes of a partial tile: those of its entries, or the roots of the full tiles below it.
 fn hash_partial_tile(connection: &Connection, tile: Tile) -> LedgerResult<Vec<LogHash>> {
     let first = tile.index.saturating_mul(TILE_WIDTH);
     let Some(level) = tile.level.checked_sub(1) else {
@@ -122,19 +119,19 @@ fn hash_partial_tile(connection: &Connection, tile: Tile) -> LedgerResult<Vec<Lo
         }
         roots.push(root);
     }
-    // The first that is not there is the one that is missing, and not the tile above it.
+    // Report the first tile that is missing, not the tile above it.
     if roots.len() < usize::from(tile.width) {
         check_tile_not_removed(connection, Tile { level, index: first + roots.len() as u64, width: TILE_WIDTH as u16 })?;
     }
     Ok(roots)
 }
 
-/// The log as it is in the file: what no full tile has is read and hashed, and must lead to the root that the file says.
+/// Loads the log from the file. Hashes what no full tile covers; the result must match the stored root.
 pub(super) fn resume_log(connection: &Connection) -> LedgerResult<LogBuilder> {
     let LedgerHead { size, root } = read_heads(connection)?.all;
     let last: i64 = connection.prepare_cached(SELECT_LAST_SEQ)?.query_row([], |row| row.get(0))?;
     if last != to_sql_integer(size) {
-        let what = if last < to_sql_integer(size) { "is missing" } else { "is not of it" };
+        let what = if last < to_sql_integer(size) { "is missing" } else { "is beyond its end" };
         return Err(damaged_ledger_error(&format!("it has {size} entries, and entry {} {what}", last.min(to_sql_integer(size)))));
     }
     let mut open = Vec::new();
@@ -146,17 +143,17 @@ pub(super) fn resume_log(connection: &Connection) -> LedgerResult<LogBuilder> {
             open = read_hashes(connection, tile)?
                 .ok_or_else(|| damaged_ledger_error(&format!("tile {} of level {level} is missing", tile.index)))?;
         }
-        // As many as were asked for.
-        usize::try_from(at).ok().and_then(|at| open.get(at).copied()).ok_or_else(|| damaged_ledger_error("a tile is not whole"))
+        // `open` has as many hashes as were requested.
+        usize::try_from(at).ok().and_then(|at| open.get(at).copied()).ok_or_else(|| damaged_ledger_error("a tile is incomplete"))
     })?;
     if growth.tree().root() == root {
         Ok(growth)
     } else {
-        Err(damaged_ledger_error(&format!("its last entries, up to {size}, do not lead to its root")))
+        Err(damaged_ledger_error(&format!("its last entries, up to {size}, do not match its root")))
     }
 }
 
-/// The log as another process may have left it since: read again only where it is not as it is known.
+/// The log as another process may have left it; loaded again only if the stored head has changed.
 pub(super) fn refresh_log(connection: &Connection, known: Option<LogBuilder>) -> LedgerResult<LogBuilder> {
     let head = read_heads(connection)?.all;
     match known {
@@ -165,7 +162,7 @@ pub(super) fn refresh_log(connection: &Connection, known: Option<LogBuilder>) ->
     }
 }
 
-/// The log grows by these leaves, whose entries are there already.
+/// Appends leaves whose entries are already written.
 pub(super) fn append_leaves(connection: &Connection, growth: &mut LogBuilder, leaves: &[LogHash], syncs: SyncMode) -> LedgerResult<()> {
     let mut full = Vec::new();
     for leaf in leaves {
@@ -175,7 +172,7 @@ pub(super) fn append_leaves(connection: &Connection, growth: &mut LogBuilder, le
         connection.prepare_cached(INSERT_TILE)?.execute(params![tile.level, to_sql_integer(tile.index), hashes, root.0.as_slice()])?;
     }
     let all = LedgerHead::from_tree(growth.tree());
-    // What is not synced now is with the next commit that is, and only that one says so.
+    // An unsynced commit becomes durable with the next synced one, and only that one advances the durable head.
     let durable = if syncs == SyncMode::Now { all } else { read_heads(connection)?.durable };
     let row = params![to_sql_integer(all.size), all.root.0.as_slice(), to_sql_integer(durable.size), durable.root.0.as_slice()];
     connection.prepare_cached(REPLACE_HEAD)?.execute(row)?;

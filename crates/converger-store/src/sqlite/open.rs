@@ -1,6 +1,6 @@
-//! Opening: the directory and the file as they must be, the file one of ours, whole, of this version, and synced.
+//! Opens a store: checks the directory and the file, checks that the file is an undamaged store of this version, and merges its WAL.
 //!
-//! Nothing is changed in a file before it is known to be ours.
+//! Nothing in a file is changed before it is known to be a store of this program.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io;
@@ -19,20 +19,20 @@ use super::schema::{self, SchemaState};
 use super::{StoreSettings, checksums, ledger, sql_fault};
 use crate::{KEY_FILE, StoreOpenError, lock};
 
-/// The name of the file in the state directory.
+/// The name of the store file in the state directory.
 pub(crate) const STORE_FILE: &str = "converger.db";
 
-/// The log beside a file.
+/// The path of the WAL of a file.
 pub(super) fn wal_path(place: &Path) -> PathBuf {
     let mut log = place.as_os_str().to_os_string();
     log.push("-wal");
     log.into()
 }
 
-/// Files of the state directory are opened where they are, never where a link leads.
+/// Files of the state directory are opened directly; links are never followed.
 pub(crate) const NO_FOLLOW: i32 = OFlags::NOFOLLOW.bits().cast_signed();
 
-/// Up to this size a file is looked through at every start; of a larger one only what a recovery rests on.
+/// A file up to this size is checked completely at every start. For a larger one only the tables that recovery depends on are checked.
 const WHOLE_CHECK_BYTES_MAX: u64 = 64 << 20;
 
 /// A store that was opened for writing.
@@ -40,25 +40,25 @@ pub(super) struct OpenedStore {
     pub(super) connection: Connection,
     pub(super) place: PathBuf,
     pub(super) wal_state: WalState,
-    /// The ledger that is in it.
+    /// The ledger of the store.
     pub(super) log: LogBuilder,
 }
 
 /// Checks and opens the store in a directory, for writing.
 pub(super) fn open_writer(directory: &Path, settings: &StoreSettings) -> Result<OpenedStore, StoreOpenError> {
-    // SQLite takes a path that begins with `file:` for something else.
+    // SQLite interprets a path that begins with `file:` as a URI.
     let directory = &std::path::absolute(directory).unwrap_or_else(|_| directory.to_path_buf());
     prepare_directory(directory)?;
     let place = directory.join(STORE_FILE);
     let length = prepare_file(&place)?;
     let opened = open_connection(&place, length, settings).map_err(|trouble| trouble.into_open_error(&place))?;
     let (connection, settled, growth) = opened;
-    // The names of new files are as durable as their content only after this.
+    // Only this sync makes the names of new files durable.
     sync_directory(directory)?;
     Ok(OpenedStore { connection, place, wal_state: settled, log: growth })
 }
 
-/// Opens a store that was opened for writing before, for reading.
+/// Opens a second connection, for reading, to a store that is already open for writing.
 pub(super) fn open_reader(place: &Path, patience: Duration) -> Result<Connection, StoreOpenError> {
     let open = || {
         let connection = Connection::open_with_flags(place, OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
@@ -69,12 +69,12 @@ pub(super) fn open_reader(place: &Path, patience: Duration) -> Result<Connection
     open().map_err(|error: rusqlite::Error| OpenFault::Sql(error).into_open_error(place))
 }
 
-/// What a connection needs whatever it is for.
+/// Settings that every connection needs.
 fn configure_connection(connection: &Connection, patience: Duration) -> rusqlite::Result<()> {
     checksums::register_row_sum(connection)?;
     connection.busy_timeout(patience)?;
     connection.set_prepared_statement_cache_capacity(64);
-    // Otherwise a statement with a join is prepared anew for every id that is bound, which is a quarter of the time of a commit.
+    // Without this, SQLite prepares a statement with a join again for every bound id, which is a quarter of the time of a commit.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     Ok(())
 }
@@ -83,24 +83,24 @@ fn prepare_directory(directory: &Path) -> Result<(), StoreOpenError> {
     let unusable = |what, help, source| StoreOpenError::Unusable { what, place: directory.to_path_buf(), help, source };
     let metadata = match fs::metadata(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let help = "make the directory above it, or name another state directory";
-            DirBuilder::new().mode(0o700).create(directory).map_err(|error| unusable("make the state directory", help, error))?;
+            let help = "create its parent directory, or use another state directory";
+            DirBuilder::new().mode(0o700).create(directory).map_err(|error| unusable("create the state directory", help, error))?;
             return directory.parent().map_or(Ok(()), sync_directory);
         }
-        metadata => metadata.map_err(|error| unusable("look at the state directory", "name one that this user may use", error))?,
+        metadata => metadata.map_err(|error| unusable("read the state directory", "use one that this user can access", error))?,
     };
     if !metadata.is_dir() {
-        return Err(unusable("use as state directory", "it is a file; name another one", io::ErrorKind::NotADirectory.into()));
+        return Err(unusable("use as state directory", "it is a file; use another one", io::ErrorKind::NotADirectory.into()));
     }
-    // Whoever owns it can change what is in it, whatever its mode; for root, that would be anybody's store.
+    // The owner can change the content whatever the mode is. Without this check, root would use a store that another user controls.
     if metadata.uid() != geteuid().as_raw() {
         let theirs = io::Error::new(io::ErrorKind::PermissionDenied, format!("it belongs to the user with the id {}", metadata.uid()));
-        return Err(unusable("use as state directory", "name one of your own, or run this as its owner", theirs));
+        return Err(unusable("use as state directory", "use one that you own, or run this as its owner", theirs));
     }
-    // It holds what would be done to every guest. It is not narrowed here: it may be somebody's home.
+    // The store shows what would be done to every guest. The mode is not changed here, because the directory may be a home directory.
     if metadata.permissions().mode() & 0o077 != 0 {
         let open = io::Error::new(io::ErrorKind::PermissionDenied, format!("its mode is {:o}", metadata.permissions().mode() & 0o777));
-        return Err(unusable("use as state directory", "other users may enter it; `chmod 700` it, or name another one", open));
+        return Err(unusable("use as state directory", "other users can enter it; run `chmod 700` on it, or use another one", open));
     }
     Ok(())
 }
@@ -108,13 +108,13 @@ fn prepare_directory(directory: &Path) -> Result<(), StoreOpenError> {
 fn sync_directory(directory: &Path) -> Result<(), StoreOpenError> {
     let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
     let synced = File::open(directory).and_then(|file| file.sync_all());
-    let unusable = |source| StoreOpenError::Unusable { what: "sync", place: directory.to_path_buf(), help: "look at the disk", source };
+    let unusable = |source| StoreOpenError::Unusable { what: "sync", place: directory.to_path_buf(), help: "check the disk", source };
     synced.map_err(unusable)
 }
 
-/// Makes the file if it is not there, so that nobody else may read it from its first byte; gives its length.
+/// Creates the file if it is missing, with a mode that keeps other users out from the first byte on. Returns its length.
 fn prepare_file(place: &Path) -> Result<u64, StoreOpenError> {
-    let help = "it must be a file, not a link, and writable for this user, as its directory must be";
+    let help = "it must be a regular file, not a link, and this user must be able to write to it and its directory";
     let unusable = |source| StoreOpenError::Unusable { what: "open", place: place.into(), help, source };
     if fs::symlink_metadata(place).map_or(0, |there| there.len()) == 0 {
         check_not_lost(place)?;
@@ -125,22 +125,22 @@ fn prepare_file(place: &Path) -> Result<u64, StoreOpenError> {
     if !metadata.is_file() {
         return Err(unusable(io::Error::other("it is not a regular file")));
     }
-    // Under another name it has another log and other locks: two processes would write over each other, and neither would know.
+    // Under a second name SQLite would use another WAL and other locks: two processes would overwrite each other's data without noticing.
     if metadata.nlink() > 1 {
-        let help = "copy it under a new name, and move the copy to where it is";
-        let source = io::Error::other(format!("it has {} names (hard links)", metadata.nlink()));
+        let help = "copy it to a new name, then move the copy over it";
+        let source = io::Error::other(format!("it has {} hard links", metadata.nlink()));
         return Err(StoreOpenError::Unusable { what: "open", place: place.into(), help, source });
     }
     Ok(metadata.len())
 }
 
-/// Whether a store that is not there, or has no bytes, was one: its log, the locks of environments and the key come after its first bytes
-/// (S19).
+/// Refuses a store that is missing or empty but existed before. Its WAL, the environment locks and the key are created after its first
+/// bytes, so any of them shows that there was a store (S19).
 ///
-/// A new store in its place would know of no hold, no freeze and no operation that is under way.
+/// A new store in its place would know no holds, freezes or operations in flight.
 pub(super) fn check_not_lost(place: &Path) -> Result<(), StoreOpenError> {
     let Some(remains) = find_remains(place) else { return Ok(()) };
-    // Another process may have begun it meanwhile; its first bytes were there before what was found.
+    // Another process may have created the store in the meantime: its first bytes were there before the file that was found.
     if fs::symlink_metadata(place).is_ok_and(|there| there.len() > 0) {
         return Ok(());
     }
@@ -156,7 +156,7 @@ fn find_remains(place: &Path) -> Option<PathBuf> {
     paths.into_iter().find(|path| lock::is_lock_file(path) || beside.contains(path))
 }
 
-/// Nobody else may read it, nor the log beside it, whose mode SQLite takes from it.
+/// Restricts the file, its WAL and its shared-memory file to this user. SQLite creates the last two with the mode of the file.
 fn restrict_permissions(place: &Path) -> io::Result<()> {
     for ending in ["", "-wal", "-shm"] {
         let mut name = place.as_os_str().to_os_string();
@@ -186,7 +186,7 @@ impl From<rusqlite::Error> for OpenFault {
 
 fn open_connection(place: &Path, length: u64, settings: &StoreSettings) -> Result<(Connection, WalState, LogBuilder), OpenFault> {
     let mut connection = Connection::open_with_flags(place, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
-    // Closing brings the log into the file and syncs both, also after a sync that failed, and tells nobody how it went.
+    // A close would checkpoint and sync even after a sync that failed, and would report no error.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
     configure_connection(&connection, settings.patience)?;
     schema::find_format_fault(&connection)?.map_or(Ok(()), |found| Err(OpenFault::Format(found)))?;
@@ -202,8 +202,7 @@ fn open_connection(place: &Path, length: u64, settings: &StoreSettings) -> Resul
     Ok((connection, settled, growth))
 }
 
-/// All statements see one state of the file: others may write to it at the same time, and a head of before with entries of after looks like
-/// damage.
+/// Runs a read in one transaction. Other processes may write at the same time, and an old head with new entries would look like damage.
 fn in_read_transaction<T>(connection: &Connection, read: impl FnOnce(&Connection) -> Result<T, OpenFault>) -> Result<T, OpenFault> {
     let transaction = connection.unchecked_transaction()?;
     let value = read(&transaction)?;
@@ -223,7 +222,7 @@ impl From<sql_fault::SqlFault> for OpenFault {
     }
 }
 
-/// Whether a file may be read: it is ours, and of a version that is known.
+/// Checks that a file is a store of this program with a known version.
 pub(super) fn check_file_format(connection: &Connection, place: &Path) -> Result<(), StoreOpenError> {
     match schema::find_format_fault(connection) {
         Ok(None) => Ok(()),
@@ -232,7 +231,7 @@ pub(super) fn check_file_format(connection: &Connection, place: &Path) -> Result
     }
 }
 
-/// Whether the tables are ours: a view in the place of one may be anything, also without end.
+/// Checks that the schema is ours. A view in place of a table could return anything, even endless rows.
 pub(super) fn check_schema(connection: &Connection, place: &Path) -> Result<(), StoreOpenError> {
     match schema::schema_matches_version(connection) {
         Ok(true) => Ok(()),
@@ -241,11 +240,11 @@ pub(super) fn check_schema(connection: &Connection, place: &Path) -> Result<(), 
     }
 }
 
-const UNKNOWN_SCHEMA: &str = "its tables are not those that this program makes";
+const UNKNOWN_SCHEMA: &str = "its tables are not those of this program";
 
-/// Whether what decides about guests is as it was written.
+/// Checks that the tables that decide about guests are undamaged.
 pub(super) fn check_undamaged(connection: &Connection, place: &Path) -> Result<(), StoreOpenError> {
-    // Of any file only that: a glance is short.
+    // A peek must be quick, so it checks only these tables, whatever the size of the file.
     in_read_transaction(connection, |connection| check_for_damage(connection, u64::MAX)).map_err(|trouble| trouble.into_open_error(place))
 }
 
@@ -258,11 +257,11 @@ fn set_pragmas(connection: &Connection, bytes_max: u64) -> Result<(), OpenFault>
     connection.pragma_update(None, "foreign_keys", true)?;
     connection.pragma_update(None, "trusted_schema", false)?;
     connection.pragma_update(None, "cell_size_check", true)?;
-    // SQLite keeps quiet about a sync that fails while it checkpoints by itself, and may then trust a page that never
-    // reached the disk. The writer does it, and looks at the answer.
+    // SQLite hides a sync that fails during an automatic checkpoint, and may then trust a page that never reached the disk. The writer
+    // checkpoints instead, and checks the result.
     connection.pragma_update(None, "wal_autocheckpoint", 0)?;
-    // What takes back a batch that may not be written. In a file, which would lie outside of the state directory, it was a quarter of the
-    // time of a batch of many writes.
+    // Savepoints of refused batches need temporary storage. A temporary file would lie outside of the state directory, and it took a
+    // quarter of the time of a large batch.
     connection.pragma_update(None, "temp_store", "memory")?;
     let page: u64 = connection.pragma_query_value(None, "page_size", |row| row.get::<_, u32>(0))?.into();
     let pages = i64::try_from(bytes_max / page).unwrap_or(i64::MAX).clamp(1, u32::MAX.into());
@@ -270,21 +269,20 @@ fn set_pragmas(connection: &Connection, bytes_max: u64) -> Result<(), OpenFault>
     Ok(())
 }
 
-/// Looks for damage: through everything, or in a large file through what decides whether a guest may be touched.
+/// Searches for damage: in the whole file, or in a large file only in the tables that decide whether a guest may be changed.
 fn check_for_damage(connection: &Connection, length: u64) -> Result<(), OpenFault> {
     let found = find_damage(connection, length).or_else(|error| match error.sqlite_error_code() {
-        // A schema that cannot be read any more is a damaged one.
+        // A schema that cannot be parsed counts as damage.
         Some(ErrorCode::Unknown) => Ok(Some(error.to_string())),
         _ => Err(error),
     })?;
     found.map_or(Ok(()), |found| Err(OpenFault::Damaged(found)))
 }
 
-/// What decides whether a guest may be touched.
+/// The tables that decide whether a guest may be changed.
 const GUEST_TABLES: [&str; 5] = ["occupants", "holds", "freezes", "bindings", "former_names"];
 
-/// What is damaged in a file of this length: its tables, its order, its sums, what an index says that its table does not, and rows that belong
-/// to none.
+/// Searches a file of this length for damage: schema, structure, row checksums, indexes that differ from their table, orphaned rows.
 pub(super) fn find_damage(connection: &Connection, length: u64) -> rusqlite::Result<Option<String>> {
     let known = "SELECT count(*) FROM sqlite_schema WHERE name = 'occupants'";
     let is_empty = connection.query_row(known, [], |row| row.get::<_, i64>(0))? == 0;
@@ -302,7 +300,7 @@ pub(super) fn find_damage(connection: &Connection, length: u64) -> rusqlite::Res
         return Ok(Some(UNKNOWN_SCHEMA.into()));
     }
     if let Some(table) = connection.query_row("PRAGMA foreign_key_check", [], |row| row.get::<_, String>(0)).optional()? {
-        return Ok(Some(format!("a row of {table} belongs to nothing")));
+        return Ok(Some(format!("table {table} has an orphaned row")));
     }
     if is_empty {
         return Ok(None);
@@ -310,7 +308,7 @@ pub(super) fn find_damage(connection: &Connection, length: u64) -> rusqlite::Res
     find_bad_checksum(connection, |_| true)?.map_or_else(|| find_occupant_fault(connection), |found| Ok(Some(found)))
 }
 
-/// Which operations need their guest.
+/// Selects the operations that occupy their guest.
 macro_rules! unsettled {
     () => {
         "(NOT EXISTS (SELECT 1 FROM ends e WHERE e.operation = o.seq) \
@@ -319,7 +317,7 @@ macro_rules! unsettled {
     };
 }
 
-/// The name that the environment of an operation has now.
+/// The current name of the environment of an operation.
 macro_rules! of_today {
     () => {
         "coalesce((SELECT f.environment FROM former_names f WHERE f.name = o.environment), o.environment)"
@@ -342,22 +340,22 @@ const SELECT_STALE_OCCUPANT: &str = concat!(
     ") LIMIT 1"
 );
 
-/// Who has a guest is derived from the journal. A row that is not there would let another operation begin on the guest, and nobody would find
-/// out what became of the first (G12); one that is there for nothing would keep the guest for ever.
+/// Checks that `occupants` agrees with the journal, from which it is derived. A missing row would let a second operation start on the
+/// guest, and the first would never be recovered (G12). A stale row would block the guest forever.
 fn find_occupant_fault(connection: &Connection) -> rusqlite::Result<Option<String>> {
     if let Some(id) = connection.query_row(SELECT_MISSING_OCCUPANT, [], |row| row.get::<_, String>(0)).optional()? {
-        return Ok(Some(format!("operation {id} is under way or held, and its guest is not taken")));
+        return Ok(Some(format!("operation {id} is in flight or held, but its guest is not marked as occupied")));
     }
     let taken = connection.query_row(SELECT_STALE_OCCUPANT, [], |row| row.get::<_, i64>(0)).optional()?;
-    Ok(taken.map(|vmid| format!("guest {vmid} is taken, and no operation has it")))
+    Ok(taken.map(|vmid| format!("guest {vmid} is marked as occupied, but no operation occupies it")))
 }
 
-/// Where a file is only read SQLite does not look at the sums; otherwise it has done so.
+/// Verifies row checksums of a read-only file. For a writable file, SQLite's integrity check has already done so.
 fn find_bad_checksum(connection: &Connection, is_meant: impl Fn(&str) -> bool) -> rusqlite::Result<Option<String>> {
     if !connection.is_readonly("main")? {
         return Ok(None);
     }
-    Ok(checksums::find_mismatch(connection, is_meant)?.map(|table| format!("a row of {table} has another sum")))
+    Ok(checksums::find_mismatch(connection, is_meant)?.map(|table| format!("a row of {table} has a wrong checksum")))
 }
 
 fn run_integrity_check(connection: &Connection, sql: &str) -> rusqlite::Result<Option<String>> {
@@ -365,28 +363,28 @@ fn run_integrity_check(connection: &Connection, sql: &str) -> rusqlite::Result<O
     Ok((found != "ok").then(|| found.replace('\n', " ")))
 }
 
-/// Whether all of the log is in the file.
+/// Whether the whole WAL is in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WalState {
-    /// It is, or another process is at work on it and has done the same.
+    /// It is, or another process has the file open and has merged it.
     Merged,
-    /// There was no room. Reading may go on, but nothing may be written before it is.
+    /// The disk is full. Reads are allowed; nothing may be written before the WAL is merged.
     DiskFull,
 }
 
-/// From here on a close may bring the log into the file: no sync has failed, and all that was acknowledged is durable in the log, which
-/// stays where it is unless what was brought over is synced.
+/// Lets SQLite checkpoint on close. No sync has failed, and everything that was acknowledged is durable in the WAL, which SQLite deletes
+/// only after the checkpoint is synced.
 pub(super) fn allow_checkpoint_on_close(connection: &Connection) {
-    // Where this fails the log stays, and the next start brings it over.
+    // If this fails, the WAL stays and the next start merges it.
     let _ = connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false);
 }
 
-/// Brings everything from the log into the file, and syncs it.
+/// Copies the whole WAL into the file and syncs it.
 ///
-/// After a failed sync the log may be whole in the system's cache and not on the disk, and no later sync would tell.
-/// Writing its content elsewhere makes it durable before anything is decided upon it.
+/// After a failed sync the WAL may be complete in the page cache but not on disk, and no later sync would report that. Writing its
+/// content to another place makes it durable before anything is decided based on it.
 pub(super) fn merge_wal(connection: &Connection, patience: Duration) -> rusqlite::Result<WalState> {
-    // Somebody who reads is not waited for: whoever opened the file first has settled it.
+    // Do not wait for readers: the process that opened the file first has merged the WAL.
     connection.busy_timeout(Duration::ZERO)?;
     let settled = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
     connection.busy_timeout(patience)?;
@@ -406,7 +404,7 @@ impl OpenFault {
             Self::Format(SchemaState::Foreign | SchemaState::Current) => StoreOpenError::NotOurs { place },
             Self::Damaged(cause) => StoreOpenError::Damaged { place, cause },
             Self::Mode(source) => {
-                StoreOpenError::Unusable { what: "keep others from reading", place, help: "it must belong to this user", source }
+                StoreOpenError::Unusable { what: "restrict the permissions of", place, help: "it must belong to this user", source }
             }
             Self::Sql(error) => sql_open_error(place, error),
         }
@@ -438,7 +436,7 @@ mod tests {
 
     use super::*;
 
-    /// Without these nothing that is acknowledged would be on the disk.
+    /// Without these settings an acknowledged batch might not be on disk.
     #[test]
     fn syncs_every_commit_and_disables_auto_checkpoints() {
         let above = tempfile::tempdir().expect("a directory");

@@ -1,7 +1,7 @@
-//! What people should know of a store before anything is done: a freeze, holds, and operations that have their guests.
+//! Reads the conditions that affect a plan, without changing the store: a freeze, holds, and operations that occupy their guests.
 //!
-//! A glance changes nothing, so that an audit may take one: no directory and no file is made, and nothing is brought from the log
-//! into the file. What never enters: writing, and waiting for anybody.
+//! Peeking creates no directory and no file and does not checkpoint the WAL, so `audit` may do it. It must not write, and must not wait
+//! for other processes.
 
 use std::io;
 use std::path::Path;
@@ -16,28 +16,28 @@ use super::{checksums, open, read_in_snapshot, schema, wal_snapshot};
 use crate::tables::{ReadTables as _, current};
 use crate::{OperationFilter, StoreError, StoreOpenError};
 
-/// What a store remembers that decides about a plan: what keeps steps of it from being carried out.
+/// What the store holds that can keep steps of a plan from being executed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StoreConditions {
-    /// A freeze of the environment.
+    /// The freeze of the environment.
     pub freeze: Option<Freeze>,
-    /// Guests that people hold, in the order of their ids.
+    /// Guests that people hold, ordered by id.
     pub holds: Vec<Hold>,
-    /// Operations that have their guests: they are under way, or it is not known what became of them. Oldest first.
+    /// Operations that occupy their guests, because they are in flight or their result is unknown. Oldest first.
     pub unsettled: Vec<OperationHistory>,
-    /// Which cluster each environment name stands for, and former names.
+    /// Which cluster each environment name refers to, and former names.
     pub names: EnvironmentNames,
-    /// The operations of guests that have pending changes which nobody declares, newest first; read only where there are such guests.
+    /// Operations of guests with pending changes that are not declared, newest first; read only if there are such guests.
     pub writes: Vec<OperationHistory>,
 }
 
-/// So many operations of one guest are looked at for what it was that wrote a pending change.
+/// How many operations of one guest are searched for the one that wrote a pending change.
 const WRITES_MAX: u32 = 200;
 
-/// The newest operations of these guests, as the store in a directory has them. Where there is no store, none.
+/// The newest operations of these guests, from the store in a directory; empty if there is no store.
 ///
 /// # Errors
-/// The file is not ours, of a later version, or cannot be read.
+/// The file is not a store of this program, has a later version, or cannot be read.
 pub fn glance_writes(directory: &Path, environment: &EnvironmentName, guests: &[Vmid]) -> Result<Vec<OperationHistory>, StoreOpenError> {
     let directory = std::path::absolute(directory).unwrap_or_else(|_| directory.to_path_buf());
     let place = directory.join(open::STORE_FILE);
@@ -56,10 +56,10 @@ fn writes(tables: &SqlTables<'_>, environment: &EnvironmentName, guests: &[Vmid]
     Ok(histories)
 }
 
-/// What the store in a directory remembers of an environment. Where there is no store, nothing.
+/// The conditions of an environment, from the store in a directory; empty if there is no store.
 ///
 /// # Errors
-/// The file is not ours, of a later version, or cannot be read.
+/// The file is not a store of this program, has a later version, or cannot be read.
 pub fn peek_conditions(directory: &Path, environment: &EnvironmentName) -> Result<StoreConditions, StoreOpenError> {
     let directory = std::path::absolute(directory).unwrap_or_else(|_| directory.to_path_buf());
     let place = directory.join(open::STORE_FILE);
@@ -69,10 +69,10 @@ pub fn peek_conditions(directory: &Path, environment: &EnvironmentName) -> Resul
     read.map_err(|trouble| StoreOpenError::Failed { cause: trouble.into_read_error(&place).to_string(), place })
 }
 
-/// A store that has something in it, for reading.
+/// A read-only connection to a store that is not empty.
 pub(super) struct PeekConnection {
     pub(super) connection: Connection,
-    /// It is read where it lies, and not a copy of it in memory: whoever brings a log into it meanwhile changes what is read.
+    /// The connection reads the file in place instead of a copy in memory: a checkpoint by another process changes what is read.
     pub(super) is_immutable_file: bool,
 }
 
@@ -90,20 +90,21 @@ pub(super) fn open_for_peek(place: &Path) -> Result<Option<PeekConnection>, Stor
     Ok(Some(begun))
 }
 
-/// Whether there is a store. What cannot be looked at may be one, and what is no file is none that could be opened: both are told.
+/// Whether there is a store. A path that cannot be inspected may be a store, and one that is not a regular file cannot be opened: both
+/// are errors.
 fn check_store_exists(place: &Path) -> Result<bool, StoreOpenError> {
-    let unusable = |help, source| StoreOpenError::Unusable { what: "look at", place: place.to_path_buf(), help, source };
+    let unusable = |help, source| StoreOpenError::Unusable { what: "read", place: place.to_path_buf(), help, source };
     match std::fs::symlink_metadata(place) {
-        // A file of no bytes was left by a process that died before its first transaction.
+        // A process that died before its first transaction leaves an empty file.
         Ok(metadata) if metadata.is_file() && metadata.len() > 0 => Ok(true),
         Ok(metadata) if metadata.is_file() => open::check_not_lost(place).map(|()| false),
-        Ok(_) => Err(unusable("name another state directory", io::Error::other("it is not a regular file"))),
+        Ok(_) => Err(unusable("use another state directory", io::Error::other("it is not a regular file"))),
         Err(error) if error.kind() == io::ErrorKind::NotFound => open::check_not_lost(place).map(|()| false),
-        Err(error) => Err(unusable("name a state directory that this user may use", error)),
+        Err(error) => Err(unusable("use a state directory that this user can access", error)),
     }
 }
 
-/// All that is remembered of an environment, of one moment.
+/// Reads all conditions of an environment in one snapshot.
 fn read_conditions(tables: &SqlTables<'_>, environment: &EnvironmentName) -> Result<StoreConditions, SqlFault> {
     let environment = &current(tables, environment)?;
     Ok(StoreConditions {
@@ -115,16 +116,16 @@ fn read_conditions(tables: &SqlTables<'_>, environment: &EnvironmentName) -> Res
     })
 }
 
-/// Where nobody has the file open there is no log, and the file is read as it lies there. Otherwise it is brought together with the log in
-/// memory: SQLite would make or change a file beside them.
+/// Without a WAL no process has the file open, and the file is read in place. Otherwise the file and its WAL are combined in memory,
+/// because SQLite would create or change files beside them.
 fn connect_for_peek(place: &Path) -> Result<PeekConnection, StoreOpenError> {
     let log = open::wal_path(place);
     let is_as_it_lies = std::fs::metadata(&log).map_or(0, |metadata| metadata.len()) == 0;
     let connection = if is_as_it_lies {
         open_immutable(place)
     } else {
-        let help = "let this user read it and its `-wal`, or wait until whoever writes to it ends";
-        let unread = |source| StoreOpenError::Unusable { what: "look at", place: place.to_path_buf(), help, source };
+        let help = "let this user read it and its `-wal` file, or wait until the process that writes to it ends";
+        let unread = |source| StoreOpenError::Unusable { what: "read", place: place.to_path_buf(), help, source };
         wal_snapshot::read_with_wal(place, &log, load_into_memory).map_err(unread)?
     };
     let connection = connection.map_err(|error| open::sql_open_error(place.to_path_buf(), error))?;
@@ -140,7 +141,7 @@ fn open_immutable(place: &Path) -> rusqlite::Result<Connection> {
     Ok(connection)
 }
 
-/// What is read goes where SQLite keeps it, and nowhere else on the way.
+/// Streams the bytes into SQLite's own buffer, without another copy.
 fn load_into_memory(bytes: &mut dyn io::Read, length: usize) -> rusqlite::Result<Connection> {
     let mut connection = Connection::open_in_memory()?;
     checksums::register_row_sum(&connection)?;
@@ -149,7 +150,7 @@ fn load_into_memory(bytes: &mut dyn io::Read, length: usize) -> rusqlite::Result
     Ok(connection)
 }
 
-/// A byte of a path in a URI.
+/// Percent-encodes one byte of a path for a URI.
 fn escape_uri_byte(byte: u8) -> String {
     match byte {
         b'/' | b'.' | b'-' | b'_' | b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' => char::from(byte).to_string(),
@@ -166,7 +167,7 @@ impl super::SqliteStore {
         self.run_read(move |tables| writes(tables, &environment, &guests)).await
     }
 
-    /// What is remembered of this environment.
+    /// The conditions of this environment.
     ///
     /// # Errors
     /// The store cannot be read.

@@ -1,4 +1,4 @@
-//! From rows to the words of the core, strictly: a word that this program does not write is a damaged row.
+//! Converts rows to core types, strictly: a value that this program does not write means a damaged row.
 
 use converger_core::apply::{
     BootId, EnvironmentBinding, Freeze, Hold, IdempotencyKey, JournalProgress, Operation, OperationEnd, OperationHistory, OperationId,
@@ -13,7 +13,7 @@ use crate::query::{EndedBy, IdempotencyRow, RunHistory};
 
 type RowResult<T> = Result<T, SqlFault>;
 
-/// The columns of a history, in the order of [`history`].
+/// The columns of a history, in the order of [`parse_history`].
 pub(super) const SELECT_HISTORY: &str = "SELECT o.id, o.body, o.at_ms, t.task, t.at_ms, e.body, e.at_ms, r.resolution, r.who, r.reason, r.at_ms, \
     s.at_ms, s.up_ms, (SELECT boot FROM runs WHERE seq = o.run), o.environment, o.vmid, (SELECT id FROM runs WHERE seq = o.run), \
     e.ending FROM operations o \
@@ -26,7 +26,7 @@ pub(super) fn parse_history(row: &Row<'_>) -> RowResult<OperationHistory> {
     let id: String = row.get(0)?;
     let operation = parse_operation(&row.get::<_, Vec<u8>>(1)?).map_err(|error| SqlFault::malformed_row(&id, &error))?;
     if operation.id.as_str() != id {
-        return Err(SqlFault::damaged_row(&id, format!("its body is of operation `{}`", operation.id)));
+        return Err(SqlFault::damaged_row(&id, format!("its body belongs to operation `{}`", operation.id)));
     }
     check_row_matches_body(row, &operation)?;
     let mut history = OperationHistory::from_intent(Box::new(operation), number_column(row, 2, &id)?);
@@ -39,10 +39,10 @@ pub(super) fn parse_history(row: &Row<'_>) -> RowResult<OperationHistory> {
     }
     if let Some(body) = row.get::<_, Option<Vec<u8>>>(5)? {
         let outcome = parse_outcome(&body).map_err(|error| SqlFault::malformed_row(&id, &error))?;
-        // What is searched by stands beside it: who is held is found by that word.
+        // Queries use this column, and find held operations by it, so it must agree with the body.
         let ending: String = row.get(17)?;
         if ending != outcome.end().word() {
-            let what = format!("its row says `{}`, and its body `{}`", ending.escape_debug(), outcome.end().word());
+            let what = format!("its row says `{}`, but its body says `{}`", ending.escape_debug(), outcome.end().word());
             return Err(SqlFault::damaged_row(&id, what));
         }
         history.ended = Some((outcome, number_column(row, 6, &id)?));
@@ -55,25 +55,26 @@ pub(super) fn parse_history(row: &Row<'_>) -> RowResult<OperationHistory> {
     Ok(history)
 }
 
-/// What is searched by stands beside the body and must say the same: an operation that is listed for another guest is overlooked at its own.
+/// Queries use these columns, so they must agree with the body: an operation that is listed under another guest would be overlooked at
+/// its own.
 fn check_row_matches_body(row: &Row<'_>, operation: &Operation) -> RowResult<()> {
     let (environment, vmid, run): (String, i64, Option<String>) = (row.get(14)?, row.get(15)?, row.get(16)?);
     let (guest, own) = (operation.guest.vmid, operation.run.as_str());
     if environment != operation.environment.as_str() || vmid != i64::from(guest.get()) {
         let of = format!(
-            "its row is of guest {vmid} in `{}`, and its body of {guest} in `{}`",
+            "its row belongs to guest {vmid} in `{}`, but its body to {guest} in `{}`",
             environment.escape_debug(),
             operation.environment
         );
         return Err(SqlFault::damaged_row(operation.id.as_str(), of));
     }
     if run.as_deref() != Some(own) {
-        return Err(SqlFault::damaged_row(operation.id.as_str(), format!("its row is of another run than `{own}`, which its body names")));
+        return Err(SqlFault::damaged_row(operation.id.as_str(), format!("its row belongs to another run than its body, `{own}`")));
     }
     Ok(())
 }
 
-/// Asked before every record.
+/// Read before every record is written.
 pub(super) const SELECT_PROGRESS: &str = "SELECT EXISTS (SELECT 1 FROM tasks WHERE operation = o.seq), \
     (SELECT ending FROM ends WHERE operation = o.seq), \
     (SELECT resolution FROM resolutions WHERE operation = o.seq) \
@@ -85,7 +86,7 @@ pub(super) fn parse_progress(row: &Row<'_>, id: &OperationId) -> RowResult<Journ
     Ok(JournalProgress { has_task: row.get(0)?, end, resolution })
 }
 
-/// The columns of a run, in the order of [`run`].
+/// The columns of a run, in the order of [`parse_run`].
 macro_rules! of_runs {
     ($rest:literal) => {
         concat!(
@@ -117,7 +118,7 @@ pub(super) fn parse_run(row: &Row<'_>) -> RowResult<RunHistory> {
     })
 }
 
-/// The columns of a hold, in the order of [`hold`].
+/// The columns of a hold, in the order of [`parse_hold`].
 macro_rules! of_holds {
     ($rest:literal) => {
         concat!("SELECT vmid, who, reason, at_ms FROM holds WHERE released_at_ms IS NULL AND environment = ?1", $rest)
@@ -144,7 +145,7 @@ pub(super) fn parse_vmid(row: &Row<'_>) -> RowResult<Vmid> {
     Vmid::new(vmid).ok_or_else(|| SqlFault::damaged_row("guest", format!("{vmid} is not the id of a guest")))
 }
 
-/// The columns of a freeze, in the order of [`freeze`].
+/// The columns of a freeze, in the order of [`parse_freeze`].
 pub(super) const SELECT_FREEZE: &str = "SELECT who, reason, at_ms FROM freezes WHERE thawed_at_ms IS NULL AND environment = ?1";
 
 pub(super) fn parse_freeze(row: &Row<'_>, environment: &EnvironmentName) -> RowResult<Freeze> {
@@ -173,7 +174,7 @@ pub(super) fn binding(row: &Row<'_>) -> RowResult<EnvironmentBinding> {
     Ok(EnvironmentBinding { cluster, by: text_column(row, 2)?, at_ms: number_column(row, 3, "binding")?, environment })
 }
 
-/// A former name, and the name of today.
+/// A former name and the current name.
 pub(super) fn former_name(row: &Row<'_>) -> RowResult<(EnvironmentName, EnvironmentName)> {
     let name = parse_environment(row)?;
     let now = parse_with(name.as_str(), "environment", &text_column(row, 1)?, EnvironmentName::new)?;
@@ -210,16 +211,16 @@ pub(super) fn parse_past_freeze(row: &Row<'_>) -> RowResult<(Freeze, Option<Ende
     Ok((freeze, parse_ended_by(row, 4, "freeze")?))
 }
 
-/// Who ended it, and when, in this column and the next; both, or neither.
+/// Who ended it and when, in this column and the next; both must be set or neither.
 fn parse_ended_by(row: &Row<'_>, column: usize, of: &str) -> RowResult<Option<EndedBy>> {
     match (row.get::<_, Option<String>>(column)?, row.get::<_, Option<i64>>(column + 1)?) {
         (None, None) => Ok(None),
         (Some(by), Some(_)) => Ok(Some((by.into(), number_column(row, column + 1, of)?))),
-        _ => Err(SqlFault::damaged_row(of, "it is over at a time or by somebody, and not both")),
+        _ => Err(SqlFault::damaged_row(of, "only one of its end time and the author of its end is set")),
     }
 }
 
-/// Every idempotency key, in the order of [`key`].
+/// Every idempotency key, in the order of [`parse_idempotency_row`].
 pub(super) const SELECT_ALL_KEYS: &str = "SELECT (SELECT id FROM operations WHERE seq = operation), request, environment, name \
     FROM idempotency_keys ORDER BY environment, name";
 
@@ -270,7 +271,7 @@ fn text_column(row: &Row<'_>, column: usize) -> RowResult<Box<str>> {
 
 fn number_column(row: &Row<'_>, column: usize, of: &str) -> RowResult<u64> {
     let number: i64 = row.get(column)?;
-    u64::try_from(number).map_err(|_| SqlFault::damaged_row(of, format!("the number {number} is below zero")))
+    u64::try_from(number).map_err(|_| SqlFault::damaged_row(of, format!("the number {number} is negative")))
 }
 
 fn parse_end(word: &str) -> Option<OperationEnd> {

@@ -1,11 +1,11 @@
-//! The schema: one version, made in one transaction.
+//! The schema: one version, created in one transaction.
 //!
-//! Before the first release (0.2) there is no migration: a file of an older version is refused by name, and nothing in it is changed. From 0.2 on
-//! a new version comes with the way from the one before.
+//! Before the first release (0.2) there are no migrations: a file of an older version is refused with its version and not changed. From
+//! 0.2 on, each new version comes with a migration from the previous one.
 
 use rusqlite::{Connection, TransactionBehavior};
 
-/// What marks a file as ours in its header: `dcnv`.
+/// The application id in the file header: `dcnv`.
 pub(super) const APPLICATION_ID: i64 = 0x6463_6e76;
 
 /// The version of [`SCHEMA`].
@@ -13,36 +13,36 @@ pub(super) const VERSION: i64 = 2;
 
 const SCHEMA: &str = include_str!("v2.sql");
 
-/// What a file turns out to be.
+/// What a file contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SchemaState {
-    /// Of this version, now.
+    /// A store of this version.
     Current,
-    /// Somebody else's.
+    /// A database of another program.
     Foreign,
-    /// Of a version that this program does not read any more.
+    /// A store of a version that this program no longer reads.
     Older(i64),
-    /// Of a version that this program does not know.
+    /// A store of a version that this program does not know yet.
     Newer(i64),
 }
 
-/// What is against touching a file at all.
+/// Why a file must not be used; `None` if it may be.
 pub(super) fn find_format_fault(connection: &Connection) -> rusqlite::Result<Option<SchemaState>> {
     Ok(probe_schema(connection)?.filter(|found| *found != SchemaState::Current))
 }
 
-/// Whether a file has nothing in it yet: whoever began it died, or failed, before its first transaction.
+/// Whether a file is still empty: the process that created it ended before its first transaction.
 pub(super) fn check_bare(connection: &Connection) -> rusqlite::Result<bool> {
     Ok(probe_schema(connection)?.is_none())
 }
 
-/// Makes the tables in a file that has none.
+/// Creates the tables in a file that has none.
 pub(super) fn make(connection: &mut Connection) -> rusqlite::Result<SchemaState> {
-    // Most starts find the tables, and then nothing is locked.
+    // The tables usually exist, and then no lock is needed.
     if let Some(found) = probe_schema(connection)? {
         return Ok(found);
     }
-    // Another process may have been faster, so that the look before the transaction counts for nothing.
+    // Another process may have created them in the meantime, so probe again inside the transaction.
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     if let Some(found) = probe_schema(&transaction)? {
         return Ok(found);
@@ -54,7 +54,8 @@ pub(super) fn make(connection: &mut Connection) -> rusqlite::Result<SchemaState>
     Ok(SchemaState::Current)
 }
 
-/// Whether the tables and indexes of a file are those that this version has: what a table says about itself is part of what is kept.
+/// Whether the tables and indexes of a file are exactly those of this version. The constraints in the schema protect the data, so a
+/// changed schema counts as damage.
 pub(super) fn schema_matches_version(connection: &Connection) -> rusqlite::Result<bool> {
     let made = Connection::open_in_memory()?;
     super::checksums::register_row_sum(&made)?;
@@ -62,17 +63,17 @@ pub(super) fn schema_matches_version(connection: &Connection) -> rusqlite::Resul
     Ok(schema_items(connection)? == schema_items(&made)?)
 }
 
-/// Kind, name, table and text of one thing in a schema.
+/// Type, name, table and SQL text of one schema item.
 type SchemaItem = (String, String, String, Option<String>);
 
-/// All that a schema has, by name.
+/// All items of a schema, by name.
 fn schema_items(connection: &Connection) -> rusqlite::Result<Vec<SchemaItem>> {
     let mut statement = connection.prepare("SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY name")?;
     let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))?;
     rows.collect()
 }
 
-/// What a file is; none where it is new, or was left by a process that died before its first transaction.
+/// What a file contains; `None` if it is new, or its creator ended before its first transaction.
 fn probe_schema(connection: &Connection) -> rusqlite::Result<Option<SchemaState>> {
     let pragma = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
     let (application, version) = (pragma("application_id")?, pragma("user_version")?);
@@ -93,7 +94,7 @@ mod tests {
 
     /// A store as version 1 wrote it, with rows in every table.
     const V1: &str = include_str!("../../tests/data/store-v1.sql");
-    /// The same of this version.
+    /// The same for this version.
     const V2: &str = include_str!("../../tests/data/store-v2.sql");
 
     fn memory_connection() -> Connection {

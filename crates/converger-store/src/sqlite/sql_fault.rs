@@ -1,4 +1,4 @@
-//! What went wrong with a file, sorted by what follows from it.
+//! Classifies failures of the file by their consequences.
 
 use std::path::Path;
 
@@ -8,18 +8,18 @@ use rusqlite::ErrorCode;
 use super::holder::writer_of;
 use crate::StoreError;
 
-/// Why a statement or a row was no use.
+/// Why a statement failed or a row could not be used.
 #[derive(Debug)]
 pub(super) enum SqlFault {
-    /// SQLite said so.
+    /// SQLite reported an error.
     Sql(rusqlite::Error),
-    /// There is no room.
+    /// The disk is full.
     Full,
     /// A row is not what this program writes.
     Damaged {
         /// The row.
         what: String,
-        /// What is wrong with it.
+        /// The cause.
         cause: String,
     },
 }
@@ -28,7 +28,7 @@ impl From<rusqlite::Error> for SqlFault {
     fn from(error: rusqlite::Error) -> Self {
         use rusqlite::Error::{FromSqlConversionFailure, IntegralValueOutOfRange, InvalidColumnType, Utf8Error};
         match error {
-            // SQLite gives what is there; that it is no value of ours is what is wrong with the row.
+            // SQLite returned the stored value; it is not a value that this program writes, so the row is damaged.
             FromSqlConversionFailure(..) | IntegralValueOutOfRange(..) | InvalidColumnType(..) | Utf8Error(..) => {
                 Self::damaged_row("a row", error.to_string())
             }
@@ -46,7 +46,7 @@ impl SqlFault {
         Self::damaged_row(what, cause.to_string())
     }
 
-    /// What a reader is told.
+    /// The error for a reader.
     pub(super) fn into_read_error(self, place: &Path) -> StoreError {
         let place = place.to_path_buf();
         match self {
@@ -61,7 +61,7 @@ impl SqlFault {
         }
     }
 
-    /// What a writer makes of it.
+    /// The consequence for the writer.
     pub(super) fn into_write_failure(self, place: &Path) -> WriteFailure {
         let place = place.to_path_buf();
         match self {
@@ -79,12 +79,12 @@ impl SqlFault {
     }
 }
 
-/// What a failed write leaves behind.
+/// What is known after a failed write.
 pub(super) enum WriteFailure {
-    /// Nothing was written, and that is certain: the store goes on.
+    /// Certainly nothing was written: the store continues.
     Recoverable(StoreError),
-    /// What is on the disk is not known, or cannot be trusted: nothing more may be acknowledged (S18).
+    /// It is unknown what is on the disk, or it cannot be trusted: nothing more may be acknowledged (S18).
     ///
-    /// A failed sync is in here, and everything that is not known to be harmless.
+    /// This includes a failed sync, and every error that is not known to be harmless.
     Fatal(String),
 }

@@ -1,7 +1,7 @@
-//! A store that is only looked at: a copy of one on another machine, or one that somebody else has open. Whoever verifies it changes nothing in it,
-//! takes no lock and makes no file.
+//! A read-only view of a store: a copy from another machine, or a store that another process has open. A view changes nothing in the
+//! store, takes no lock and creates no file.
 //!
-//! What never enters: writing, and judging what is found. Damage that SQLite or a sum over a row can find is told on demand.
+//! Must not write or interpret what it finds. Damage that SQLite or a row checksum can detect is reported on request.
 
 use std::fmt;
 use std::fs;
@@ -22,15 +22,15 @@ use crate::query::{LIST_MAX, LedgerHeads, OperationFilter, RunHistory};
 use crate::tables::{ReadTables as _, of_today};
 use crate::{StoreError, StoreOpenError};
 
-/// A store as it was when it was opened.
+/// A store as it was when the view was opened.
 pub struct StoreView {
     connection: Connection,
     place: PathBuf,
-    /// The file as it was; none, where what is read is a copy of it in memory.
+    /// The stamp of the file when it was opened; `None` if the view reads a copy in memory.
     stamp: Option<FileStamp>,
 }
 
-/// What of a file changes when it is written to.
+/// Attributes of a file that change when it is written to: device, inode, length and modification time.
 type FileStamp = (u64, u64, u64, i64, i64);
 
 fn file_stamp(place: &Path) -> Option<FileStamp> {
@@ -40,15 +40,15 @@ fn file_stamp(place: &Path) -> Option<FileStamp> {
 
 impl fmt::Debug for StoreView {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Looked").field("place", &self.place).finish_non_exhaustive()
+        formatter.debug_struct("StoreView").field("place", &self.place).finish_non_exhaustive()
     }
 }
 
 impl StoreView {
-    /// Opens the file of a store, or the one in a state directory; none where there is none, or nothing in it yet.
+    /// Opens a store file, or the store in a state directory; `None` if there is no store or it is still empty.
     ///
     /// # Errors
-    /// It is not ours, of a later version, or cannot be read.
+    /// The file is not a store of this program, has a later version, or cannot be read.
     pub fn open(place: &Path) -> Result<Option<Self>, StoreOpenError> {
         let place = std::path::absolute(place).unwrap_or_else(|_| place.to_path_buf());
         let place = if place.is_dir() { place.join(open::STORE_FILE) } else { place };
@@ -57,63 +57,63 @@ impl StoreView {
         Ok(begun.map(|begun| Self { connection: begun.connection, stamp: before.filter(|_| begun.is_immutable_file), place }))
     }
 
-    /// Whether everything that was read since it was opened is of one moment. It is not where somebody wrote to the file meanwhile: nothing
-    /// here holds them up, so that whoever finds something wrong asks this before they say so.
+    /// Whether everything read since the view was opened comes from one snapshot. Nothing here blocks writers, so another process may
+    /// have changed the file. Check this before reporting a fault.
     #[must_use]
     pub fn is_unchanged(&self) -> bool {
         self.stamp.is_none_or(|then| file_stamp(&self.place) == Some(then))
     }
 
-    /// The file.
+    /// The path of the store file.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.place
     }
 
-    /// What of it is damaged, looked for in all of it: its order, sums over rows, rows that belong to nothing.
+    /// Searches the whole file for damage: its structure, row checksums and orphaned rows.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// The store cannot be read.
     pub fn find_damage(&self) -> Result<Option<String>, StoreError> {
         open::find_damage(&self.connection, 0).map_err(|error| SqlFault::from(error).into_read_error(&self.place))
     }
 
-    /// How long the ledger is.
+    /// The size of the ledger.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// The store cannot be read.
     pub fn heads(&self) -> Result<LedgerHeads, StoreError> {
         self.read_snapshot(|tables| tables.heads())
     }
 
-    /// Entries of the ledger from this place on, counted from 0, at most [`LIST_MAX`].
+    /// Ledger entries starting at index `from` (zero-based), at most [`LIST_MAX`].
     ///
     /// # Errors
-    /// They cannot be read, or one of them is missing.
+    /// The entries cannot be read, or one of them is missing.
     pub fn entries(&self, from: u64, limit: u32) -> Result<Vec<Vec<u8>>, StoreError> {
         self.read_snapshot(|tables| tables.entries(from, limit.min(LIST_MAX)))
     }
 
-    /// The hashes of a tile of the ledger; none where the ledger is not so long.
+    /// The hashes of a ledger tile; `None` if the ledger does not reach that far.
     ///
     /// # Errors
-    /// They cannot be read.
+    /// The hashes cannot be read.
     pub fn hashes(&self, tile: Tile) -> Result<Option<Vec<LogHash>>, StoreError> {
         self.read_snapshot(|tables| tables.hashes(tile))
     }
 
-    /// The hashes of a full tile as they are kept; none where they are not, however long the ledger is.
+    /// The stored hashes of a full tile; `None` if the tile is not stored, whatever the size of the ledger.
     ///
     /// # Errors
-    /// They cannot be read.
+    /// The hashes cannot be read.
     pub fn full_tile(&self, tile: Tile) -> Result<Option<Vec<LogHash>>, StoreError> {
         self.read_snapshot(|tables| tables.full_tile(tile))
     }
 
-    /// What is kept under a digest.
+    /// The bytes stored under a digest.
     ///
     /// # Errors
-    /// It cannot be read, or is not what its digest says.
+    /// The bytes cannot be read or do not match the digest.
     pub fn blob(&self, digest: &Digest) -> Result<Option<Vec<u8>>, StoreError> {
         self.read_snapshot(|tables| tables.blob(digest))
     }
@@ -121,7 +121,7 @@ impl StoreView {
     /// One operation with its history.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// The operation cannot be read.
     pub fn operation(&self, id: &OperationId) -> Result<Option<OperationHistory>, StoreError> {
         self.read_snapshot(|tables| tables.operation(id))
     }
@@ -129,7 +129,7 @@ impl StoreView {
     /// Operations, newest first, at most `limit` and at most [`LIST_MAX`].
     ///
     /// # Errors
-    /// They cannot be read.
+    /// The operations cannot be read.
     pub fn operations(&self, filter: &OperationFilter, limit: u32) -> Result<Vec<OperationHistory>, StoreError> {
         self.read_snapshot(|tables| tables.operations(&of_today(tables, filter.clone())?, limit.min(LIST_MAX)))
     }
@@ -137,21 +137,21 @@ impl StoreView {
     /// One run.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// The run cannot be read.
     pub fn run(&self, id: &RunId) -> Result<Option<RunHistory>, StoreError> {
         self.read_snapshot(|tables| tables.run(id))
     }
 
-    /// How many entries and how many full tiles of the ledger there are, wherever they stand.
+    /// The number of stored ledger entries and of stored full tiles, at whatever index.
     ///
     /// # Errors
-    /// They cannot be counted.
+    /// The rows cannot be counted.
     pub fn ledger_row_counts(&self) -> Result<(u64, u64), StoreError> {
         self.read_snapshot(|tables| Ok((tables.count("ledger_entries")?, tables.count("ledger_tiles")?)))
     }
 
-    /// The first row in which the journal says something else than these entries amount to, all of which both were told (C7). It is read page by
-    /// page.
+    /// The first row of the journal that differs from the replay of the ledger (C7). `replay` and `told` must both have consumed all
+    /// entries. Operations are read page by page.
     ///
     /// # Errors
     /// The journal cannot be read.
@@ -163,7 +163,7 @@ impl StoreView {
         }
         let order = self.read_snapshot(|tables| tables.start_order())?;
         for id in &order.0 {
-            // A row that cannot be found by the id that it has is another one's.
+            // A row that its own id does not find belongs to another id.
             if let Some(Err(found)) = self.run(id)?.map(|run| agreement.check_run(&run)) {
                 return Ok(Some(found));
             }
@@ -179,7 +179,7 @@ impl StoreView {
         Ok(agreed.err())
     }
 
-    /// Each operation, until one of them is found wrong.
+    /// Checks each operation until one fails.
     fn check_each_operation(
         &self,
         mut told: impl FnMut(&OperationHistory) -> Result<(), JournalMismatch>,
@@ -195,10 +195,10 @@ impl StoreView {
         }
     }
 
-    /// Under which digests something is kept, whether or not anything names it.
+    /// All digests under which bytes are stored, whether or not anything refers to them.
     ///
     /// # Errors
-    /// They cannot be read.
+    /// The digests cannot be read.
     pub fn digests(&self) -> Result<Vec<Digest>, StoreError> {
         self.read_snapshot(|tables| tables.digests())
     }

@@ -1,4 +1,4 @@
-//! The tables in SQL, as the judge asks for them and as readers do.
+//! The tables in SQL, for the write rules and for readers.
 
 use converger_core::apply::{
     BootId, EnvironmentBinding, EnvironmentNames, EnvironmentRename, Freeze, Hold, IdempotencyKey, JournalProgress, JournalRecord,
@@ -15,10 +15,10 @@ use super::{ledger, rows};
 use crate::query::{HoldHistory, IdempotencyRow, LedgerHeads, OperationFilter, OperationStatus, RunHistory};
 use crate::tables::{ReadTables, WriteTables};
 
-/// One connection, within whatever transaction its owner has begun.
+/// One connection, within the transaction that its owner has started.
 pub(super) struct SqlTables<'c> {
     connection: &'c Connection,
-    /// How long the ledger was before this transaction.
+    /// The size of the ledger before this transaction.
     size: u64,
     /// The hashes of the entries that this transaction has written.
     leaves: Vec<LogHash>,
@@ -27,22 +27,22 @@ pub(super) struct SqlTables<'c> {
 type SqlResult<T> = Result<T, SqlFault>;
 
 impl<'c> SqlTables<'c> {
-    /// For whoever reads. How long the ledger is, readers ask `heads`.
+    /// For reads. Readers get the size of the ledger from `heads`.
     pub(super) fn for_reading(connection: &'c Connection) -> Self {
         Self::for_writing(connection, 0)
     }
 
-    /// For whoever writes, to a ledger of this size.
+    /// For writes to a ledger of this size.
     pub(super) fn for_writing(connection: &'c Connection, size: u64) -> Self {
         Self { connection, size, leaves: Vec::new() }
     }
 
-    /// How many entries were written.
+    /// The number of entries that this transaction has written.
     pub(super) fn written_count(&self) -> usize {
         self.leaves.len()
     }
 
-    /// Only so many entries were written: the rest was taken back.
+    /// Forgets the entries after the first `written` ones, because they were rolled back.
     pub(super) fn truncate_leaves(&mut self, written: usize) {
         self.leaves.truncate(written);
     }
@@ -52,7 +52,7 @@ impl<'c> SqlTables<'c> {
         &self.leaves
     }
 
-    /// Carries out a statement without values.
+    /// Executes a statement without parameters.
     pub(super) fn execute(&self, sql: &str) -> SqlResult<()> {
         self.connection.prepare_cached(sql)?.execute([])?;
         Ok(())
@@ -74,19 +74,19 @@ impl<'c> SqlTables<'c> {
         Ok(all)
     }
 
-    /// All operations that have their guests now, open or held; oldest first.
+    /// All operations that occupy their guests, open or held; oldest first.
     pub(super) fn unsettled_operations(&self, environment: &EnvironmentName) -> SqlResult<Vec<OperationHistory>> {
         self.occupying_operations(environment, "")
     }
 
-    /// Those of them of which something more is true. They are not found by walking through all that ever were.
+    /// Those of them that also meet the condition `more`. The join with `occupants` avoids a scan of all past operations.
     fn occupying_operations(&self, environment: &EnvironmentName, more: &str) -> SqlResult<Vec<OperationHistory>> {
         let sql =
             format!("{} JOIN occupants c ON c.operation = o.seq WHERE c.environment = ?1 {more} ORDER BY o.seq", rows::SELECT_HISTORY);
         self.query_all(&sql, params![environment.as_str()], rows::parse_history)
     }
 
-    /// Changes exactly one row: that it is there was asked before, so that anything else is a damaged file.
+    /// Changes exactly one row. The rules have checked that the row exists, so any other count means a damaged file.
     fn change_one_row(&self, what: &str, sql: &str, params: impl Params) -> SqlResult<()> {
         match self.connection.prepare_cached(sql)?.execute(params)? {
             1 => Ok(()),
@@ -107,13 +107,13 @@ impl<'c> SqlTables<'c> {
         Ok(())
     }
 
-    /// How many rows a table of ours has.
+    /// The number of rows of one of our tables.
     pub(super) fn count(&self, table: &'static str) -> SqlResult<u64> {
         let count = self.query_one(&format!("SELECT count(*) FROM {table}"), [], |row| Ok(row.get::<_, i64>(0)?))?;
         Ok(count.and_then(|count| u64::try_from(count).ok()).unwrap_or(0))
     }
 
-    /// Holds and freezes that still hold, of all environments.
+    /// Active holds and freezes of all environments.
     pub(super) fn active_holds_and_freezes(&self) -> SqlResult<(Vec<Hold>, Vec<Freeze>)> {
         let environments = self.query_all(SELECT_ACTIVE_ENVIRONMENTS, [], rows::parse_environment)?;
         let (mut holds, mut freezes) = (Vec::new(), Vec::new());
@@ -124,7 +124,7 @@ impl<'c> SqlTables<'c> {
         Ok((holds, freezes))
     }
 
-    /// All that people ever said, in its order.
+    /// All holds and freezes ever set, in order.
     pub(super) fn hold_history(&self) -> SqlResult<HoldHistory> {
         Ok(HoldHistory {
             holds: self.query_all(rows::SELECT_ALL_HOLDS, [], rows::parse_past_hold)?,
@@ -132,7 +132,7 @@ impl<'c> SqlTables<'c> {
         })
     }
 
-    /// The runs and the operations in the order in which they began.
+    /// The runs and operations in the order in which they started.
     pub(super) fn start_order(&self) -> SqlResult<(Vec<RunId>, Vec<OperationId>)> {
         let runs = self.query_all("SELECT id FROM runs ORDER BY seq", [], rows::parse_run_id)?;
         Ok((runs, self.query_all("SELECT id FROM operations ORDER BY seq", [], rows::parse_operation_id)?))
@@ -143,12 +143,12 @@ impl<'c> SqlTables<'c> {
         self.query_all(rows::SELECT_ALL_KEYS, [], rows::parse_idempotency_row)
     }
 
-    /// Under which digests something is kept.
+    /// All digests under which bytes are stored.
     pub(super) fn digests(&self) -> SqlResult<Vec<Digest>> {
         self.query_all("SELECT digest FROM blobs ORDER BY digest", [], rows::parse_digest)
     }
 
-    /// The hashes of a full tile as they are kept.
+    /// The stored hashes of a full tile.
     pub(super) fn full_tile(&self, tile: Tile) -> SqlResult<Option<Vec<LogHash>>> {
         ledger::read_full_tile(self.connection, tile)
     }
@@ -158,7 +158,7 @@ impl<'c> SqlTables<'c> {
     }
 }
 
-// The place of a row is part of its sum, so that it is asked for before the row is there.
+// `seq` is part of the checksum of a row, so these statements compute it before the insert.
 const INSERT_OPERATION: &str = "INSERT INTO operations (seq, id, run, environment, vmid, at_ms, body, sum) \
     SELECT next.seq, ?1, r.seq, ?3, ?4, ?5, ?6, row_sum(next.seq, ?1, r.seq, ?3, ?4, ?5, ?6) \
     FROM runs r, (SELECT coalesce(max(seq), 0) + 1 AS seq FROM operations) next WHERE r.id = ?2";
@@ -166,13 +166,14 @@ const INSERT_OCCUPANT: &str = "INSERT INTO occupants (environment, vmid, operati
 const DELETE_OCCUPANT: &str = "DELETE FROM occupants WHERE (environment, vmid, operation) = \
     (SELECT coalesce((SELECT f.environment FROM former_names f WHERE f.name = o.environment), o.environment), o.vmid, o.seq \
      FROM operations o WHERE o.id = ?1)";
-/// The names of an environment: that of today, in place of `#`, and former ones. What happened keeps the name that it happened under.
+/// All names of an environment: the current one, which replaces `#`, and former ones. Past operations and runs keep the name that they
+/// started under.
 const NAMES: &str = "IN (SELECT # UNION ALL SELECT name FROM former_names WHERE environment = #)";
 const SELECT_ACTIVE_ENVIRONMENTS: &str = "SELECT environment FROM holds WHERE released_at_ms IS NULL \
     UNION SELECT environment FROM freezes WHERE thawed_at_ms IS NULL ORDER BY 1";
 const INSERT_KEY: &str = "INSERT INTO idempotency_keys (environment, name, request, operation, sum) \
     VALUES (?1, ?2, ?3, ?4, row_sum(?1, ?2, ?3, ?4))";
-/// What a rename from `?1` to `?2` changes. All that is in force is kept under the new name; a former name leads to it.
+/// The updates of a rename from `?1` to `?2`. Everything in force moves to the new name, and the old one becomes a former name of it.
 const RENAME: [&str; 8] = [
     "UPDATE bindings SET environment = ?2, sum = row_sum(?2, cluster, who, at_ms) WHERE environment = ?1",
     "UPDATE holds SET environment = ?2, sum = row_sum(seq, ?2, vmid, who, reason, at_ms, released_by, released_at_ms) \
@@ -195,7 +196,7 @@ const INSERT_END: &str = "INSERT INTO ends (operation, ending, at_ms, body, sum)
 const INSERT_RESOLUTION: &str = "INSERT INTO resolutions (operation, resolution, who, reason, at_ms, sum) \
     SELECT seq, ?2, ?3, ?4, ?5, row_sum(seq, ?2, ?3, ?4, ?5) FROM operations WHERE id = ?1";
 
-/// SQLite's integers are signed; the judge has bounded all of ours far below that.
+/// SQLite's integers are signed; the write rules keep all values far below their maximum.
 pub(super) fn to_sql_integer(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
@@ -295,10 +296,10 @@ impl ReadTables for SqlTables<'_> {
     fn blob(&self, digest: &Digest) -> SqlResult<Option<Vec<u8>>> {
         let sql = "SELECT body FROM blobs WHERE digest = ?1";
         let body = self.query_one(sql, params![digest.to_string()], |row| Ok(row.get::<_, Vec<u8>>(0)?))?;
-        // What a decision rests on: other bytes are worse than none.
+        // Decisions depend on these bytes: wrong bytes are worse than none.
         match body {
             Some(body) if Digest::of_bytes(&body) != *digest => {
-                Err(SqlFault::damaged_row(&digest.to_string(), "its bytes have another digest"))
+                Err(SqlFault::damaged_row(&digest.to_string(), "its bytes do not match the digest"))
             }
             body => Ok(body),
         }
@@ -321,7 +322,7 @@ impl ReadTables for SqlTables<'_> {
     }
 }
 
-/// The statement that a filter asks for. Only its shape depends on the filter; what was given is bound, never pasted.
+/// Builds the statement for a filter. The filter determines only its shape; values are bound, never inserted into the text.
 fn build_listing(filter: &OperationFilter, limit: u32) -> (String, Vec<Value>) {
     let mut conditions = Vec::new();
     let mut params: Vec<Value> = Vec::new();

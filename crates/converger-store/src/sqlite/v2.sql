@@ -1,14 +1,14 @@
 -- Version 2. Before the first release (0.2) the schema changes in place and the version goes up: an older file is refused, not migrated.
 --
--- What happened is only added (runs, run_ends, operations, tasks, ends, resolutions, blobs, and the ledger). What changes is
--- derived: `occupants` is who has a guest now, `ledger_head` how long the ledger is; and a hold or freeze is closed by filling in who ended it;
--- and of `sendings` the last one counts. A rename changes the environment of what is in force (bindings, holds, freezes, occupants, keys); runs
--- and operations keep the name that they began under, and `former_names` leads from there to the name of today.
+-- Tables of events only grow (runs, run_ends, operations, tasks, ends, resolutions, blobs and the ledger). Other rows change: `occupants`
+-- says which operation occupies a guest now, `ledger_head` is the size of the ledger, a hold or freeze is ended by setting who ended it,
+-- and of `sendings` only the last one counts. A rename changes the environment of everything in force (bindings, holds, freezes,
+-- occupants, keys); runs and operations keep the name that they started under, and `former_names` leads from there to the current name.
 --
--- `sum` is over all else in a row, by a function of the program (`sums`). SQLite looks whether it fits when a row is written and when the
--- file is looked through; a blob has its digest.
+-- `sum` covers all other columns of a row; the program computes it (`checksums.rs`). SQLite verifies it when a row is written and during
+-- an integrity check. A blob has its digest instead.
 
--- What entries name by its digest: bodies of plans, readings, what was declared.
+-- Data that ledger entries refer to by digest: bodies of plans, observations, declarations.
 CREATE TABLE blobs (
     digest TEXT NOT NULL PRIMARY KEY,
     body BLOB NOT NULL
@@ -59,7 +59,7 @@ CREATE TABLE tasks (
     sum INTEGER NOT NULL CHECK (sum = row_sum(operation, task, at_ms))
 ) STRICT;
 
--- Whose a task is: it carries out one operation.
+-- A task belongs to one operation.
 CREATE INDEX tasks_by_name ON tasks (task);
 
 CREATE TABLE ends (
@@ -70,7 +70,7 @@ CREATE TABLE ends (
     sum INTEGER NOT NULL CHECK (sum = row_sum(operation, ending, at_ms, body))
 ) STRICT;
 
--- What was changed of late is found without walking through all that ever was.
+-- Finds recent changes without a scan of all operations.
 CREATE INDEX ends_by_time ON ends (at_ms);
 
 CREATE TABLE resolutions (
@@ -82,7 +82,7 @@ CREATE TABLE resolutions (
     sum INTEGER NOT NULL CHECK (sum = row_sum(operation, resolution, who, reason, at_ms))
 ) STRICT;
 
--- The primary key is the guarantee: two operations cannot have one guest.
+-- The primary key enforces that no two operations occupy one guest.
 CREATE TABLE occupants (
     environment TEXT NOT NULL,
     vmid INTEGER NOT NULL,
@@ -127,7 +127,7 @@ CREATE TABLE freezes (
 
 CREATE UNIQUE INDEX freezes_in_force ON freezes (environment) WHERE thawed_at_ms IS NULL;
 
--- Which cluster each environment name stands for. The primary key and the index are the guarantee: one name for each cluster.
+-- Which cluster each environment name refers to. The primary key and the index enforce one name per cluster.
 CREATE TABLE bindings (
     environment TEXT NOT NULL PRIMARY KEY,
     cluster TEXT NOT NULL,
@@ -138,21 +138,21 @@ CREATE TABLE bindings (
 
 CREATE UNIQUE INDEX bindings_by_cluster ON bindings (cluster);
 
--- Names that environments had before, each with the name that the environment has now.
+-- Former names of environments, each with the current name.
 CREATE TABLE former_names (
     name TEXT NOT NULL PRIMARY KEY,
     environment TEXT NOT NULL,
     sum INTEGER NOT NULL CHECK (sum = row_sum(name, environment))
 ) STRICT, WITHOUT ROWID;
 
--- The ledger: one entry for each decision, in the transaction of what it evidences. Entries count from 1, without a gap.
+-- The ledger: one entry for each decision, in the transaction of the write that it records. `seq` counts from 1 without gaps.
 CREATE TABLE ledger_entries (
     seq INTEGER PRIMARY KEY,
     body BLOB NOT NULL,
     sum INTEGER NOT NULL CHECK (sum = row_sum(seq, body))
 ) STRICT;
 
--- Tiles that are full: 256 hashes of their level, and the root over them, which is one hash of the level above.
+-- Full tiles: 256 hashes of their level, and the root over them, which is one hash of the level above.
 CREATE TABLE ledger_tiles (
     level INTEGER NOT NULL,
     place INTEGER NOT NULL,
@@ -162,7 +162,7 @@ CREATE TABLE ledger_tiles (
     PRIMARY KEY (level, place)
 ) STRICT;
 
--- One row: how long the ledger is, and how much of it was durable when that was written. The rest are entries of marks.
+-- One row: the size of the ledger, and how much of it was durable when the row was written. The rest are entries of sending marks.
 CREATE TABLE ledger_head (
     one INTEGER PRIMARY KEY CHECK (one = 1),
     size INTEGER NOT NULL,

@@ -1,10 +1,10 @@
-//! A store together with its log, brought together in memory: nothing is opened for writing, locked or made, so that an audit changes nothing
-//! (G5). SQLite itself keeps a third file beside a log, also for those who only read.
+//! Reads a store together with its WAL, combined in memory. Nothing is opened for writing, locked or created, so an audit changes nothing
+//! (G5). SQLite itself would create a third file beside the WAL even for a reader.
 //!
-//! The file is in memory once, where SQLite keeps it: it is read twice, first to know it again and then to be taken, and what the log has of it is
-//! put in its place on the way.
+//! The file is in memory only once, in SQLite's buffer. It is read twice: first for its checksum, then for its content, while pages from
+//! the WAL replace those of the file.
 //!
-//! The form of the log is documented (sqlite.org/fileformat2.html, "The Write-Ahead Log") and does not change. What never enters: writing.
+//! The WAL format is documented and stable (sqlite.org/fileformat2.html, "The Write-Ahead Log"). Must not write.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -15,27 +15,27 @@ use std::path::Path;
 
 use super::open::NO_FOLLOW;
 
-/// What is larger is not taken into memory: SQLite asks the system for no more than this at once, and no setting raises it.
+/// Larger files are rejected: SQLite allocates at most this many bytes at once, and no setting raises the limit.
 const BYTES_MAX: u64 = 2_147_483_391;
 
-/// How often it is looked again where somebody writes at the same time.
+/// How often reading is repeated if another process writes at the same time.
 const ATTEMPTS_MAX: usize = 8;
 
-/// So much of the file is read at once. Every size that a page can have divides it.
+/// The block size for reading the file. Every possible page size divides it.
 const BLOCK_BYTES: usize = 65_536;
 
 const WAL_HEADER_BYTES: usize = 32;
 const FRAME_HEADER_BYTES: usize = 24;
 
-/// The file with all that its log has of whole transactions, as of one moment, given to whoever takes it with its length.
+/// Passes the file, combined with the committed transactions of its WAL, and its length to `take`. Both come from one moment.
 ///
-/// What was taken counts once it is known that nobody wrote meanwhile; otherwise it is dropped, and given again.
+/// The result counts only if nobody wrote to the file in the meantime. Otherwise it is dropped and `take` is called again.
 pub(super) fn read_with_wal<T>(place: &Path, log: &Path, mut take: impl FnMut(&mut dyn Read, usize) -> T) -> io::Result<T> {
     for _ in 0..ATTEMPTS_MAX {
         let mut first = BlockReader::open(place)?;
         while first.read_block()? {}
         let lines = read_wal(log)?;
-        // A log only grows while the file stays as it is; whoever brings it over changes the file first, and begins the log anew after that.
+        // While the WAL only grows, the file does not change. A checkpoint changes the file first and restarts the WAL afterwards.
         if !begins_with(log, &lines)? {
             continue;
         }
@@ -46,10 +46,10 @@ pub(super) fn read_with_wal<T>(place: &Path, log: &Path, mut take: impl FnMut(&m
             return Ok(taken);
         }
     }
-    Err(io::Error::new(io::ErrorKind::ResourceBusy, "it is written to all the time"))
+    Err(io::Error::new(io::ErrorKind::ResourceBusy, "other processes keep writing to it"))
 }
 
-/// What is there, to be read only; nothing where it is not there: who closes a store last takes the log away.
+/// Opens a file for reading; `None` if it does not exist. The last process that closes a store deletes the WAL.
 fn open_if_exists(path: &Path) -> io::Result<Option<File>> {
     match File::options().read(true).custom_flags(NO_FOLLOW).open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -57,19 +57,19 @@ fn open_if_exists(path: &Path) -> io::Result<Option<File>> {
     }
 }
 
-/// All of a log, as far as it was there when it was opened.
+/// Reads the WAL, up to the length that it had when it was opened.
 fn read_wal(path: &Path) -> io::Result<Vec<u8>> {
     let Some(file) = open_if_exists(path)? else { return Ok(Vec::new()) };
     let length = file.metadata()?.len();
     check_size(length)?;
     let mut bytes = Vec::new();
-    // Memory that is not there is an error like any other, and not the end of the process.
+    // A failed allocation becomes an error instead of the end of the process.
     bytes.try_reserve_exact(usize::try_from(length).unwrap_or(usize::MAX)).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
     file.take(length).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
-/// Whether a file still begins with these bytes. It is not held a second time for that.
+/// Whether a file still begins with these bytes, compared block by block without a second copy in memory.
 fn begins_with(path: &Path, bytes: &[u8]) -> io::Result<bool> {
     let Some(mut file) = open_if_exists(path)? else { return Ok(bytes.is_empty()) };
     let mut block = vec![0; BLOCK_BYTES];
@@ -90,14 +90,11 @@ fn check_size(bytes: u64) -> io::Result<()> {
     if bytes <= BYTES_MAX {
         return Ok(());
     }
-    Err(io::Error::new(
-        io::ErrorKind::FileTooLarge,
-        "it is larger than 2 GiB and has a log beside it, which nobody brings together in memory",
-    ))
+    Err(io::Error::new(io::ErrorKind::FileTooLarge, "it is larger than 2 GiB and has a WAL; the two cannot be combined in memory"))
 }
 
-/// The bytes of a file, block by block, and what they are known again by: nobody is kept from anything by that sum, it only tells whether somebody
-/// wrote meanwhile.
+/// Reads a file block by block and computes its checksum. The checksum only shows whether another process wrote in the meantime; it is no
+/// protection against manipulation.
 struct BlockReader {
     file: Option<io::Take<File>>,
     block: Vec<u8>,
@@ -109,12 +106,12 @@ impl BlockReader {
     fn open(path: &Path) -> io::Result<Self> {
         let file = open_if_exists(path)?;
         file.as_ref().map_or(Ok(0), |file| file.metadata().map(|there| there.len())).and_then(check_size)?;
-        // It may grow meanwhile: one byte more than the bound is enough to see that it is beyond it.
+        // The file may grow while it is read: one byte more than the limit is enough to notice that.
         let file = file.map(|file| file.take(BYTES_MAX + 1));
         Ok(Self { file, block: Vec::with_capacity(BLOCK_BYTES), bytes: 0, checksum: DefaultHasher::new() })
     }
 
-    /// Reads the next block, which is empty and the last one where there is no more.
+    /// Reads the next block. Returns `false` at the end of the file, with an empty block.
     fn read_block(&mut self) -> io::Result<bool> {
         self.block.clear();
         if let Some(file) = &mut self.file {
@@ -127,17 +124,17 @@ impl BlockReader {
     }
 }
 
-/// The pages of whole transactions in the place of those in the file, as it is read.
+/// Reads a file with the committed pages of its WAL in place of its own.
 struct WalSnapshot<'l> {
     file: BlockReader,
-    /// The last of each page that the log has, by its number.
+    /// The last committed version of each page in the WAL, by page number.
     pages: BTreeMap<u32, &'l [u8]>,
     page_bytes: usize,
-    /// How long the file is with its log.
+    /// The length of the file including its WAL.
     length: u64,
-    /// Where the next block begins.
+    /// The offset of the next block.
     at: u64,
-    /// The block that is handed out, and how much of it was.
+    /// The block that is being returned, and how much of it was.
     block: Vec<u8>,
     block_offset: usize,
 }
@@ -151,14 +148,14 @@ impl<'l> WalSnapshot<'l> {
         Ok(Self { file: raw, pages, page_bytes, length, at: 0, block: Vec::with_capacity(BLOCK_BYTES), block_offset: 0 })
     }
 
-    /// The next block of the file, with what the log has of it.
+    /// Loads the next block of the file and replaces the pages that the WAL has.
     fn load_block(&mut self) -> io::Result<()> {
         self.file.read_block()?;
         let wanted = self.length.saturating_sub(self.at).min(BLOCK_BYTES as u64);
         self.block.clone_from(&self.file.block);
         self.block.resize(usize::try_from(wanted).unwrap_or(BLOCK_BYTES), 0);
         self.overlay_wal_pages();
-        // "There may be a log", which nobody looks for in memory.
+        // The header announces a WAL, which a database in memory does not have.
         let versions = if self.at == 0 { self.block.get_mut(18..20) } else { None };
         if let Some(versions) = versions.filter(|versions| **versions == [2, 2]) {
             versions.copy_from_slice(&[1, 1]);
@@ -176,7 +173,7 @@ impl<'l> WalSnapshot<'l> {
         }
     }
 
-    /// Whether what was read is what was read before, to its end.
+    /// Reads the rest of the file. Returns whether the whole content is the same as in the first pass.
     fn verify_same_content(&mut self, first: &BlockReader) -> io::Result<bool> {
         while self.file.read_block()? {}
         Ok((self.file.bytes, self.file.checksum.finish()) == (first.bytes, first.checksum.finish()))
@@ -195,7 +192,7 @@ impl Read for WalSnapshot<'_> {
     }
 }
 
-/// A log up to the first thing in it that is not of it.
+/// Reads the valid frames of a WAL, up to the first invalid one.
 struct WalReader<'l> {
     rest: &'l [u8],
     page_bytes: usize,
@@ -205,7 +202,7 @@ struct WalReader<'l> {
 }
 
 impl<'l> WalReader<'l> {
-    /// `None` where there is none: a log whose beginning is not whole counts as empty.
+    /// `None` if the header is missing or invalid: such a WAL counts as empty.
     fn new(bytes: &'l [u8]) -> Option<Self> {
         let (header, rest) = bytes.split_at_checked(WAL_HEADER_BYTES)?;
         let word: fn([u8; 4]) -> u32 = match read_u32(header, 0)? {
@@ -220,7 +217,7 @@ impl<'l> WalReader<'l> {
         is_whole.then_some(Self { rest, page_bytes, salt: header.get(16..24)?, decode_word: word, checksum: sum })
     }
 
-    /// The next page with its number, and how many pages the file has after it where it ends a transaction.
+    /// The next page with its number, and the size of the file in pages if the frame ends a transaction.
     fn next_frame(&mut self) -> Option<(u32, u32, &'l [u8])> {
         let (frame, rest) = self.rest.split_at_checked(FRAME_HEADER_BYTES)?;
         let (page, rest) = rest.split_at_checked(self.page_bytes)?;
@@ -231,7 +228,7 @@ impl<'l> WalReader<'l> {
         Some(of_frame)
     }
 
-    /// The last of each page that a whole transaction wrote, and how many pages the file has after the last one.
+    /// The last committed version of each page, and the size of the file in pages after the last transaction.
     fn committed_pages(mut self) -> (BTreeMap<u32, &'l [u8]>, u32) {
         let (mut whole, mut open, mut count) = (BTreeMap::new(), BTreeMap::new(), 0);
         while let Some((number, after, page)) = self.next_frame() {
@@ -263,7 +260,7 @@ mod tests {
 
     use super::*;
 
-    /// A file of some blocks, and a log beside it that is none.
+    /// A file of several blocks, and a file beside it that is not a valid WAL.
     fn test_files() -> (tempfile::TempDir, std::path::PathBuf, std::path::PathBuf, Vec<u8>) {
         let above = tempfile::tempdir().expect("a directory");
         let (file, log) = (above.path().join("file"), above.path().join("log"));
@@ -290,7 +287,7 @@ mod tests {
         assert!(read.expect("read") == bytes && given == 1);
     }
 
-    /// Its first bytes are read, and somebody writes to its last ones: half of what was and half of what is, is nothing that ever was.
+    /// The file changes at its end after its beginning was read. A mix of old and new content never existed in the store.
     #[test]
     fn file_changed_during_reading_is_read_again() {
         let (_above, file, log, mut bytes) = test_files();
@@ -321,9 +318,9 @@ mod tests {
         }
     }
 
-    /// A log that begins anew while the file is read is another one.
+    /// A WAL that restarts while the file is read is a different WAL.
     #[test]
-    fn detects_a_log_that_starts_anew() {
+    fn detects_a_wal_that_restarts() {
         let (_above, _, log, bytes) = test_files();
         fs::write(&log, &bytes).expect("written");
         assert!(begins_with(&log, &bytes).expect("read") && begins_with(&log, &bytes[..BLOCK_BYTES + 1]).expect("read"));
@@ -331,12 +328,12 @@ mod tests {
         other[BLOCK_BYTES + 7] ^= 1;
         assert!(!begins_with(&log, &other).expect("read"));
         fs::write(&log, &bytes[..BLOCK_BYTES]).expect("written");
-        assert!(!begins_with(&log, &bytes).expect("read"), "it is shorter");
+        assert!(!begins_with(&log, &bytes).expect("read"), "the WAL is shorter");
         fs::remove_file(&log).expect("removed");
         assert!(!begins_with(&log, &bytes).expect("read") && begins_with(&log, &[]).expect("read"));
     }
 
-    /// It is told at once, and not by the end of the process.
+    /// The error comes at once, before memory runs out.
     #[test]
     fn rejects_too_large_files_before_reading() {
         let (_above, file, log, _) = test_files();

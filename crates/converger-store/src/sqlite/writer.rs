@@ -1,9 +1,9 @@
-//! The one writer: batches that wait are put into one transaction, and each caller is answered after the commit.
+//! The only writer: puts waiting batches into one transaction, and answers each caller after the commit.
 //!
-//! A group of marks alone is written and not synced: it shares the sync of the next one.
+//! A group that contains only sending marks is written but not synced; the sync of the next group covers it.
 //!
-//! A batch that may not be written is rolled back alone. A transaction that fails fails all its batches: with a full disk
-//! nothing was written and the writer goes on; after anything that leaves the disk in doubt it acknowledges nothing more.
+//! A batch that a rule forbids is rolled back alone. A transaction that fails fails all its batches: if the disk is full, nothing was
+//! written and the writer continues; if durability is in doubt, the writer acknowledges nothing more.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,15 +23,15 @@ use crate::file_identity::FileIdentity;
 use crate::tables::{ApplyBatchError, apply_batch};
 use crate::{Batch, CommitAck, StoreError, StoreRefusal};
 
-/// The most batches of one transaction: more would only make the first of them wait.
+/// The maximum number of batches in one transaction. More would delay the first of them.
 const GROUP_BATCHES_MAX: usize = 256;
 
-/// The pages of the log (of 4 KiB) after which it is brought into the file.
+/// The number of WAL pages (4 KiB each) after which the WAL is checkpointed.
 const LOG_PAGES_MAX: i64 = 2048;
 
 pub(super) type CommitResult = Result<CommitAck, StoreError>;
 
-/// A batch and who waits for it.
+/// A batch, and the channel for its answer.
 pub(super) struct WriteJob {
     pub(super) batch: Batch,
     pub(super) caller: oneshot::Sender<CommitResult>,
@@ -41,27 +41,27 @@ pub(super) struct StoreWriter {
     pub(super) connection: Connection,
     pub(super) place: PathBuf,
     pub(super) wal_state: WalState,
-    /// The ledger as this writer left it; none after a transaction that failed.
+    /// The ledger as this writer left it; `None` after a failed transaction.
     pub(super) log: Option<LogBuilder>,
     pub(super) patience: Duration,
     pub(super) on_fatal: OnFatal,
     pub(super) transactions: Arc<AtomicU64>,
     pub(super) stop_cause: Option<String>,
     pub(super) sync_mode: SyncMode,
-    /// What must be where it was for anything to be acknowledged.
+    /// Files that must not have been replaced for anything to be acknowledged.
     pub(super) watched_files: Arc<Mutex<Vec<FileIdentity>>>,
 }
 
 /// Whether a commit waits for the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SyncMode {
-    /// It does, before anybody is told. How a store is opened.
+    /// Yes, before the commit is acknowledged. A store is opened in this mode.
     Now,
-    /// The next one does, and this one with it.
+    /// No; the next synced commit covers this one.
     Later,
 }
 
-/// What became of one batch of a transaction, if the transaction is committed.
+/// The result of one batch, provided that its transaction commits.
 enum BatchVerdict {
     Written,
     Refused(StoreRefusal),
@@ -69,13 +69,13 @@ enum BatchVerdict {
 }
 
 impl StoreWriter {
-    /// Works until nobody is left who could ask.
+    /// Runs until all senders are dropped.
     pub(super) fn run(mut self, mut jobs: mpsc::Receiver<WriteJob>) {
         while let Some(first) = jobs.blocking_recv() {
             let (batches, callers) = gather_batches(first, &mut jobs);
             let answers = self.commit_batches(batches, callers.len());
             for (caller, answer) in callers.into_iter().zip(answers) {
-                // A caller that is gone gets no answer; its batch is written all the same.
+                // A caller that is gone gets no answer; its batch is written anyway.
                 let _ = caller.send(answer);
             }
             self.checkpoint_wal();
@@ -106,11 +106,11 @@ impl StoreWriter {
 
     fn write_batches(&mut self, batches: Vec<Batch>) -> Result<Vec<BatchVerdict>, SqlFault> {
         let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        // Taken out: what a transaction that fails has left of it is not known.
+        // Taken out, because a failed transaction leaves the builder in an unknown state.
         let mut growth = ledger::refresh_log(&transaction, self.log.take())?;
         let mut tables = SqlTables::for_writing(&transaction, growth.tree().size());
         let verdicts = batches.into_iter().map(|batch| write_batch(&mut tables, batch)).collect::<Result<Vec<_>, _>>()?;
-        // Nothing was written by batches that were all refused, and a commit would sync for nothing.
+        // If all batches were refused there is nothing to commit, and a commit would sync for nothing.
         if verdicts.iter().any(|verdict| matches!(verdict, BatchVerdict::Written)) {
             ledger::append_leaves(&transaction, &mut growth, tables.leaves(), self.sync_mode)?;
             transaction.commit()?;
@@ -121,12 +121,12 @@ impl StoreWriter {
         Ok(verdicts)
     }
 
-    /// Looked at once it is written and before anybody is told: who is told of it sends something.
+    /// Checked after the write and before the acknowledgement, because a caller that gets the acknowledgement sends a request.
     fn find_replaced_file(&self) -> Option<String> {
         self.watched_files.lock().unwrap_or_else(PoisonError::into_inner).iter().find_map(FileIdentity::replacement_cause)
     }
 
-    /// What there was no room for at the start comes before anything new.
+    /// Merges a WAL for which there was no disk space at startup, before anything new is written.
     fn merge_pending_wal(&mut self) -> Result<(), SqlFault> {
         if self.wal_state == WalState::DiskFull {
             self.wal_state = merge_wal(&self.connection, self.patience)?;
@@ -137,8 +137,7 @@ impl StoreWriter {
         }
     }
 
-    /// In a log that is written ahead a commit at the level `normal` is not synced, and the sync of the next one at `full` takes all of the
-    /// log along.
+    /// In WAL mode a commit with `synchronous = normal` is not synced. The sync of the next commit with `full` covers the whole WAL.
     fn set_sync_mode(&mut self, syncs: SyncMode) -> Result<(), SqlFault> {
         if self.sync_mode != syncs {
             let level = if syncs == SyncMode::Now { "full" } else { "normal" };
@@ -160,14 +159,14 @@ impl StoreWriter {
         verdicts.into_iter().map(answer).collect()
     }
 
-    /// In the program this does not return.
+    /// In production `on_fatal` does not return.
     fn stop_fatally(&mut self, fatal: &FatalCause) {
         (self.on_fatal)(fatal);
         self.stop_cause = Some(fatal.to_string());
     }
 
-    /// Keeps the log short. What cannot be brought into the file for want of room, or because somebody reads, stays in
-    /// the log; a sync that fails here is a sync that failed.
+    /// Keeps the WAL short. Pages that cannot be copied because the disk is full or another process reads stay in the WAL. A sync that
+    /// fails here is as fatal as any other.
     fn checkpoint_wal(&mut self) {
         if self.stop_cause.is_some() {
             return;
@@ -186,7 +185,7 @@ impl StoreWriter {
     }
 }
 
-/// Everything that waits, up to the bounds of one transaction.
+/// Collects all waiting batches, up to the limits of one transaction.
 fn gather_batches(first: WriteJob, jobs: &mut mpsc::Receiver<WriteJob>) -> (Vec<Batch>, Vec<oneshot::Sender<CommitResult>>) {
     let mut weight = first.batch.total_body_bytes();
     let (mut batches, mut callers) = (vec![first.batch], vec![first.caller]);
@@ -199,9 +198,9 @@ fn gather_batches(first: WriteJob, jobs: &mut mpsc::Receiver<WriteJob>) -> (Vec<
     (batches, callers)
 }
 
-/// One batch inside of the transaction; what it wrote is taken back if it may not be written.
+/// Writes one batch within the transaction, and rolls it back if it is not allowed.
 fn write_batch(tables: &mut SqlTables<'_>, batch: Batch) -> Result<BatchVerdict, SqlFault> {
-    // INVARIANT: the judge asks all before it writes, so that of one write that may not be nothing was written.
+    // INVARIANT: a write is checked before it is applied, so a single refused write has left nothing to roll back.
     if batch.writes().len() == 1 {
         return judge_batch(tables, batch);
     }

@@ -1,4 +1,4 @@
-//! A byte of the file is another one than was written: it is found, or nothing that is read is another.
+//! Flips bytes of the file: each flip is detected, or everything that is read stays the same.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use super::{commit_written, open_store, panicking_settings, state_directory_path
 
 const FLIPS: u64 = 2_000;
 
-/// Something in every table: operations in every standing, holds and freezes that are in force and that are not.
+/// Rows for every table: operations in every status, and holds and freezes both active and ended.
 fn fill_batch() -> Batch {
     let mut sample = OperationSample::new(7);
     let body: Arc<[u8]> = Arc::from(*b"{\"planner\":1}");
@@ -45,7 +45,7 @@ fn fill_batch() -> Batch {
     let release = StoreWrite::Release { environment: environment.clone(), vmid: sample.vmid(20), by: "bob".into(), at_ms: 8 };
     let thaw = StoreWrite::Thaw { environment: environment.clone(), by: "bob".into(), at_ms: 9 };
     let said = [hold(20, "a disk"), release, hold(20, "another disk"), hold(21, "it's being moved"), freeze(), thaw, freeze()];
-    // So many that a tile is full.
+    // Enough entries to fill a tile.
     let key = StoreWrite::decision(LedgerEntry::Key { verifier: "key-1".into(), at_ms: 1 });
     let words = super::ledger::resync_batch(0..239).writes().to_vec();
     said.into_iter().chain([key]).chain(words).fold(batch, Batch::with).with(StoreWrite::RunEnded {
@@ -55,7 +55,7 @@ fn fill_batch() -> Batch {
     })
 }
 
-/// A store with all of it that nobody has open, in a directory that goes with the first; and its file.
+/// A closed store with these rows, the directory above it, and its file.
 fn filled_store() -> (TempDir, PathBuf, PathBuf) {
     let (above, directory) = state_directory_path();
     let store = open_store(&directory);
@@ -65,7 +65,7 @@ fn filled_store() -> (TempDir, PathBuf, PathBuf) {
     (above, directory, path)
 }
 
-/// All that anybody can read, in words.
+/// Everything that can be read, as text.
 fn read_everything(directory: &Path) -> Result<String, String> {
     let sample = OperationSample::new(7);
     let glanced = peek_conditions(directory, &sample.environment()).map_err(|error| error.to_string())?;
@@ -98,7 +98,7 @@ fn flipped_byte_is_found_or_changes_nothing_read() {
     let whole = fs::read(&path).expect("there");
     let wanted = read_everything(&directory).expect("whole");
     let mut rng = Rng::new(20_261_116);
-    // Most of a small file is room that nothing is in.
+    // Most of a small file is unused space.
     let used: Vec<usize> = (0..whole.len()).filter(|at| whole[*at] != 0).collect();
     let (mut found, mut same) = (0, 0);
     for flip in 0..FLIPS {
@@ -122,7 +122,7 @@ fn flipped_byte_is_found_or_changes_nothing_read() {
     assert!(found > 1_000 && same > 300, "{found} {same}");
 }
 
-/// What a person said does not vanish, wherever its row is damaged.
+/// A hold does not vanish, wherever its row is damaged.
 #[test]
 fn every_byte_of_a_hold_counts() {
     let (_above, directory, path) = filled_store();
@@ -138,7 +138,7 @@ fn every_byte_of_a_hold_counts() {
     }
 }
 
-/// Who only looks finds what whoever writes finds, though SQLite itself checks no row of a file that is only read.
+/// A read-only view finds the same damage as a writer, although SQLite checks no row of a file that is opened read-only.
 #[test]
 fn read_only_view_finds_bad_checksums_and_altered_tables() {
     let sums = ["runs", "operations", "ends", "holds", "freezes", "occupants", "ledger_entries", "ledger_tiles", "ledger_head"];
@@ -146,7 +146,7 @@ fn read_only_view_finds_bad_checksums_and_altered_tables() {
         let (_above, directory, path) = filled_store();
         super::open_unchecked_connection(&path).execute_batch(&format!("UPDATE {table} SET sum = sum + 1")).expect("SQL");
         let looked = StoreView::open(&directory).expect("opens").expect("there");
-        assert_eq!(looked.find_damage(), Ok(Some(format!("a row of {table} has another sum"))));
+        assert_eq!(looked.find_damage(), Ok(Some(format!("a row of {table} has a wrong checksum"))));
         let glanced = peek_conditions(&directory, &OperationSample::new(7).environment()).map(drop);
         assert_eq!(glanced.is_err(), ["holds", "freezes", "occupants"].contains(&table), "{table}: {glanced:?}");
         assert!(SqliteStore::open(&directory, panicking_settings()).is_err(), "{table}");
@@ -157,7 +157,7 @@ fn read_only_view_finds_bad_checksums_and_altered_tables() {
     let mut changed = whole;
     changed[at] = b'R';
     fs::write(&path, changed).expect("written");
-    let other = "its tables are not those that this program makes";
+    let other = "its tables are not those of this program";
     assert!(StoreView::open(&directory).is_err_and(|error| error.to_string().contains(other)));
     assert!(peek_conditions(&directory, &OperationSample::new(7).environment()).is_err_and(|error| error.to_string().contains(other)));
     assert!(SqliteStore::open(&directory, panicking_settings()).is_err());

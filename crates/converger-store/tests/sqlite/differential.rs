@@ -1,4 +1,4 @@
-//! The file and its twin in memory get the same seeded batches, legal and not, and must answer and hold the same.
+//! Both stores get the same seeded batches, legal and illegal, and must give the same answers and contain the same data.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,7 +16,7 @@ use converger_store::{
 
 use super::{open_store, state_directory_path};
 
-/// What a seed draws from. Few guests, keys and runs, so that batches meet each other.
+/// Draws batches from a seed. Few guests, keys and runs, so that batches conflict.
 struct BatchGenerator {
     rng: Rng,
     sample: OperationSample,
@@ -51,7 +51,7 @@ impl BatchGenerator {
         operation
     }
 
-    /// One that is likely to be under way.
+    /// An operation that is probably still in flight.
     fn recent_operation(&mut self) -> Operation {
         let recent = self.operations.len().saturating_sub(12);
         if self.operations.is_empty() {
@@ -77,7 +77,7 @@ impl BatchGenerator {
         write.into()
     }
 
-    /// A binding to one of two clusters, a rename, or more often the way back from it.
+    /// A binding to one of two clusters, a rename, or more often its reversal.
     fn naming(&mut self) -> StoreWrite {
         let (here, there) = (self.sample.environment(), EnvironmentName::new("lab-2").expect("a name"));
         let of = if self.rng.one_in(3) { &there } else { &here };
@@ -118,7 +118,7 @@ impl BatchGenerator {
     }
 }
 
-/// Which transaction a batch came into depends on who waited beside it.
+/// The transaction number depends on which other batches were waiting, so it is not compared.
 fn without_transaction(answer: Result<CommitAck, StoreError>) -> Result<CommitAck, StoreError> {
     answer.map(|receipt| match receipt {
         CommitAck::Written { .. } => CommitAck::Written { transaction: 0 },
@@ -161,7 +161,7 @@ fn compare_stores(seed: u64, sample: &OperationSample, made: &[Operation], file:
     }
 }
 
-/// C7: the ledger, played again from its beginning, is the journal.
+/// C7: replaying the ledger from its beginning gives the journal.
 fn check_replay(seed: u64, sample: &OperationSample, directory: &Path, file: &impl Store) {
     let (mut replay, mut told) = (LedgerReplay::default(), LedgerIndex::default());
     for (index, bytes) in (0..).zip(block_on(file.entries(0, 1000)).expect("read")) {
@@ -171,7 +171,7 @@ fn check_replay(seed: u64, sample: &OperationSample, directory: &Path, file: &im
     }
     let looked = StoreView::open(directory).expect("opens").expect("there");
     assert_eq!(looked.find_journal_mismatch(&replay, &told), Ok(None), "seed {seed}");
-    // And what whoever only has the store is told.
+    // The same check, as `JournalCheck` performs it on the rows of the store.
     let mut agreement = JournalCheck::new(&replay, &told);
     block_on(file.operations(OperationFilter::default(), 1000))
         .expect("read")
@@ -190,7 +190,7 @@ fn both_stores_answer_random_batches_alike() {
         let (_above, directory) = state_directory_path();
         let (mut file, mut twin, mut draw) = (open_store(&directory), MemoryStore::new(), BatchGenerator::new(seed));
         for round in 0..20 {
-            // A group at once: the file sees them in this order, whatever it puts into one transaction.
+            // A group is queued at once: the file sees the batches in this order, however it groups them.
             let batches: Vec<Batch> = (0..1 + draw.rng.below(24)).map(|_| draw.batch()).collect();
             let waiting: Vec<_> = batches.iter().map(|batch| file.commit(batch.clone())).collect();
             for (batch, answer) in batches.into_iter().zip(waiting) {
@@ -208,7 +208,7 @@ fn both_stores_answer_random_batches_alike() {
     }
     let total: u32 = words.values().sum();
     assert!(total > 5000, "{total} batches are too few");
-    // Every answer that such batches can get was got, so that agreement means something.
+    // Every answer that such batches can get must occur, so that agreement means something.
     for wanted in [
         "Written",
         "Repeated",

@@ -1,4 +1,4 @@
-//! Bad days of a disk: no room, another writer, a row that rots, and writes that fail.
+//! Disk faults: a full disk, another writer, damaged rows and failing writes.
 
 use std::env;
 use std::path::Path;
@@ -57,7 +57,7 @@ fn waits_for_another_writer_then_reports_it() {
     let other = Connection::open(store.path()).expect("opens");
     other.execute_batch("BEGIN IMMEDIATE").expect("SQL");
     let busy = commit_batch(&store, sample.start_write());
-    // The other writer is in this process here.
+    // In this test the other writer is this process.
     let own = format!("is in use by process {}", std::process::id());
     assert!(matches!(&busy, Err(error @ StoreError::Busy { .. }) if error.to_string().contains(&own)), "{busy:?}");
     assert_eq!(block_on(store.run(sample.run().id)), Ok(None), "reading goes on");
@@ -83,8 +83,8 @@ fn damaged_row_is_named_and_never_skipped() {
     let rots = [
         ("UPDATE operations SET body = CAST('{}' AS BLOB)", "op-1"),
         ("UPDATE operations SET body = CAST(replace(CAST(body AS TEXT), 'operation/1', 'operation/2') AS BLOB)", "converger.operation/2"),
-        ("UPDATE operations SET id = 'op-9'", "its body is of operation `op-1`"),
-        ("UPDATE operations SET at_ms = -1", "below zero"),
+        ("UPDATE operations SET id = 'op-9'", "its body belongs to operation `op-1`"),
+        ("UPDATE operations SET at_ms = -1", "is negative"),
         ("INSERT INTO tasks VALUES (1, 'a b', 1, 0)", "not a well-formed task"),
     ];
     for (sql, part) in rots {
@@ -100,7 +100,7 @@ fn damaged_row_is_named_and_never_skipped() {
     }
 }
 
-/// Whatever is written past the program: the next start finds it, and says in which table.
+/// Rows that are changed behind the program's back are found at the next start, and the error names the table.
 #[test]
 fn finds_externally_changed_rows_at_next_start() {
     let changes = [
@@ -115,7 +115,7 @@ fn finds_externally_changed_rows_at_next_start() {
         ("UPDATE operations SET seq = seq + 10", "operations"),
         ("UPDATE holds SET seq = seq + 10", "holds"),
         ("UPDATE freezes SET seq = seq + 10", "freezes"),
-        ("DELETE FROM operations", "belongs to nothing"),
+        ("DELETE FROM operations", "has an orphaned row"),
     ];
     for (sql, part) in changes {
         let (_above, directory) = state_directory_path();
@@ -152,8 +152,8 @@ fn does_not_return_a_blob_with_wrong_digest() {
 
 const DIRECTORY: &str = "CONVERGER_TEST_FAILING_IN";
 
-/// The second part of this test is itself again, in a process that may write files up to a size only: beyond it a write
-/// fails, which SQLite reports as an input/output error (S18).
+/// Runs itself again in a process with a file size limit. Beyond the limit a write fails, which SQLite reports as an input/output error
+/// (S18).
 #[test]
 fn failed_write_stops_all_acknowledgements() {
     if let Some(directory) = env::var_os(DIRECTORY) {
@@ -162,7 +162,7 @@ fn failed_write_stops_all_acknowledgements() {
     let (_above, directory) = state_directory_path();
     let this = env::current_exe().expect("this test");
     let name = "disk_faults::failed_write_stops_all_acknowledgements";
-    // The shell counts in blocks of 512 bytes; the signal that would end the process is ignored, so that the call fails.
+    // The shell counts in blocks of 512 bytes. The signal that would end the process is ignored, so that the call fails instead.
     let output = Command::new("sh")
         .args(["-c", "trap '' XFSZ; ulimit -f 1024; exec \"$0\" --exact \"$1\" --nocapture"])
         .args([this.as_os_str(), name.as_ref()])
@@ -202,10 +202,10 @@ fn run_failing_store(directory: &Path) {
         None
     });
     assert!(matches!(stopped, Some(StoreError::Stopped { .. })), "{stopped:?}");
-    // Even what would fit: nobody knows what the disk has.
+    // Even a batch that would fit fails: it is unknown what is on the disk.
     let small = commit_batch(&store, sample.intent_record(&sample.operation(200_000, 200_000)));
     assert!(matches!(small, Err(StoreError::Stopped { .. })), "{small:?}");
-    assert_eq!(fatal.load(Ordering::SeqCst), 1, "the program is told once");
+    assert_eq!(fatal.load(Ordering::SeqCst), 1, "on_fatal is called once");
     assert!(cause.lock().expect("a text").contains("converger.db"), "{cause:?}");
     println!("\nstopped once");
 }

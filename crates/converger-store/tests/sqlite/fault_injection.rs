@@ -1,8 +1,8 @@
-//! The Nth call that writes, syncs, cuts or removes a file is the last one, or fails: with an error of the disk, or for want
-//! of room. Whatever happens then, what was acknowledged is found, and no batch is found in part (S18, S19).
+//! Kills the process at the Nth call that writes, syncs, truncates or removes a file, or lets that call fail with a disk error or a full
+//! disk. In every case what was acknowledged is found, and no batch is found in part (S18, S19).
 //!
-//! It needs strace, and proves nothing where that is not installed. Without more it tries some of the points; with
-//! `CONVERGER_TEST_EVERY_POINT` set it tries all of them.
+//! Requires strace and fails without it. By default it tries some of the points; with `CONVERGER_TEST_EVERY_POINT` set it tries all of
+//! them.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -19,7 +19,7 @@ pub(super) const DIRECTORY: &str = "CONVERGER_TEST_INJECTED_IN";
 const EVERY_POINT: &str = "CONVERGER_TEST_EVERY_POINT";
 const NAME: &str = "fault_injection::no_failing_call_loses_an_acknowledged_batch";
 
-/// More calls than the victim makes: the loop ends before, with a victim that nothing happened to.
+/// More calls than the victim makes: the loop ends earlier, with a victim that no fault hit.
 const CALLS_MAX: u64 = 400;
 
 const CALLS: [&str; 4] = ["pwrite64", "fsync,fdatasync", "ftruncate", "unlink"];
@@ -30,7 +30,7 @@ fn no_failing_call_loses_an_acknowledged_batch() {
     if let Some(directory) = env::var_os(DIRECTORY) {
         return run_victim(Path::new(&directory));
     }
-    // Seven apart they come by every kind of call: a commit has about five writes and one sync.
+    // A step of seven covers every kind of call: a commit has about five writes and one sync.
     let step = if env::var_os(EVERY_POINT).is_some() { 1 } else { 7 };
     let mut ends: BTreeMap<String, u32> = BTreeMap::new();
     for (call, fault) in CALLS.iter().flat_map(|call| FAULTS.map(|fault| (*call, fault))) {
@@ -48,7 +48,7 @@ fn no_failing_call_loses_an_acknowledged_batch() {
     }
 }
 
-/// One test of this program as a victim of strace. Where there is none nothing is proven, and that is a failure.
+/// Runs one test of this program under strace. A missing strace is a failure, because the test would prove nothing.
 pub(super) fn run_under_strace(test: &str, directory: &Path, log: &Path, arguments: &[&str]) -> Output {
     Command::new("strace")
         .args(["-f", "-qq", "-o"])
@@ -61,7 +61,7 @@ pub(super) fn run_under_strace(test: &str, directory: &Path, log: &Path, argumen
         .expect("strace is installed (`cargo xtask ci tools`)")
 }
 
-/// One victim, and how it ended.
+/// Runs one victim, and returns how it ended.
 fn test_point(call: &str, fault: &str, nth: u64) -> String {
     let (above, directory) = state_directory_path();
     let log = above.path().join("strace");
@@ -93,7 +93,7 @@ fn classify_end(said: &str, status: ExitStatus, was_injected: bool, what: &str) 
     end.to_owned()
 }
 
-/// Ten groups of batches, and the end that a program has.
+/// Commits ten groups of batches and exits as the program does.
 fn run_victim(directory: &Path) {
     let settings = StoreSettings::new(|_| {
         println!("\nstopped");
@@ -101,7 +101,7 @@ fn run_victim(directory: &Path) {
     });
     let Ok(store) = SqliteStore::open(directory, settings) else { return println!("\nnot opened") };
     let sample = OperationSample::new(1);
-    // With so many entries that a tile becomes full on the way.
+    // Enough entries to fill a tile along the way.
     let start = || super::ledger::resync_batch(0..200).with(sample.start_write());
     retry_while_full(|| block_on(store.commit(start())));
     for group in 0..10 {
@@ -121,7 +121,7 @@ fn run_victim(directory: &Path) {
     println!("\nfinished");
 }
 
-/// A disk that was full has room again.
+/// Repeats a commit until the disk, which was full, has space again.
 fn retry_while_full(mut commit: impl FnMut() -> Result<CommitAck, StoreError>) {
     while let Err(error) = commit() {
         assert!(matches!(error, StoreError::Full { .. }), "{error}");
@@ -131,7 +131,7 @@ fn retry_while_full(mut commit: impl FnMut() -> Result<CommitAck, StoreError>) {
 
 const FULL_NAME: &str = "fault_injection::full_disk_allows_reads_and_refuses_writes";
 
-/// A start on a disk that has no room for what a dead process left in the log: reading goes on.
+/// A start on a full disk, with a WAL that a dead process left behind: reads still work.
 #[test]
 fn full_disk_allows_reads_and_refuses_writes() {
     if let Some(directory) = env::var_os(DIRECTORY) {
@@ -151,7 +151,7 @@ fn full_disk_allows_reads_and_refuses_writes() {
     assert!(ends.get("read, and took nothing").is_some_and(|count| *count >= 3), "{ends:?}");
 }
 
-/// A file with a log, as a process leaves it that is killed.
+/// A file with a WAL, as a killed process leaves it.
 fn store_with_unmerged_log() -> (tempfile::TempDir, std::path::PathBuf) {
     let (above, directory) = state_directory_path();
     let other = above.path().join("other");
@@ -168,7 +168,7 @@ fn store_with_unmerged_log() -> (tempfile::TempDir, std::path::PathBuf) {
 }
 
 fn run_reader(directory: &Path) {
-    let settings = StoreSettings::new(|cause| panic!("a full disk leaves nothing in doubt: {cause}"));
+    let settings = StoreSettings::new(|cause| panic!("a full disk must not be fatal: {cause}"));
     let Ok(store) = SqliteStore::open(directory, settings) else { return println!("\nend: not opened") };
     let sample = OperationSample::new(1);
     let id = sample.operation(0, 0).id;
@@ -182,7 +182,7 @@ fn run_reader(directory: &Path) {
 
 const LOG_NAME: &str = "fault_injection::failed_sync_during_checkpoint_ends_the_program";
 
-/// SQLite would keep it to itself and go on.
+/// SQLite would hide the failure and continue.
 #[test]
 fn failed_sync_during_checkpoint_ends_the_program() {
     if let Some(directory) = env::var_os(DIRECTORY) {
@@ -197,13 +197,13 @@ fn failed_sync_during_checkpoint_ends_the_program() {
     };
     let (said, log) = synced("signal=none");
     assert!(said.lines().any(|line| line == "finished"), "{said}");
-    let nth = first_file_sync(&log).unwrap_or_else(|| panic!("the log was never brought into the file: {log}"));
+    let nth = first_file_sync(&log).unwrap_or_else(|| panic!("the WAL was never checkpointed: {log}"));
     let (said, log) = synced(&format!("inject=fsync,fdatasync:error=EIO:when={nth}"));
     assert!(log.lines().any(|line| line.contains("converger.db>) = -1 EIO") && line.contains("INJECTED")), "{log}");
     assert!(said.lines().any(|line| line == "stopped") && !said.lines().any(|line| line == "finished"), "{said}");
 }
 
-/// Which sync of its thread the first one of the file itself is, in a thread that synced the log before.
+/// The number of the first sync of the file itself, counted within its thread, in a thread that synced the WAL before.
 fn first_file_sync(log: &str) -> Option<usize> {
     let mut counts: BTreeMap<&str, (usize, bool)> = BTreeMap::new();
     log.lines().find_map(|line| {
@@ -215,7 +215,7 @@ fn first_file_sync(log: &str) -> Option<usize> {
     })
 }
 
-/// Enough for the log to be brought into the file while it works.
+/// Writes enough for a checkpoint to happen.
 fn run_large_writer(directory: &Path) {
     let settings = StoreSettings::new(|_| {
         println!("\nstopped");
@@ -231,8 +231,8 @@ fn run_large_writer(directory: &Path) {
     println!("\nfinished");
 }
 
-/// A store whose log cannot be synced while it is opened is not opened, and closing it does not sync the log as if nothing had been
-/// (S18): after a sync that failed the next one may succeed without what was lost.
+/// A store whose WAL cannot be synced during opening is not opened, and closing it does not sync the WAL again (S18): after a failed sync
+/// the next one may succeed although data was lost.
 #[test]
 fn s18_close_does_not_sync_again_after_a_failed_sync() {
     let mut ends: BTreeMap<String, u32> = BTreeMap::new();
@@ -247,11 +247,11 @@ fn s18_close_does_not_sync_again_after_a_failed_sync() {
             *ends.entry(end.to_owned()).or_default() += 1;
         }
     }
-    // The header of a new log, its first record, and bringing it into the file; after that it is the writer who ends the program.
+    // The header of a new WAL, its first record, and the checkpoint. After that the writer ends the program.
     assert!(ends.get("not opened") == Some(&6) && ends.get("opened").is_some_and(|count| *count > 10), "{ends:?}");
 }
 
-/// The log of strace and what the victim said, whose syncs of the log, counted by thread, fail at the nth.
+/// The strace log and the output of a victim whose Nth sync of the WAL, counted per thread, fails.
 fn run_with_failing_sync(error: &str, nth: u64) -> (tempfile::TempDir, String, String) {
     let (above, directory) = state_directory_path();
     let log = above.path().join("strace");

@@ -1,4 +1,4 @@
-//! Commits are grouped: callers that wait at the same time share a transaction, and each gets its own answer.
+//! Group commit: callers that wait at the same time share a transaction, and each gets its own answer.
 
 use converger_store::conformance::{OperationSample, block_on};
 use converger_store::{CommitAck, Store, StoreError, StoreRefusal};
@@ -6,7 +6,7 @@ use rusqlite::Connection;
 
 use super::{commit_written, open_store, state_directory_path};
 
-/// The writer is kept waiting by another connection, so that what waits with it does not depend on the disk's speed.
+/// Another connection blocks the writer, so that the groups do not depend on the speed of the disk.
 #[test]
 fn two_hundred_callers_share_two_transactions() {
     let (_above, directory) = state_directory_path();
@@ -14,7 +14,7 @@ fn two_hundred_callers_share_two_transactions() {
     commit_written(&store, sample.start_write());
     let other = Connection::open(store.path()).expect("opens");
     other.execute_batch("BEGIN IMMEDIATE").expect("SQL");
-    // Every tenth is a second operation on the guest of the one before.
+    // Every tenth operation is a second one on the guest of the previous operation.
     let operations: Vec<_> = (0..200).map(|number| sample.operation(number, if number % 10 == 9 { number - 1 } else { number })).collect();
     let answers: Vec<_> = operations.iter().map(|operation| store.commit(sample.intent_record(operation).into())).collect();
     other.execute_batch("ROLLBACK").expect("SQL");
@@ -31,8 +31,7 @@ fn two_hundred_callers_share_two_transactions() {
     assert_eq!(block_on(store.open_operations(sample.environment())).expect("read").len(), 180);
 }
 
-/// Whoever finds the queue full is let in when there is room, and whoever asks at that moment may be faster. Those who found
-/// room are served in the order in which they asked.
+/// Callers that find the queue full wait for a slot, and a later caller may get one first. Callers that found a slot are served in order.
 #[test]
 fn serves_all_callers_beyond_the_queue_and_keeps_queue_order() {
     const ROOM: usize = 1024;
@@ -65,9 +64,9 @@ fn refused_batches_make_no_transaction() {
     assert_eq!(store.transactions(), 0);
 }
 
-/// The log is brought into the file again and again, and stays short.
+/// The WAL is checkpointed repeatedly and stays short.
 #[test]
-fn log_stays_short() {
+fn wal_stays_short() {
     let (_above, directory) = state_directory_path();
     let (store, sample) = (open_store(&directory), OperationSample::new(1));
     commit_written(&store, sample.start_write());

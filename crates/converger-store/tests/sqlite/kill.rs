@@ -1,7 +1,7 @@
 //! `kill -9` at any moment: what was acknowledged is found, and no batch is found in part (S19).
 //!
-//! The victim is this test again, in a process of its own: it commits batches, several at once, and says which were
-//! acknowledged. It is killed after some of them, at whatever it is doing then, and the next one goes on in the same file.
+//! The victim is this test again in another process. It commits several batches at once and prints which were acknowledged. It is killed
+//! at an arbitrary moment after some of them, and the next victim continues with the same file.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -40,7 +40,7 @@ fn kill_at_any_moment_loses_no_acknowledged_batch_and_leaves_none_in_part() {
     assert!(acknowledged.len() > 300, "{} acknowledged batches are too few", acknowledged.len());
 }
 
-/// Commits until it is killed: always eight batches at once, each of three operations.
+/// Commits until it is killed, always eight batches at once, with three operations each.
 fn run_victim(directory: &Path, first: u64) {
     let store = SqliteStore::open(directory, panicking_settings()).expect("opens");
     let sample = OperationSample::new(1);
@@ -58,7 +58,7 @@ pub(super) fn three_intents(sample: &OperationSample, number: u64) -> Batch {
     numbers.fold(Batch::default(), |batch, number| batch.with(sample.intent_record(&sample.operation(number, number))))
 }
 
-/// What a victim acknowledged before it was killed: all that it said, also after the kill was sent.
+/// The batches that a victim acknowledged before it died, including those it printed after the kill was sent.
 fn kill_after(directory: &Path, first: u64, count: usize) -> Vec<u64> {
     let mut child = Command::new(env::current_exe().expect("this test"))
         .args(["--exact", "kill::kill_at_any_moment_loses_no_acknowledged_batch_and_leaves_none_in_part", "--nocapture"])
@@ -76,7 +76,7 @@ fn kill_after(directory: &Path, first: u64, count: usize) -> Vec<u64> {
     acknowledged
 }
 
-/// Looks at the file as the next process finds it; gives the first number that no batch has.
+/// Checks the file as the next process finds it; returns the first batch number that is unused.
 pub(super) fn check_after_kill(directory: &Path, acknowledged: &[u64], what: &str) -> u64 {
     let store = open_store(directory);
     let found = count_found(&store);
@@ -90,7 +90,7 @@ pub(super) fn check_after_kill(directory: &Path, acknowledged: &[u64], what: &st
     found.keys().next_back().map_or(0, |last| last + 1)
 }
 
-/// Each operation has one entry in the ledger, and each entry its operation; and the ledger is whole, whatever happened to whoever wrote it.
+/// Each operation has one entry in the ledger and each entry its operation, and the ledger is intact.
 fn check_ledger_matches(store: &SqliteStore, found: &BTreeMap<u64, u64>, what: &str) {
     let entries = super::ledger::check_ledger_intact(store, what);
     let mut intents = BTreeMap::new();
@@ -102,7 +102,7 @@ fn check_ledger_matches(store: &SqliteStore, found: &BTreeMap<u64, u64>, what: &
     assert_eq!(&intents, found, "{what}: the ledger and the journal differ");
 }
 
-/// How many operations of each batch are there.
+/// The number of operations that were found for each batch.
 fn count_found(store: &SqliteStore) -> BTreeMap<u64, u64> {
     let mut found = BTreeMap::new();
     let mut filter = OperationFilter::default();

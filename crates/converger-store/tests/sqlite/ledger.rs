@@ -1,4 +1,4 @@
-//! The ledger in the file: one log for all who write, damage told with its place, and never more said to be durable than is.
+//! The ledger in the file: all processes share one log, damage is reported with its position, and the durable size is never too large.
 
 use converger_core::evidence::{LedgerEntry, LedgerReplay, parse_entry};
 use converger_ledger::{LogBuilder, LogHash};
@@ -7,7 +7,7 @@ use converger_store::{Batch, LIST_MAX, LedgerHead, MemoryStore, SqliteStore, Sto
 
 use super::{commit_written, open_store, open_unchecked_connection, panicking_settings, state_directory_path};
 
-/// So many entries of which there may be many.
+/// A batch of entries that a ledger may contain any number of times.
 pub(super) fn resync_batch(numbers: std::ops::Range<u64>) -> Batch {
     let word =
         |number| LedgerEntry::Resync { by: "ann".into(), reason: format!("word {number}").into(), size: number, root: None, at_ms: number };
@@ -21,8 +21,8 @@ fn compute_head(entries: &[Vec<u8>]) -> LedgerHead {
     LedgerHead::from_tree(growth.tree())
 }
 
-/// The ledger as whoever verifies it finds it: the entries lead to the root that is recorded, the tiles that are kept are theirs, what was
-/// durable is their beginning, and played again they are the journal. The entries.
+/// Verifies the ledger and returns its entries: they give the recorded root, the stored tiles match them, the durable part is a prefix of
+/// them, and their replay gives the journal.
 pub(super) fn check_ledger_intact(store: &SqliteStore, what: &str) -> Vec<LedgerEntry> {
     let heads = block_on(store.heads()).expect("read");
     let (mut growth, mut full, mut all, mut replay) = (LogBuilder::default(), Vec::new(), Vec::new(), LedgerReplay::default());
@@ -43,9 +43,9 @@ pub(super) fn check_ledger_intact(store: &SqliteStore, what: &str) -> Vec<Ledger
     for (tile, hashes) in full.into_iter().chain(partial) {
         assert_eq!(block_on(store.hashes(tile)).expect("read"), Some(hashes), "{what}: {}", tile.path());
     }
-    // On purpose by other means than `JournalCheck`: a fault of that would be found here.
+    // Deliberately without `JournalCheck`, so that a bug in it would be found here.
     for (id, history) in replay.operations() {
-        assert_eq!(block_on(store.operation(id.clone())).expect("read").as_ref(), Some(history), "{what}: the journal tells another story");
+        assert_eq!(block_on(store.operation(id.clone())).expect("read").as_ref(), Some(history), "{what}: the journal differs");
     }
     all
 }
@@ -56,7 +56,7 @@ fn two_processes_share_one_ledger() {
     let (one, two) = (open_store(&directory), open_store(&directory));
     for round in 0..40 {
         commit_written(&one, resync_batch(round * 20..round * 20 + 7));
-        // A batch that is refused leaves the log as it was, whoever asked.
+        // A refused batch leaves the log as it was.
         assert!(block_on(one.commit(StoreWrite::decision(LedgerEntry::Key { verifier: "x".into(), at_ms: u64::MAX }).into())).is_err());
         commit_written(&two, resync_batch(round * 20 + 7..round * 20 + 20));
     }
@@ -72,13 +72,13 @@ fn reports_entries_lost_or_added_at_the_end() {
     let broken = [
         ("DELETE FROM ledger_entries WHERE seq = 600", "it has 600 entries, and entry 599 is missing"),
         ("DELETE FROM ledger_entries WHERE seq = 513", "entry 512 is missing"),
-        ("INSERT INTO ledger_entries VALUES (601, CAST('{}' AS BLOB), row_sum(601, CAST('{}' AS BLOB)))", "entry 600 is not of it"),
-        ("DELETE FROM ledger_head", "it has 0 entries, and entry 0 is not of it"),
-        ("DELETE FROM ledger_tiles WHERE place = 1", "tile 1 of level 0, which is over the entries from 256 on, is missing"),
-        ("DELETE FROM ledger_tiles", "tile 0 of level 0, which is over the entries from 0 on, is missing"),
+        ("INSERT INTO ledger_entries VALUES (601, CAST('{}' AS BLOB), row_sum(601, CAST('{}' AS BLOB)))", "entry 600 is beyond its end"),
+        ("DELETE FROM ledger_head", "it has 0 entries, and entry 0 is beyond its end"),
+        ("DELETE FROM ledger_tiles WHERE place = 1", "tile 1 of level 0, which covers the entries from 256 on, is missing"),
+        ("DELETE FROM ledger_tiles", "tile 0 of level 0, which covers the entries from 0 on, is missing"),
         (
             "UPDATE ledger_entries SET body = CAST('{}' AS BLOB), sum = row_sum(seq, CAST('{}' AS BLOB)) WHERE seq = 550",
-            "its last entries, up to 600, do not lead to its root",
+            "its last entries, up to 600, do not match its root",
         ),
         ("UPDATE ledger_head SET root = X'00'", ""),
         ("UPDATE ledger_head SET size = -1", ""),
@@ -94,7 +94,7 @@ fn reports_entries_lost_or_added_at_the_end() {
     }
 }
 
-/// What is missing in the middle is found by whoever reads it, also in a file too large to be looked through at its start.
+/// A gap in the middle is found when the entries are read, even if the file was too large to be checked completely at startup.
 #[test]
 fn reading_reports_a_gap() {
     let (_above, directory) = state_directory_path();
@@ -106,7 +106,8 @@ fn reading_reports_a_gap() {
     assert_eq!(block_on(store.entries(42, 100)).expect("behind it").len(), 100);
 }
 
-/// A checkpoint over an entry that a power failure takes back would be a lie: a mark is in the log at once and durable with the next batch.
+/// A checkpoint must not cover an entry that a power failure can remove. A sending mark is in the log at once, but durable only with the
+/// next batch.
 #[test]
 fn mark_is_in_the_ledger_but_not_durable() {
     let (_above, directory) = state_directory_path();
@@ -114,7 +115,7 @@ fn mark_is_in_the_ledger_but_not_durable() {
     let [first, second] = [1, 2].map(|number| sample.operation(number, number));
     let sizes = || {
         let heads = block_on(file.heads()).expect("read");
-        assert_eq!(block_on(twin.heads()), Ok(heads), "the twin says the same");
+        assert_eq!(block_on(twin.heads()), Ok(heads), "the store in memory gives the same heads");
         (heads.all.size, heads.durable.size)
     };
     let both = |batch: Batch| {
@@ -128,7 +129,7 @@ fn mark_is_in_the_ledger_but_not_durable() {
     let durable = block_on(file.heads()).expect("read").durable;
     assert_eq!(durable, compute_head(&block_on(file.entries(0, 3)).expect("read")), "the root is that of the durable ones");
     let dark = twin.crash().lose_power();
-    assert_eq!(block_on(dark.heads()).expect("read").all, durable, "the mark is gone, and its entry with it");
+    assert_eq!(block_on(dark.heads()).expect("read").all, durable, "the mark and its entry are gone");
     let twin = twin.crash();
     for batch in [Batch::from(sample.intent_record(&second)), resync_batch(0..1)] {
         commit_written(&file, batch.clone());
@@ -138,7 +139,7 @@ fn mark_is_in_the_ledger_but_not_durable() {
     assert_eq!((heads.all.size, heads.durable.size, block_on(twin.heads())), (6, 6, Ok(heads)));
 }
 
-/// Names and lengths of what is in a directory.
+/// Names, lengths and contents of the files in a directory.
 fn list_directory(directory: &std::path::Path) -> Vec<(std::ffi::OsString, u64, Vec<u8>)> {
     let entries = std::fs::read_dir(directory).expect("a directory").map(|entry| entry.expect("an entry"));
     let mut listed: Vec<_> = entries
@@ -151,7 +152,7 @@ fn list_directory(directory: &std::path::Path) -> Vec<(std::ffi::OsString, u64, 
     listed
 }
 
-/// A store that somebody has open, and a copy of it, are read whole without a byte or a file more.
+/// A store that is open, and a copy of it, are read completely without changing a byte or adding a file.
 #[test]
 fn store_view_reads_everything_and_changes_nothing() {
     let (above, directory) = state_directory_path();
@@ -168,7 +169,7 @@ fn store_view_reads_everything_and_changes_nothing() {
         block_on(store.hashes(tile)).expect("read"),
     );
     let before = list_directory(&directory);
-    assert!(before.iter().any(|(name, length, _)| name == "converger.db-wal" && *length > 0), "somebody has it open");
+    assert!(before.iter().any(|(name, length, _)| name == "converger.db-wal" && *length > 0), "the store is open");
     let look = |place: &std::path::Path| {
         let looked = StoreView::open(place).expect("opens").expect("there");
         assert_eq!((looked.heads().expect("read"), looked.entries(0, 999).expect("read"), looked.hashes(tile).expect("read")), wanted);
@@ -181,7 +182,7 @@ fn store_view_reads_everything_and_changes_nothing() {
     drop(store);
     let copy = above.path().join("copy.db");
     std::fs::copy(directory.join("converger.db"), &copy).expect("copied");
-    // Whoever closed it last may have been the one who only reads.
+    // The last connection that was closed may have been read-only, and then the WAL is still there.
     let _ = std::fs::copy(directory.join("converger.db-wal"), above.path().join("copy.db-wal"));
     look(&copy);
     std::fs::write(&copy, b"not ours").expect("written");

@@ -1,4 +1,4 @@
-//! The store in a file: what it refuses to open, what it survives, and that it says the same as its twin.
+//! The store in a file: what it refuses to open, which faults it survives, and that it agrees with the store in memory.
 
 mod bit_flips;
 mod differential;
@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use converger_store::{CommitAck, SqliteStore, Store, StoreError, StoreSettings};
 use tempfile::TempDir;
 
-/// A place for a state directory that is not there yet.
+/// The path of a state directory that does not exist yet.
 fn state_directory_path() -> (TempDir, PathBuf) {
     let above = tempfile::tempdir().expect("a directory");
     let directory = above.path().join("state");
@@ -33,7 +33,7 @@ fn open_store(directory: &Path) -> SqliteStore {
     SqliteStore::open(directory, panicking_settings()).expect("opens")
 }
 
-/// Somebody who writes into the file as they like.
+/// A connection that bypasses the store and its constraints.
 fn open_unchecked_connection(path: &Path) -> rusqlite::Connection {
     let connection = rusqlite::Connection::open(path).expect("opens");
     converger_store::conformance::register_row_sum(&connection).expect("taught");
@@ -45,7 +45,7 @@ fn commit_batch(store: &impl Store, batch: impl Into<converger_store::Batch>) ->
     converger_store::conformance::block_on(store.commit(batch.into()))
 }
 
-/// Commits what must be taken.
+/// Commits a batch that must be written.
 fn commit_written(store: &impl Store, batch: impl Into<converger_store::Batch>) {
     let answer = commit_batch(store, batch);
     assert!(matches!(answer, Ok(CommitAck::Written { .. })), "{answer:?}");

@@ -1,4 +1,4 @@
-//! A mark waits for no disk: it is there for whoever comes after this process, no sync is made for it, and the next one takes it along.
+//! A sending mark does not wait for the disk: the next process sees it, no sync is made for it, and the next sync covers it.
 
 use std::env;
 use std::path::Path;
@@ -30,10 +30,10 @@ fn mark_survives_the_process_without_a_sync() {
     let sample = OperationSample::new(1);
     let sending =
         |number| block_on(open_store(&directory).operation(sample.operation(number, number).id)).expect("read").expect("there").sending;
-    assert!(sending(1).is_some() && sending(2).is_some(), "the last one was never synced, and the process is dead");
+    assert!(sending(1).is_some() && sending(2).is_some(), "the last mark is found although it was never synced");
 }
 
-/// Ends without closing anything, as by `kill -9`.
+/// Ends without closing anything, as after `kill -9`.
 fn run_victim(directory: &Path) {
     let store = SqliteStore::open(directory, panicking_settings()).expect("opens");
     let sample = OperationSample::new(1);

@@ -1,4 +1,4 @@
-//! Names of environments where several processes use one state directory.
+//! Environment names when several processes use one state directory.
 
 use converger_core::apply::{EnvironmentBinding, NameConflict};
 use converger_core::guest::EnvironmentName;
@@ -7,7 +7,8 @@ use converger_store::{Batch, Store, StoreError, StoreRefusal, StoreWrite};
 
 use super::{open_store, state_directory_path};
 
-/// Each has its own connection and neither knows of the other: the transaction decides, and holds under one name are not bypassed by another.
+/// Each process has its own connection and does not know of the other. The transaction decides, so holds under one name cannot be
+/// bypassed with another name.
 #[test]
 fn g12_of_two_names_for_one_cluster_at_once_one_is_refused() {
     for _ in 0..8 {

@@ -1,4 +1,4 @@
-//! What is not a store of ours, not whole or not private is refused by name, and left as it was.
+//! A store that is foreign, damaged or accessible to others is refused with a reason, and not changed.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
@@ -45,7 +45,7 @@ fn new_store_is_private() {
 fn refuses_a_missing_public_or_invalid_directory() {
     let (above, directory) = state_directory_path();
     let missing = open_error(&directory.join("below"));
-    assert!(missing.to_string().contains("cannot make the state directory") && missing.to_string().contains("below"), "{missing}");
+    assert!(missing.to_string().contains("cannot create the state directory") && missing.to_string().contains("below"), "{missing}");
     fs::write(&directory, "a file").expect("written");
     let file = open_error(&directory);
     assert!(matches!(&file, StoreOpenError::Unusable { .. }) && file.to_string().contains("it is a file"), "{file}");
@@ -54,21 +54,21 @@ fn refuses_a_missing_public_or_invalid_directory() {
     fs::set_permissions(&open, Permissions::from_mode(0o750)).expect("set");
     let shared = open_error(&open);
     assert!(shared.to_string().contains("chmod 700"), "{shared}");
-    assert_eq!(permission_bits(&open), 0o750, "it is not ours to narrow");
-    // Nobody, not even root, makes directories here.
+    assert_eq!(permission_bits(&open), 0o750, "the mode is not changed");
+    // Nobody, not even root, can create directories here.
     assert!(matches!(open_error(Path::new("/proc/converger-state")), StoreOpenError::Unusable { .. }));
 }
 
-/// Whoever owns it can put anything into it, also under root.
+/// The owner can put anything into the directory, even if root uses it.
 #[test]
 fn refuses_a_directory_of_another_user() {
     let (_above, directory) = state_directory_path();
     make_private_directory(&directory);
-    // Only root may give one away; for everybody else the root directory is somebody else's.
+    // Only root can change the owner. For other users, the root directory belongs to someone else.
     let is_given = std::os::unix::fs::chown(&directory, Some(65_534), None).is_ok();
     let theirs = if is_given { directory.as_path() } else { Path::new("/") };
     let error = open_error(theirs);
-    assert!(error.to_string().contains("name one of your own"), "{error}");
+    assert!(error.to_string().contains("use one that you own"), "{error}");
 }
 
 #[test]
@@ -78,15 +78,14 @@ fn does_not_follow_links() {
     let (victim, path) = (above.path().join("precious"), directory.join("converger.db"));
     std::os::unix::fs::symlink(&victim, &path).expect("linked");
     assert!(open_error(&directory).to_string().contains("not a link"));
-    assert!(!victim.exists(), "it is not made either");
+    assert!(!victim.exists(), "the target is not created");
     fs::write(&victim, "precious").expect("written");
     fs::set_permissions(&victim, Permissions::from_mode(0o644)).expect("set");
     assert!(open_error(&directory).to_string().contains("not a link"));
     assert_eq!((fs::read_to_string(&victim).expect("there").as_str(), permission_bits(&victim)), ("precious", 0o644));
 }
 
-/// What cannot be looked at may be a store, with a freeze in it.
-/// Under its other name it has another log and another lock.
+/// Under its second name the store would have another WAL and other locks.
 #[test]
 fn refuses_a_hard_linked_store() {
     let (above, directory) = state_directory_path();
@@ -96,7 +95,7 @@ fn refuses_a_hard_linked_store() {
     fs::hard_link(directory.join("converger.db"), other.join("converger.db")).expect("linked");
     for room in [&directory, &other] {
         let told = open_error(room);
-        assert!(matches!(&told, StoreOpenError::Unusable { help, .. } if help.contains("copy it under a new name")), "{told}");
+        assert!(matches!(&told, StoreOpenError::Unusable { help, .. } if help.contains("copy it to a new name")), "{told}");
     }
     fs::remove_file(other.join("converger.db")).expect("removed");
     drop(open_store(&directory));
@@ -107,10 +106,10 @@ fn peek_reports_an_unreadable_or_invalid_store() {
     let (above, directory) = state_directory_path();
     let lab = converger_core::guest::EnvironmentName::new("lab").expect("a name");
     let told = |directory: &Path| match converger_store::peek_conditions(directory, &lab) {
-        Err(StoreOpenError::Unusable { what: "look at", source, .. }) => source.to_string(),
+        Err(StoreOpenError::Unusable { what: "read", source, .. }) => source.to_string(),
         other => panic!("{other:?}"),
     };
-    assert!(converger_store::peek_conditions(&directory, &lab).is_ok(), "there is none");
+    assert!(converger_store::peek_conditions(&directory, &lab).is_ok(), "there is no store");
     make_private_directory(&directory);
     rustix::fs::mknodat(rustix::fs::CWD, directory.join("converger.db"), rustix::fs::FileType::Fifo, 0o600.into(), 0).expect("a pipe");
     assert!(told(&directory).contains("not a regular file"));
@@ -160,7 +159,7 @@ fn refuses_a_newer_store_naming_both_versions() {
     assert_eq!(fs::read(&path).expect("there"), before);
 }
 
-/// Every page of a store, filled with nonsense, is found at the start or belongs to nothing.
+/// Every page of a store is overwritten with garbage. The damage is found at startup, or the page was unused.
 #[test]
 fn refuses_a_damaged_store() {
     let (_above, directory) = state_directory_path();
@@ -189,7 +188,7 @@ fn refuses_a_damaged_store() {
     assert!(matches!(open_error(&directory), StoreOpenError::Damaged { .. }));
 }
 
-/// A new store in the place of one that was lost would know of no hold and of nothing that is under way.
+/// A new store in place of a lost one would know no holds and no operations in flight.
 #[test]
 fn does_not_recreate_a_lost_store() {
     for remains in ["converger.db-wal", "converger.db-shm", "lab.lock", "ledger.key"] {
@@ -206,14 +205,14 @@ fn does_not_recreate_a_lost_store() {
             let lab = EnvironmentName::new("lab").expect("a name");
             assert!(matches!(peek_conditions(&directory, &lab), Err(StoreOpenError::Lost { .. })), "{remains}");
             assert!(error.to_string().contains("restore it from a backup"), "{error}");
-            assert_eq!(file.exists(), is_emptied, "nothing is made in its place");
+            assert_eq!(file.exists(), is_emptied, "no new store is created");
         }
     }
 }
 
-/// Other programs have files that end in `.lock` too.
+/// Other programs have files with the suffix `.lock`, too.
 #[test]
-fn foreign_lock_files_are_no_trace_of_a_store() {
+fn ignores_lock_files_of_other_programs() {
     let (_above, directory) = state_directory_path();
     make_private_directory(&directory);
     for (name, text) in [("Cargo.lock", ""), ("Cargo.lock", "version = 4\n"), ("yarn.lock", "# yarn lockfile v1\n"), ("a b.lock", "")] {
@@ -223,7 +222,7 @@ fn foreign_lock_files_are_no_trace_of_a_store() {
     let (_above, directory) = state_directory_path();
     make_private_directory(&directory);
     fs::write(directory.join("lab.lock"), "4711\n1794700800000\nann\n").expect("written");
-    assert!(matches!(open_error(&directory), StoreOpenError::Lost { .. }), "the lock of one who has it, or died with it");
+    assert!(matches!(open_error(&directory), StoreOpenError::Lost { .. }), "a lock with a holder shows that there was a store");
 }
 
 #[test]
@@ -238,7 +237,7 @@ fn opens_a_store_left_by_a_crash_at_first_start() {
     connection.pragma_update(None, "journal_mode", "wal").expect("set");
     drop(connection);
     let lab = EnvironmentName::new("lab").expect("a name");
-    assert_eq!(peek_conditions(&directory, &lab).expect("read"), converger_store::StoreConditions::default(), "nothing is remembered yet");
+    assert_eq!(peek_conditions(&directory, &lab).expect("read"), converger_store::StoreConditions::default(), "the store is still empty");
     commit_written(&open_store(&directory), OperationSample::new(1).start_write());
 }
 
@@ -252,7 +251,7 @@ fn refuses_a_store_of_version_1_and_names_both_versions() {
     let before = std::fs::read(directory.join("converger.db")).expect("read");
     let error = SqliteStore::open(&directory, panicking_settings()).expect_err("an older format");
     assert!(matches!(error, StoreOpenError::Older { found: 1, known: 2, .. }), "{error}");
-    for part in ["schema version 1", "reads version 2 only", env!("CARGO_PKG_VERSION"), "name another state directory"] {
+    for part in ["schema version 1", "reads version 2 only", env!("CARGO_PKG_VERSION"), "use another state directory"] {
         assert!(error.to_string().contains(part), "{error}");
     }
     let lab = EnvironmentName::new("lab").expect("a name");
@@ -261,7 +260,7 @@ fn refuses_a_store_of_version_1_and_names_both_versions() {
 }
 
 #[test]
-fn a_store_of_this_version_is_read() {
+fn opens_a_store_of_this_version() {
     let (_above, directory) = state_directory_path();
     make_private_directory(&directory);
     let connection = open_unchecked_connection(&directory.join("converger.db"));
@@ -282,7 +281,7 @@ fn a_store_of_this_version_is_read() {
     assert_eq!(block_on(store.run(sample.run().id)).expect("read").and_then(|run| run.ended), Some((OperationEnd::Held, 7)));
 }
 
-/// Every command opens the store, also while an apply writes to it: a head of before with entries of after is no damage.
+/// Every command opens the store, even while an apply writes to it. An old head with new entries must not be reported as damage.
 #[test]
 fn opening_during_writes_finds_no_damage() {
     let (_above, directory) = state_directory_path();

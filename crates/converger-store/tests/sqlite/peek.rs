@@ -1,4 +1,4 @@
-//! What is told of a store without touching it.
+//! Peeking reads the conditions of a store without changing it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -21,7 +21,7 @@ fn with_time(record: JournalRecord, now_ms: u64) -> JournalRecord {
     }
 }
 
-/// Guests 1 to 5: ended at 100, ended at 200, under way, held since 100, and held at 100 but settled by a person at 200.
+/// Guests 1 to 5: ended at 100, ended at 200, in flight, held since 100, and held at 100 but resolved at 200.
 fn fill_batch(sample: &mut OperationSample) -> Batch {
     let mut batch = sample.start_write();
     for (guest, end) in
@@ -39,7 +39,7 @@ fn fill_batch(sample: &mut OperationSample) -> Batch {
 }
 
 #[test]
-fn where_there_is_no_store_nothing_is_remembered() {
+fn peek_without_a_store_returns_nothing() {
     let (_above, directory) = state_directory_path();
     assert_eq!(peek_conditions(&directory, &OperationSample::new(3).environment()).expect("read"), StoreConditions::default());
 }
@@ -56,20 +56,20 @@ fn lists_operations_until_they_release_their_guest() {
         assert_eq!(ids, expected.iter().map(|operation| &operation.id).collect::<Vec<_>>(), "{what}");
     };
     let (first, second) = (sample.operation(1, 1), sample.operation(2, 2));
-    told("nothing was begun", &[]);
+    told("nothing was started", &[]);
     for operation in [&first, &second] {
         commit_written(&store, Batch::new(vec![StoreWrite::Record(sample.intent_record(operation))]));
     }
-    told("two are under way", &[&first, &second]);
+    told("two are in flight", &[&first, &second]);
     commit_written(&store, Batch::new(vec![StoreWrite::Record(sample.end_record(&first, OperationEnd::Held))]));
-    told("what became of one is not known", &[&first, &second]);
+    told("the outcome of one is unknown", &[&first, &second]);
     commit_written(&store, Batch::new(vec![StoreWrite::Record(sample.end_record(&second, OperationEnd::Done))]));
     told("one is done", &[&first]);
     commit_written(&store, Batch::new(vec![StoreWrite::Record(sample.resolution_record(&first, Resolution::Done))]));
-    told("a person said what became of the other", &[]);
+    told("a person resolved the other", &[]);
 }
 
-/// Every file of a directory with its content and the times at which it, and the directory, were changed.
+/// Every file of a directory with its content and modification time, and that of the directory.
 fn directory_state(directory: &Path) -> (SystemTime, BTreeMap<String, (SystemTime, Vec<u8>)>) {
     let changed = |path: &Path| fs::metadata(path).and_then(|there| there.modified()).expect("a time");
     let files = fs::read_dir(directory).expect("a directory").map(|entry| entry.expect("an entry").path());
@@ -77,7 +77,7 @@ fn directory_state(directory: &Path) -> (SystemTime, BTreeMap<String, (SystemTim
     (changed(directory), files.map(|path| (name(&path), (changed(&path), fs::read(&path).expect("read")))).collect())
 }
 
-/// A store as a process that was killed leaves it: with a log, and without the file that is beside it while it is open.
+/// A copy of a store as a killed process leaves it: with a WAL, and without the shared-memory file.
 fn copy_with_log(directory: &Path, log: &[u8], above: &Path, name: &str) -> std::path::PathBuf {
     let copy = above.join(name);
     super::opening::make_private_directory(&copy);
@@ -93,7 +93,7 @@ fn g5_peek_changes_no_byte_and_no_timestamp() {
     let store = open_store(&directory);
     commit_written(&store, fill_batch(&mut sample));
     let log = fs::read(directory.join("converger.db-wal")).expect("a log");
-    assert!(!log.is_empty(), "what was written is in the log");
+    assert!(!log.is_empty(), "the writes are in the WAL");
     for place in [directory.clone(), copy_with_log(&directory, &log, above.path(), "killed")] {
         let expected = block_on(store.conditions(sample.environment())).expect("read");
         let before = directory_state(&place);
@@ -103,7 +103,7 @@ fn g5_peek_changes_no_byte_and_no_timestamp() {
 }
 
 #[test]
-fn reads_a_damaged_log_as_far_as_sqlite_does() {
+fn reads_a_damaged_wal_as_far_as_sqlite_does() {
     let (above, directory) = state_directory_path();
     let mut sample = OperationSample::new(3);
     let (environment, store) = (sample.environment(), open_store(&directory));
@@ -127,5 +127,5 @@ fn reads_a_damaged_log_as_far_as_sqlite_does() {
         assert_eq!(told, block_on(theirs.conditions(environment.clone())).expect("read"), "part {part}");
         counts.insert(told.unsettled.len());
     }
-    assert!(counts.len() > 3, "some logs have more in them than others: {counts:?}");
+    assert!(counts.len() > 3, "the damaged WALs must differ in how much can be read: {counts:?}");
 }

@@ -1,4 +1,4 @@
-//! A store that is moved, removed or replaced while it is open, or whose lock is: nothing more is acknowledged, and whoever waits is told.
+//! If a store or its lock is moved, removed or replaced while it is open, nothing more is acknowledged, and callers get an error.
 
 use std::fs;
 use std::path::Path;
@@ -9,17 +9,17 @@ use converger_store::{EnvironmentLock, FatalCause, SqliteStore, StoreError, Stor
 
 use super::{commit_batch, commit_written, open_store, state_directory_path};
 
-/// Something that is done to a state directory.
+/// A change to a state directory.
 type DirectoryChange = fn(&Path);
 
-/// What the program is told, and what the one who waits, once this was done to the state directory.
+/// Changes the state directory and commits; returns what `on_fatal` got and what the caller got.
 fn commit_after_change(harm: DirectoryChange) -> (Vec<FatalCause>, Result<u64, String>) {
     let (_above, directory) = state_directory_path();
     let told: Arc<Mutex<Vec<FatalCause>>> = Arc::default();
     let teller = Arc::clone(&told);
     let settings = StoreSettings::new(move |fatal| teller.lock().expect("unpoisoned").push(fatal.clone()));
     let (store, sample) = (SqliteStore::open(&directory, settings).expect("opens"), OperationSample::new(1));
-    let lock = EnvironmentLock::acquire(&directory, &sample.environment(), "ann", 1).expect("nobody has it");
+    let lock = EnvironmentLock::acquire(&directory, &sample.environment(), "ann", 1).expect("free");
     store.rely_on(&lock);
     commit_written(&store, sample.start_write());
     commit_written(&store, sample.intent_record(&sample.operation(1, 1)));
@@ -39,15 +39,15 @@ fn commit_after_change(harm: DirectoryChange) -> (Vec<FatalCause>, Result<u64, S
 #[test]
 fn moved_or_replaced_store_acknowledges_nothing_more() {
     let harms: [(&str, &str, DirectoryChange); 7] = [
-        ("moved", "taken away", |directory| fs::rename(directory, directory.with_file_name("elsewhere")).expect("moved")),
-        ("removed", "taken away", |directory| fs::remove_dir_all(directory).expect("removed")),
-        ("its file", "taken away", |directory| fs::remove_file(directory.join("converger.db")).expect("removed")),
-        ("its log", "taken away", |directory| fs::remove_file(directory.join("converger.db-wal")).expect("removed")),
+        ("moved", "moved or removed", |directory| fs::rename(directory, directory.with_file_name("elsewhere")).expect("moved")),
+        ("removed", "moved or removed", |directory| fs::remove_dir_all(directory).expect("removed")),
+        ("its file", "moved or removed", |directory| fs::remove_file(directory.join("converger.db")).expect("removed")),
+        ("its log", "moved or removed", |directory| fs::remove_file(directory.join("converger.db-wal")).expect("removed")),
         ("replaced", "replaced", |directory| {
             fs::rename(directory, directory.with_file_name("elsewhere")).expect("moved");
             commit_written(&open_store(directory), OperationSample::new(1).start_write());
         }),
-        ("its lock", "taken away", |directory| fs::remove_file(directory.join("lab.lock")).expect("removed")),
+        ("its lock", "moved or removed", |directory| fs::remove_file(directory.join("lab.lock")).expect("removed")),
         ("another lock", "replaced", |directory| {
             fs::rename(directory.join("lab.lock"), directory.join("old")).expect("moved");
             fs::write(directory.join("lab.lock"), "").expect("written");
@@ -57,7 +57,7 @@ fn moved_or_replaced_store_acknowledges_nothing_more() {
         let (told, answer) = commit_after_change(harm);
         let cause = answer.expect_err(what);
         assert!(cause.contains(word) && cause.contains("while it was in use"), "{what}: {cause}");
-        assert_eq!(told, [FatalCause::FileReplaced(cause)], "{what}: the program is told once");
+        assert_eq!(told, [FatalCause::FileReplaced(cause)], "{what}: on_fatal is called once");
     }
 }
 

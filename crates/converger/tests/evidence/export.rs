@@ -133,7 +133,7 @@ fn detects_a_flipped_bit_in_each_kind_of_file() {
         ("tile/1/000.p/2".to_owned(), 32, format!("entry 256 (tile/1/000.p/2): {tile}")),
         (bundle, third + 9, format!("entry 3 (tile/entries/000): {entry}")),
         (part, last, format!("entry {} (tile/entries/002.p/{width}): {entry}", size - 1)),
-        (blob, 11, format!("names {digest} is kept with the digest sha256:")),
+        (blob, 11, format!("names {digest}, but the stored bytes have the digest sha256:")),
         ("log.vkey".to_owned(), 4, "log.vkey: ".to_owned()),
         ("log.vkey".to_owned(), 40, "log.vkey: ".to_owned()),
     ];
@@ -181,7 +181,7 @@ fn detects_a_truncated_or_removed_file_with_its_path() {
     changed.0.remove(&blob);
     changed.write(&bed.stage.path("changed"));
     let digest = blob.replacen("blob/sha256/", "sha256:", 1);
-    bed.check_broken(&["verify", "changed"], &format!("names {digest} is not there, and no entry says that it was let go"));
+    bed.check_broken(&["verify", "changed"], &format!("names {digest}, which is not stored, and no entry says that it was pruned"));
     let mut changed = files.clone();
     changed.0.remove("checkpoint");
     check_detected(&bed, &key, "no checkpoint", &changed, "there is no checkpoint: the export was interrupted, or it was removed");

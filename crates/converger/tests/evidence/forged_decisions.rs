@@ -65,12 +65,12 @@ fn check_reproduce_fails(bed: &EvidenceFixture, run: &str, words: &str, change: 
 fn detects_an_admission_on_foreign_evidence() {
     let (bed, refused, done) = fixture_with_two_runs();
     let wrong = format!("the admission of the run {done}: ");
-    let other = format!("{wrong}the bundle that it weighed is of another decision");
+    let other = format!("{wrong}its bundle is for another decision");
     check_reproduce_fails(&bed, &done, &format!("error[integrity-violation]: entry {}, {other}", admission_index(&bed, &done)), |forger| {
         let theirs = bundle_digest(&find_entry(forger, "admission", &refused).1);
         forge_entry(forger, "admission", &done, |text| Some(text.replace(&bundle_digest(text), &theirs)));
     });
-    let rubbish = format!("{wrong}the bundle that it weighed is none that this program writes");
+    let rubbish = format!("{wrong}its bundle is not valid");
     check_reproduce_fails(&bed, &done, &rubbish, |forger| {
         let digest = insert_blob(forger, "{\"schema\":\"converger.bundle/1\"}");
         forge_entry(forger, "admission", &done, |text| Some(text.replace(&bundle_digest(text), &digest)));
@@ -80,7 +80,7 @@ fn detects_an_admission_on_foreign_evidence() {
         let none = Digest::of_bytes(b"none").to_string();
         forge_entry(forger, "admission", &done, |text| Some(text.replace(&bundle_digest(text), &none)));
     });
-    let plan = format!("{wrong}it is of another plan than the run made");
+    let plan = format!("{wrong}it is for another plan than that of the run");
     check_reproduce_fails(&bed, &done, &plan, |forger| {
         let of = |run| {
             serde_json::from_str::<Value>(&find_entry(forger, "plan", run).1).expect("JSON")["what"]["plan"]
@@ -102,12 +102,12 @@ fn admission_index(bed: &EvidenceFixture, run: &str) -> usize {
 #[test]
 fn detects_an_admission_at_another_time_or_on_an_older_reading() {
     let (bed, _, done) = fixture_with_two_runs();
-    let late = "the bundle was weighed at another time than the entry says";
+    let late = "the time in its bundle is not that of the entry";
     check_reproduce_fails(&bed, &done, late, |forger| {
         let at = |text: &str| serde_json::from_str::<Value>(text).expect("JSON")["at_ms"].as_u64().expect("a time");
         forge_entry(forger, "admission", &done, |text| Some(text.replace(&at(text).to_string(), &(at(text) + 1).to_string())));
     });
-    let older = "a reading may have been older than any admission allows";
+    let older = "the bundle allows an older observation than any admission does";
     check_reproduce_fails(&bed, &done, older, |forger| {
         let named = bundle_digest(&find_entry(forger, "admission", &done).1);
         let body = forger.text(&format!("SELECT CAST(body AS TEXT) FROM blobs WHERE digest = '{named}'"));
@@ -121,18 +121,18 @@ fn detects_an_admission_at_another_time_or_on_an_older_reading() {
 #[test]
 fn detects_a_changed_approval_or_answer() {
     let (bed, refused, done) = fixture_with_two_runs();
-    let unapproved = "the approvals that it weighed are not those that stand before it in the ledger";
+    let unapproved = "the approvals in its bundle are not those before it in the ledger";
     check_reproduce_fails(&bed, &done, unapproved, |forger| forge_entry(forger, "approval", &done, |_| None));
     check_reproduce_fails(&bed, &done, unapproved, |forger| {
         let by = |text: &str| serde_json::from_str::<Value>(text).expect("JSON")["what"]["by"].as_str().expect("one").to_owned();
         forge_entry(forger, "approval", &done, |text| Some(text.replace(&by(text), "mallory")));
     });
-    let answer = "its gates give `admitted`, and `refused` is recorded";
+    let answer = "its gates give `admitted`, but `refused` is recorded";
     let swapped = |text: &str, from: &str, to: &str| Some(text.replace(&format!("\"answer\":\"{from}\""), &format!("\"answer\":\"{to}\"")));
     check_reproduce_fails(&bed, &done, answer, |forger| {
         forge_entry(forger, "admission", &done, |text| swapped(text, "admitted", "refused"))
     });
-    let answer = "its gates give `refused`, and `admitted` is recorded";
+    let answer = "its gates give `refused`, but `admitted` is recorded";
     check_reproduce_fails(&bed, &refused, answer, |forger| {
         forge_entry(forger, "admission", &refused, |text| swapped(text, "refused", "admitted"))
     });

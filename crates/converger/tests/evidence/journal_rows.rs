@@ -21,7 +21,7 @@ const OPERATION_COLUMNS: &str = "seq, id, run, environment, vmid, at_ms, body";
 fn detects_a_changed_or_missing_release() {
     let bed = EvidenceFixture::with_short_history();
     let check = |statements: &str, words: &str| check_detected(&bed, statements, |forger| forger.run(statements), words);
-    let hold = "error[unlogged-execution]: the journal tells another story of the hold of guest 103 in lab than the ledger";
+    let hold = "error[unlogged-execution]: the journal differs from the ledger in the hold of guest 103 in lab";
     let by = format!(
         "UPDATE holds SET released_by = 'eve', sum = row_sum({HOLD_COLUMNS}, 'eve', released_at_ms) WHERE released_at_ms IS NOT NULL"
     );
@@ -32,7 +32,7 @@ fn detects_a_changed_or_missing_release() {
     let more = "INSERT INTO holds SELECT 9, environment, 101, who, reason, at_ms, 'eve', 5, \
         row_sum(9, environment, 101, who, reason, at_ms, 'eve', 5) FROM holds LIMIT 1";
     check(more, "error[unlogged-execution]: the journal has a hold that the ledger does not have: the hold of guest 101 in lab");
-    let freeze = "error[unlogged-execution]: the journal tells another story of the freeze of lab than the ledger";
+    let freeze = "error[unlogged-execution]: the journal differs from the ledger in the freeze of lab";
     check(&format!("UPDATE freezes SET thawed_by = 'eve', sum = row_sum({FREEZE_COLUMNS}, 'eve', thawed_at_ms)"), freeze);
     check("DELETE FROM freezes", "error[unlogged-execution]: the ledger has a freeze that the journal does not have: the freeze of lab");
     bed.run_expecting(&["verify"], 0);
@@ -63,14 +63,14 @@ fn detects_reordered_runs_and_operations() {
     check(moved, "runs");
     let of_run = [("run_ends", "run", "run, ending, at_ms"), ("operations", "run", OPERATION_COLUMNS)];
     let runs = swap_rows_sql("runs", "seq, id, environment, plan, who, at_ms, boot", &of_run);
-    check(&runs, "error[unlogged-execution]: the journal tells another story of the place of the run ");
+    check(&runs, "error[unlogged-execution]: the journal differs from the ledger in the position of the run ");
     let of_operation = [
         ("sendings", "operation", "operation, at_ms, up_ms"),
         ("tasks", "operation", "operation, task, at_ms"),
         ("ends", "operation", "operation, ending, at_ms, body"),
     ];
     let operations = swap_rows_sql("operations", OPERATION_COLUMNS, &of_operation);
-    check(&operations, "error[unlogged-execution]: the journal tells another story of the place of the operation ");
+    check(&operations, "error[unlogged-execution]: the journal differs from the ledger in the position of the operation ");
     bed.run_expecting(&["verify"], 0);
 }
 
@@ -79,11 +79,11 @@ fn detects_an_operation_under_another_guest_environment_or_run() {
     let bed = EvidenceFixture::with_short_history();
     let check = |statements: &str, words: &str| check_detected(&bed, statements, |forger| forger.run(statements), words);
     let guest = "UPDATE operations SET vmid = 999, sum = row_sum(seq, id, run, environment, 999, at_ms, body)";
-    check(guest, "its row is of guest 999 in `lab`, and its body of ");
+    check(guest, "its row belongs to guest 999 in `lab`, but its body to ");
     let place = "UPDATE operations SET environment = 'other', sum = row_sum(seq, id, run, 'other', vmid, at_ms, body)";
-    check(place, "its row is of guest 102 in `other`, and its body of 102 in `lab`");
+    check(place, "its row belongs to guest 102 in `other`, but its body to 102 in `lab`");
     let run = "UPDATE operations SET run = 1, sum = row_sum(seq, id, 1, environment, vmid, at_ms, body)";
-    check(run, "its row is of another run than ");
+    check(run, "its row belongs to another run than ");
     bed.run_expecting(&["verify"], 0);
 }
 
@@ -92,7 +92,7 @@ fn detects_an_operation_under_another_guest_environment_or_run() {
 fn detects_an_end_row_that_contradicts_its_body() {
     let bed = EvidenceFixture::with_short_history();
     let held = "UPDATE ends SET ending = 'held', sum = row_sum(operation, 'held', at_ms, body)";
-    check_detected(&bed, "an end", |forger| forger.run(held), "its row says `held`, and its body `done`");
+    check_detected(&bed, "an end", |forger| forger.run(held), "its row says `held`, but its body says `done`");
 }
 
 /// A value that no row of ours can have is no disk error: an attacker wrote it.
@@ -112,7 +112,7 @@ fn refuses_a_view_in_place_of_a_table() {
             "ALTER TABLE {table} RENAME TO moved; CREATE VIEW {table} AS WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) \
              SELECT x AS seq, x AS operation FROM c WHERE x < 0"
         );
-        check_detected(&bed, table, |forger| forger.alter(&view), "its tables are not those that this program makes");
+        check_detected(&bed, table, |forger| forger.alter(&view), "its tables are not those of this program");
     }
 }
 
@@ -169,7 +169,7 @@ fn detects_a_missing_changed_or_orphaned_key() {
         &format!("error[unlogged-execution]: the ledger has an idempotency key that the journal does not have: {key}"),
     );
     let other = "UPDATE idempotency_keys SET name = 'key-2', sum = row_sum(environment, 'key-2', request, operation)";
-    check(other, &format!("error[unlogged-execution]: the journal tells another story of {key} than the ledger"));
+    check(other, &format!("error[unlogged-execution]: the journal differs from the ledger in {key}"));
     let more = "INSERT INTO idempotency_keys SELECT environment, 'key-2', request, operation, \
         row_sum(environment, 'key-2', request, operation) FROM idempotency_keys";
     check(more, &format!("error[unlogged-execution]: the journal has an idempotency key that the ledger does not have: {key}"));
@@ -182,7 +182,7 @@ fn detects_a_keyed_operation_without_an_admitted_plan() {
     let size = bed.entry_count();
     let id = keyed_operation_with(&bed, false).id;
     let words = format!(
-        "error[unlogged-execution]: entry {}: the operation {} was begun, and its plan was not admitted before",
+        "error[unlogged-execution]: entry {}: the operation {} started, but its plan was not admitted before",
         size + 2,
         id.as_str()
     );

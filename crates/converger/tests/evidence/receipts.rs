@@ -76,7 +76,7 @@ fn receipt_without_a_required_entry_is_refused() {
             "error[integrity-violation]: receipt.txt proves no operation: entry 12 cannot stand where it does: it is about the run "
         }
         "plan" => "error[integrity-violation]: receipt.txt proves no operation: entry 14, the admission of the run ",
-        "approval" => "the approvals that it weighed are not those that stand before it in the ledger",
+        "approval" => "the approvals in its bundle are not those before it in the ledger",
         "admission" => "error[evidence-missing]: receipt.txt proves no operation: no entry before it admits the plan of the operation ",
         "intent" => "which has no intent before it",
         "outcome" => "error[evidence-missing]: receipt.txt proves no operation: no entry says how the operation ",
@@ -122,36 +122,30 @@ fn receipt_with_a_changed_moved_or_foreign_entry_is_refused() {
     }
     let mut swapped = sheaf.clone();
     swapped.entries.swap(2, 3);
-    check_refused(
-        &bed,
-        &key,
-        "swapped",
-        &swapped,
-        "receipt.txt proves nothing: entry 13 stands behind one that the log has no earlier than it",
-    );
+    check_refused(&bed, &key, "swapped", &swapped, "receipt.txt proves nothing: entry 13 is not in the order of the log");
     let mut twice = sheaf.clone();
     twice.entries.push(twice.entries[7].clone());
-    check_refused(&bed, &key, "twice", &twice, "stands behind one that the log has no earlier than it");
+    check_refused(&bed, &key, "twice", &twice, "is not in the order of the log");
     let mut kept = sheaf.clone();
     kept.attachments[0].push(b' ');
     check_refused(&bed, &key, "another bundle", &kept, "error[evidence-missing]: ");
     kept.attachments[0].pop();
     kept.attachments.push(b"more".to_vec());
-    check_refused(&bed, &key, "something along", &kept, "is given along, and no entry names it");
+    check_refused(&bed, &key, "something along", &kept, "which no entry names");
     // The outcome of another operation, and one operation more.
     let mut exchanged = sheaf.clone();
     exchanged.entries[7] = later.entries[7].clone();
-    check_refused(&bed, &key, "another's outcome", &exchanged, "is not about the operation that is proven");
+    check_refused(&bed, &key, "another's outcome", &exchanged, "does not belong to the operation that is proven");
     let mut more = sheaf.clone();
     more.entries.extend(later.entries[4..].to_vec());
-    check_refused(&bed, &key, "another operation", &more, "is not about the operation that is proven");
+    check_refused(&bed, &key, "another operation", &more, "does not belong to the operation that is proven");
     // Another log, complete and signed; and another log with the checkpoint of this one.
     let (_, _, [foreign, _]) = self::fixture_with_receipts();
     check_refused(&bed, &key, "another log", &foreign, "receipt.txt proves nothing: ");
     let mixed = ReceiptBundle { checkpoint: sheaf.checkpoint.clone(), ..foreign };
     check_refused(&bed, &key, "another log below", &mixed, "receipt.txt proves nothing: entry ");
     check_refused(&bed, &foreign_signer().verifier().to_string(), "another key", &sheaf, "receipt.txt proves nothing: ");
-    check_refused(&bed, &key, "nothing", &ReceiptBundle { entries: Vec::new(), ..sheaf }, "receipt.txt: this is no receipt");
+    check_refused(&bed, &key, "nothing", &ReceiptBundle { entries: Vec::new(), ..sheaf }, "receipt.txt: this is not a receipt");
 }
 
 /// A line that adds no proof is a change.
@@ -160,14 +154,14 @@ fn rejects_a_repeated_line_in_a_receipt() {
     let (bed, key, [sheaf, _]) = fixture_with_receipts();
     let mut kept = sheaf.clone();
     kept.attachments.push(kept.attachments[0].clone());
-    check_refused(&bed, &key, "given along twice", &kept, "receipt.txt: line 3 is there twice");
+    check_refused(&bed, &key, "given along twice", &kept, "receipt.txt: line 3 is a duplicate");
     let mut signed = sheaf.clone();
     let signature = signed.checkpoint.lines().last().expect("a signature").to_owned();
     signed.checkpoint = format!("{}{signature}\n", signed.checkpoint);
-    check_refused(&bed, &key, "signed twice", &signed, " is there twice");
+    check_refused(&bed, &key, "signed twice", &signed, " is a duplicate");
     let entry = bed.run_expecting(&["ledger", "prove", "0"], 0);
     bed.stage.write_private("receipt.txt", &format!("{entry}{}\n", entry.lines().last().expect("a signature")));
-    bed.check_broken(&["verify", "receipt.txt", "--key", &key], " is there twice");
+    bed.check_broken(&["verify", "receipt.txt", "--key", &key], " is a duplicate");
 }
 
 #[test]

@@ -112,7 +112,7 @@ fn rejects_the_checkpoint_of_another_ledger_as_evidence() {
     bed.check_broken(&["ledger", "rekey", "--reason", "x", "--checkpoint", "other"], "other: the note is not signed with this key");
     assert_eq!(bed.entry_count(), size, "nothing was recorded");
     bed.stage.write_private("notes", "notes\n");
-    bed.check_broken(&["ledger", "rekey", "--reason", "x", "--checkpoint", "notes"], "notes: this is no signed note");
+    bed.check_broken(&["ledger", "rekey", "--reason", "x", "--checkpoint", "notes"], "notes: this is not a signed note");
 }
 
 /// Killed before the entry, the old state remains; killed after it, the next command installs the new key.

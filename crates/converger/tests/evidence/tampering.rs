@@ -44,13 +44,13 @@ fn detects_an_operation_missing_from_the_journal() {
     let id = DatabaseForger::open(&bed.state_directory()).text(LAST_OPERATION);
     let gone = format!("error[unlogged-execution]: the ledger has the operation {id}, and the journal does not");
     check_detected(&bed, "an operation", |forger| forger.run(&delete_operation_sql(&id)), &gone);
-    let other = format!("error[unlogged-execution]: the journal tells another story of the operation {id} than the ledger");
+    let other = format!("error[unlogged-execution]: the journal differs from the ledger in the operation {id}");
     for table in ["ends", "tasks", "sendings"] {
         let removed = format!("DELETE FROM {table} WHERE operation = (SELECT max(seq) FROM operations)");
         check_detected(&bed, table, |forger| forger.run(&removed), &other);
     }
     let later = "UPDATE ends SET at_ms = at_ms + 1, sum = row_sum(operation, ending, at_ms + 1, body)";
-    check_detected(&bed, "another time", |forger| forger.run(later), "error[unlogged-execution]: the journal tells another story of ");
+    check_detected(&bed, "another time", |forger| forger.run(later), "error[unlogged-execution]: the journal differs from the ledger in ");
     bed.run_expecting(&["verify"], 0);
 }
 
@@ -73,7 +73,7 @@ fn detects_an_operation_missing_from_the_ledger() {
     };
     let unlogged = format!("error[unlogged-execution]: the journal has the operation {id}, and the ledger does not");
     check_detected(&bed, "all its entries", without(""), &unlogged);
-    let other = format!("error[unlogged-execution]: the journal tells another story of the operation {id} than the ledger");
+    let other = format!("error[unlogged-execution]: the journal differs from the ledger in the operation {id}");
     check_detected(&bed, "its outcome", without("\"kind\":\"outcome\""), &other);
     let bare = format!("cannot stand where it does: it is about the operation {id}, which has no intent before it");
     check_detected(&bed, "its intent", without("\"kind\":\"intent\""), &bare);
@@ -87,11 +87,11 @@ fn detects_a_run_hold_or_freeze_missing_from_journal_or_ledger() {
     // The run of the refused apply has no operations.
     let refused = "(SELECT seq FROM runs WHERE seq NOT IN (SELECT run FROM operations) LIMIT 1)";
     check(&format!("DELETE FROM run_ends WHERE run = {refused}; DELETE FROM runs WHERE seq = {refused}"), "the ledger has the run ");
-    check("DELETE FROM run_ends", "error[unlogged-execution]: the journal tells another story of the run ");
+    check("DELETE FROM run_ends", "error[unlogged-execution]: the journal differs from the ledger in the run ");
     let another = "INSERT INTO runs (seq, id, environment, plan, who, at_ms, sum) SELECT 9, 'another', environment, plan, who, at_ms, \
         row_sum(9, 'another', environment, plan, who, at_ms, NULL) FROM runs LIMIT 1";
     check(another, "error[unlogged-execution]: the journal has the run another, and the ledger does not");
-    let held = "error[unlogged-execution]: the journal has other guests held than the ledger: the hold of guest 103 in lab (entry ";
+    let held = "error[unlogged-execution]: the journal and the ledger have different active holds: the hold of guest 103 in lab (entry ";
     check("DELETE FROM holds WHERE released_at_ms IS NULL", held);
     let released = "UPDATE holds SET released_by = 'eve', released_at_ms = 5, \
         sum = row_sum(seq, environment, vmid, who, reason, at_ms, 'eve', 5) WHERE released_at_ms IS NULL";
@@ -101,7 +101,7 @@ fn detects_a_run_hold_or_freeze_missing_from_journal_or_ledger() {
     check(other, held);
     let frozen = "INSERT INTO freezes (seq, environment, who, reason, at_ms, sum) \
         VALUES (9, 'lab', 'eve', 'x', 5, row_sum(9, 'lab', 'eve', 'x', 5, NULL, NULL))";
-    check(frozen, "error[unlogged-execution]: the journal has other environments frozen than the ledger: the freeze of lab");
+    check(frozen, "error[unlogged-execution]: the journal and the ledger have different active freezes: the freeze of lab");
     bed.run_expecting(&["verify"], 0);
 }
 
@@ -185,7 +185,7 @@ fn detects_a_step_started_twice_in_one_run() {
         entries.splice(behind..behind, again);
         forger.rewrite(&entries.into_iter().map(String::into_bytes).collect::<Vec<_>>());
     };
-    let words = format!("the operation {twin} is a step of guest 102 that was begun before in the run ");
+    let words = format!("the operation {twin} repeats a step of guest 102 in the run ");
     check_detected(&bed, "a step twice", twice, &words);
 }
 
@@ -194,10 +194,10 @@ fn detects_a_step_started_twice_in_one_run() {
 fn detects_a_missing_or_changed_blob() {
     let bed = EvidenceFixture::with_short_history();
     let digest = DatabaseForger::open(&bed.state_directory()).text("SELECT plan FROM runs LIMIT 1");
-    let gone = format!("names {digest} is not there, and no entry says that it was let go");
+    let gone = format!("names {digest}, which is not stored, and no entry says that it was pruned");
     check_detected(&bed, "gone", |forger| forger.run(&format!("DELETE FROM blobs WHERE digest = '{digest}'")), &gone);
     let other = format!("UPDATE blobs SET body = CAST('{{}}' AS BLOB) WHERE digest = '{digest}'");
-    check_detected(&bed, "another", |forger| forger.run(&other), "its bytes have another digest");
+    check_detected(&bed, "another", |forger| forger.run(&other), "its bytes do not match the digest");
 }
 
 /// Row checksums protect against disk errors. An attacker makes them right, and is detected by the hashes.

@@ -1,11 +1,11 @@
-//! What each change promises that can be asked for by name, in the words of the core, and whether one reading keeps it. What a plan can ask
-//! for too is judged as the engine judges it; the other verbs have promises of their own.
+//! The promise of each change that can be requested by name, and whether one reading keeps it. Plannable changes are checked exactly as the
+//! engine checks them; the other verbs have their own promises.
 //!
-//! An adapter reads and says in these words what it saw; whether that is what was promised is decided here and nowhere else. Some
-//! changes end in a state in which the guest may have been before (a reboot, a second snapshot of one name): what they promise
-//! depends on what was read before, and where reading cannot tell, nothing is claimed.
+//! An adapter reports what it read in these types; only this module decides whether that is what was promised. Some changes end in a state
+//! that the guest may have had before (a reboot, a second snapshot with the same name). Their promises depend on a reading from before the
+//! change, and nothing is claimed if the readings cannot show it.
 //!
-//! What never enters: which requests a reading takes.
+//! Must not decide which requests a reading takes.
 
 use super::super::env_request::{EnvFault, LiveConfig, LiveStatus};
 use super::super::outcome::Evidence;
@@ -17,33 +17,33 @@ use crate::observe::ObservedStatus;
 /// What must hold once a change is done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Promise {
-    /// What a change promises that a plan can ask for.
+    /// The promise of a plannable change.
     Planned {
-        /// The kind of guest, whose table of fields counts.
+        /// The kind of guest, which selects the table of fields.
         kind: GuestKind,
         /// The change.
         change: Change,
-        /// The guest's uptime before, where that tells.
+        /// The uptime of the guest before the change, if it helps.
         uptime_before_secs: Option<u64>,
     },
-    /// It has this snapshot, and not the one of the same name that was there before, made then.
+    /// The guest has this snapshot, and it is not the earlier one of the same name.
     HasSnapshot {
         /// The name.
         name: Box<str>,
-        /// When the one before was made, if there was one.
+        /// The creation time of the earlier snapshot, if there was one.
         old: Option<Option<u64>>,
     },
-    /// It has no snapshot of this name.
+    /// The guest has no snapshot of this name.
     HasNoSnapshot(Box<str>),
-    /// The guest goes on from this snapshot.
+    /// The guest continues from this snapshot.
     AtSnapshot(Box<str>),
-    /// There is a guest of this name, and nobody is still at work on it.
+    /// A guest of this name exists, and no task is still working on it.
     Exists(GuestName),
-    /// The guest is on this node, and runs there or is stopped as it was: one that arrives without its life was not moved well.
+    /// The guest is on this node with the run-state that it had before. A running guest that arrives stopped was not migrated as promised.
     OnNode {
         /// The node.
         node: NodeName,
-        /// How it is there.
+        /// Its run-state.
         state: RunState,
     },
     /// The disk has at least this size.
@@ -51,13 +51,13 @@ pub enum Promise {
         /// In KiB.
         kib: u64,
     },
-    /// No node of the cluster has it.
+    /// No node of the cluster has the guest.
     Gone,
-    /// It may be kept, but no reading can show it, for this reason.
+    /// The promise may be kept, but no reading can show it, for this reason.
     Unprovable(&'static str),
 }
 
-/// What was read to tell.
+/// A reading to check a promise against.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PromiseReading {
     /// The run-state, from the guest's own node.
@@ -66,17 +66,17 @@ pub enum PromiseReading {
     Config(Box<LiveConfig>),
     /// The snapshots.
     Snapshots(SnapshotList),
-    /// The size of the disk in KiB; `None`: there is no such disk.
+    /// The size of the disk in KiB; `None` if there is no such disk.
     Disk(Option<u64>),
     /// The guest is on this node.
     OnNode(NodeName),
-    /// The guest is on this node, and so it is there.
+    /// The guest is on this node with this status.
     OnNodeWithStatus(NodeName, LiveStatus),
-    /// It was proven that no node has the guest (G2).
+    /// No node has the guest, which was proven (G2).
     Absent,
-    /// The node that was asked says that it has no such guest. That is no proof that nobody has it.
+    /// The node says that it has no such guest. This does not prove that no other node has it.
     GuestNotFound(EnvFault),
-    /// It could not be read. Nothing is known by it.
+    /// The read failed. It proves nothing.
     Unreadable(EnvFault),
 }
 
@@ -85,7 +85,7 @@ pub enum PromiseReading {
 pub struct SnapshotList {
     /// All of them.
     pub list: Box<[ObservedSnapshot]>,
-    /// The one that the guest was last made from or rolled back to.
+    /// The snapshot that the guest was last created from or rolled back to.
     pub current: Option<Box<str>>,
 }
 
@@ -94,9 +94,9 @@ pub struct SnapshotList {
 pub struct ObservedSnapshot {
     /// Its name.
     pub name: Box<str>,
-    /// What is being done with it, or was left half done.
+    /// What is being done with it, or was left unfinished.
     pub state: Option<Box<str>>,
-    /// When it was made, seconds since 1970.
+    /// Creation time in seconds since 1970.
     pub made_at: Option<u64>,
 }
 
@@ -107,13 +107,13 @@ impl SnapshotList {
 }
 
 impl Promise {
-    /// What a change promises that leads to a state of its own, whatever was before it.
+    /// The promise of a change whose result does not depend on the state before it.
     #[must_use]
     pub fn for_change(kind: GuestKind, change: Change) -> Self {
         Self::Planned { kind, change, uptime_before_secs: None }
     }
 
-    /// What a restart promises where this was read before it.
+    /// The promise of a reboot, given this reading from before.
     #[must_use]
     pub fn for_reboot(kind: GuestKind, change: Change, before: &PromiseReading) -> Self {
         match before {
@@ -125,7 +125,7 @@ impl Promise {
         }
     }
 
-    /// What a new snapshot of this name promises where this was read before it.
+    /// The promise of a new snapshot of this name, given this reading from before.
     #[must_use]
     pub fn for_snapshot(name: &str, before: &PromiseReading) -> Self {
         match before {
@@ -136,7 +136,7 @@ impl Promise {
         }
     }
 
-    /// What going back to a snapshot promises where this was read before it.
+    /// The promise of a rollback, given this reading from before.
     #[must_use]
     pub fn for_rollback(name: &str, before: &PromiseReading) -> Self {
         match before {
@@ -148,7 +148,7 @@ impl Promise {
         }
     }
 
-    /// What a copy under this name promises where this was read of its id before it.
+    /// The promise of a copy with this name, given this reading of its id from before.
     #[must_use]
     pub fn for_copy(name: &GuestName, before: &PromiseReading) -> Self {
         match before {
@@ -158,7 +158,7 @@ impl Promise {
         }
     }
 
-    /// Whether what was read afterwards keeps it; at least so many seconds have gone by since what was read before.
+    /// Checks whether a reading after the change keeps the promise; `passed_secs` is a lower bound of the time since the reading before it.
     #[must_use]
     pub fn check(&self, after: &PromiseReading, passed_secs: u64) -> PromiseCheck {
         match (self, after) {
@@ -204,7 +204,7 @@ fn single_fact(key: &str, what: &str) -> Evidence {
     Evidence::default().with(key, what)
 }
 
-/// A snapshot that is still being made, or that was left half made, is none.
+/// A snapshot that is still being created, or was left unfinished, does not count.
 fn check_snapshot(found: Option<&ObservedSnapshot>, old: Option<Option<u64>>) -> PromiseCheck {
     match found {
         None => PromiseCheck::NotKept(single_fact("snapshot", "absent")),
@@ -219,7 +219,7 @@ fn check_at_snapshot(name: &str, found: Option<&str>) -> PromiseCheck {
     if found == Some(name) { PromiseCheck::Kept(evidence) } else { PromiseCheck::NotKept(evidence) }
 }
 
-/// While it is being copied, the copy has a lock.
+/// A copy is locked until it is complete.
 fn check_exists(name: &GuestName, config: &LiveConfig) -> PromiseCheck {
     match &config.lock {
         Some(lock) => PromiseCheck::NotKept(single_fact("lock", lock)),
@@ -240,7 +240,7 @@ fn check_disk_grown(kib: u64, found: Option<u64>) -> PromiseCheck {
 mod tests {
     use super::*;
 
-    /// A guest that is on its new node and lost its life on the way was not moved as promised.
+    /// A guest that arrives on its new node in another run-state was not migrated as promised.
     #[test]
     fn migration_into_another_run_state_breaks_the_promise() {
         let node = |name: &str| NodeName::new(name).expect("a name");

@@ -1,4 +1,4 @@
-//! A change that this program wrote and that still waits is not a change of somebody else.
+//! A pending change that this program wrote is not a change of somebody else.
 
 use std::sync::Arc;
 
@@ -49,7 +49,7 @@ fn operation(plan: &Plan, number: u32) -> (Operation, CheckContext) {
     (operation, CheckContext::new(Arc::new(plan.rules().clone()), guest))
 }
 
-/// The history of a write of these cores, ended so.
+/// The history of a write of this number of cores that ended with this outcome.
 fn wrote(cores: u32, number: u32, outcome: Outcome) -> OperationHistory {
     let plan = planned(json!({ "config": { "cores": cores } }), json!([]), UUID, Rules::default());
     let mut history = OperationHistory::from_intent(Box::new(operation(&plan, number).0), 1);
@@ -65,7 +65,7 @@ fn stop_refused(plan: &Plan) -> bool {
     let is_refused = matches!(plan.verdicts().first(), Some(Verdict::Refused(_)));
     let is_judged_safe =
         matches!(judge(plan.clone(), crate::policy::Limits::default(), Default::default()), crate::safety::Judged::Safe(_));
-    assert!(is_refused || is_judged_safe, "the guarantees are decided alike");
+    assert!(is_refused || is_judged_safe, "planning and judging must agree");
     is_refused
 }
 
@@ -83,24 +83,27 @@ fn g12_a_pending_change_is_ours_if_the_journal_wrote_it_to_this_guest() {
     assert_eq!(own(&[wrote(8, 1, done())], &four, UUID), nobody, "another value was written");
     assert_eq!(own(&[wrote(8, 2, done()), wrote(4, 1, done())], &four, UUID), nobody, "another value was written last");
     let failed = Outcome::new_failed(crate::failure::FailureCode::NotCarriedOut, Findings::default());
-    assert_eq!(own(&[wrote(4, 1, failed.clone())], &four, UUID), nobody, "it was not carried out");
-    assert_eq!(own(&[wrote(8, 2, failed), wrote(4, 1, done())], &four, UUID), expected, "nor was what came after");
-    assert_eq!(own(&[wrote(4, 1, done())], &json!([{ "key": "net0" }]), UUID), nobody, "a key that is not managed");
+    assert_eq!(own(&[wrote(4, 1, failed.clone())], &four, UUID), nobody, "the write failed");
+    assert_eq!(own(&[wrote(8, 2, failed), wrote(4, 1, done())], &four, UUID), expected, "the later write failed");
+    assert_eq!(own(&[wrote(4, 1, done())], &json!([{ "key": "net0" }]), UUID), nobody, "the key is not managed");
 }
 
 #[test]
-fn g12_what_this_program_wrote_does_not_refuse_a_power_step_as_a_change_of_others() {
+fn g12_own_pending_writes_do_not_refuse_a_power_step() {
     let four = json!([{ "key": "cores", "value": 4 }]);
     let vmid = Vmid::new(100).expect("an id");
     let ours = |cores| Rules::default().with_own_writes(vec![OwnWrite::new(vmid, Field::Cores, Some(&FieldValue::Count(cores)))]);
     let stop = |pending: &Json, rules: Rules| planned(json!({ "state": "stopped" }), pending.clone(), UUID, rules);
-    assert!(stop_refused(&stop(&four, Rules::default())), "nobody knows who wrote it");
-    assert!(stop_refused(&stop(&four, ours(8))), "another value is somebody else's");
-    assert!(stop_refused(&stop(&json!([{ "key": "cores", "value": 4 }, { "key": "net0" }]), ours(4))), "so is another key beside it");
+    assert!(stop_refused(&stop(&four, Rules::default())), "the writer is unknown");
+    assert!(stop_refused(&stop(&four, ours(8))), "another value was not written by this program");
+    assert!(
+        stop_refused(&stop(&json!([{ "key": "cores", "value": 4 }, { "key": "net0" }]), ours(4))),
+        "another key was not written by this program"
+    );
     let plan = stop(&four, ours(4));
     assert!(!stop_refused(&plan));
 
-    // And once more right before the step is sent.
+    // The check right before sending decides alike.
     let (operation, terms) = operation(&plan, 1);
     let live =
         LiveStatus { status: ObservedStatus::Known(RunState::Running), word: "running".into(), lock: None, ha: None, uptime_secs: None };

@@ -1,4 +1,4 @@
-//! A guest goes down for a restart only while that is for something, and the restart is proven by the values that are in effect.
+//! A guest restarts only while there is a reason for it, and the effective values prove that the restart worked.
 
 use std::sync::Arc;
 
@@ -18,7 +18,8 @@ use crate::{artifact::Digest, desired};
 
 const UUID: &str = "1c0d6f6e-5a0e-4a55-9d3c-000000000100";
 
-/// The steps of a guest with two cores in effect and four that wait, declared with four; `hard` is stopped and started.
+/// The steps of a guest that is declared with four cores, has two in effect and four pending; a guest that stops `hard` is stopped and
+/// started.
 fn restart_operations(stop: &str) -> Vec<(Operation, CheckContext)> {
     restart_operations_with_rules(stop, Rules::default())
 }
@@ -99,14 +100,14 @@ fn does_not_stop_a_guest_when_the_restart_reason_is_gone() {
         check_decision(first, RunState::Running, &live_config(4, Some(Some(4))), "not needed");
         check_decision(first, RunState::Running, &live_config(2, None), stale);
         check_decision(first, RunState::Running, &live_config(3, None), stale);
-        // What waits and is not declared is somebody else's.
+        // A pending value that is not declared belongs to somebody else.
         check_decision(first, RunState::Running, &live_config(2, Some(Some(8))), pending);
         check_decision(first, RunState::Running, &live_config(2, Some(None)), pending);
         check_decision(first, RunState::Running, &live_config(4, Some(Some(8))), pending);
     }
 }
 
-/// Right before sending, the addresses that the guest has now count: a device that was added since may be the one of this machine.
+/// The MAC addresses of the moment of sending count: a device that was added since planning may be that of this machine.
 #[test]
 fn g3_own_guest_is_recognised_by_its_current_addresses() {
     let rules = Rules::default().with_machine(MachineIdentity::new(["BC:24:11:00:00:01".into()], ["another".into()]).with_device());
@@ -122,7 +123,7 @@ fn g3_own_guest_is_recognised_by_its_current_addresses() {
     check_decision(blind, RunState::Running, &linked(&["BC:24:11:00:00:02"]), "go");
 }
 
-/// A guest that went down for it is declared to run: it is not left down because its reason went away meanwhile.
+/// A guest that went down for a restart is declared to run, so it is started even if the reason disappeared in the meantime.
 #[test]
 fn starts_a_stopped_guest_even_if_the_restart_reason_is_gone() {
     let steps = restart_operations("hard");
@@ -155,7 +156,7 @@ fn a_restart_is_done_once_the_declared_values_are_in_effect() {
     }
 }
 
-/// A record of before the values were kept is read, written as it was, and proven as well as it can be.
+/// A record from before restart values were stored is readable, is written back unchanged, and its promise is checked as far as possible.
 #[test]
 fn stored_restart_without_values_is_still_readable() {
     let operation = restart_operations("shutdown").remove(0).0;

@@ -1,4 +1,4 @@
-//! A proof of an operation that was held, found again by a later run, and resolved; and what is no proof of it.
+//! The proof of an operation that was held, found again by a later run, and resolved; and entries that do not prove it.
 
 use super::*;
 use crate::apply::{Findings, Operation, Outcome, ReleaseCondition, Resolution, Slug};
@@ -7,10 +7,10 @@ use crate::artifact::Provenance;
 use crate::evidence::{AdmissionBundle, Decision, write_entry};
 use crate::testing::{Rng, some_inputs, some_operations};
 
-/// Entries with their places.
+/// Entries with their indices.
 type IndexedEntries = Vec<(u64, Vec<u8>)>;
 
-/// The entries of an operation, each a few places behind the last one, and what they name.
+/// The entries of an operation, with gaps between their indices, and the bytes that they reference.
 fn sample_entries() -> (IndexedEntries, Vec<Vec<u8>>) {
     let mut seeds = (0..).map(|seed| some_operations(&mut Rng::new(seed), "run-1"));
     let found = seeds.find_map(|mut operations| operations.pop()).expect("one of many plans has a step");
@@ -73,7 +73,7 @@ fn detects_every_missing_entry_that_an_operation_must_have() {
     };
     let found: Vec<_> = (0..entries.len()).map(left).collect();
     let (broken, missing) = (FailureCode::IntegrityViolation, FailureCode::EvidenceMissing);
-    // Without its outcome the word on it has nothing to stand on.
+    // Without the outcome, the resolution is invalid.
     let expected =
         [Err((broken, 13)), Err((broken, 19)), Err((broken, 19)), Err((missing, 22)), Err((broken, 25)), Ok(()), Err((broken, 31)), Ok(())];
     assert_eq!(found, expected);
@@ -91,11 +91,11 @@ fn refuses_entries_of_other_operations() {
         entries.insert(at, (9, hold.to_vec()));
         assert_eq!(check_entries(&entries, &kept).map_err(|wrong| wrong.code), Err(FailureCode::IntegrityViolation), "{at}");
     }
-    // What its run decided after it was begun admits nothing.
+    // Decisions of the run after the operation started do not admit it.
     let mut late = entries.clone();
     late.push((40, entries[2].1.clone()));
     assert!(check_entries(&late, &kept).is_err());
-    // A recovery of others.
+    // A recovery of other operations.
     let mut other = entries.clone();
     let text = String::from_utf8(other[5].1.clone()).expect("text");
     let id = parse_entry(&entries[7].1)

@@ -1,4 +1,4 @@
-//! A few guests that start, stop and take config, and a clock that goes on when somebody waits.
+//! A few guests that start, stop and accept config, and a clock that advances when someone waits.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -37,7 +37,7 @@ struct EngineTestTask {
 #[derive(Default)]
 struct TestClusterState {
     now_ms: u64,
-    /// How often our machine was started, and when last.
+    /// How often the local machine was started, and when it was last.
     boots: u64,
     booted_ms: u64,
     guests: BTreeMap<u32, EngineTestGuest>,
@@ -46,27 +46,27 @@ struct TestClusterState {
     request_count: u64,
     /// Tasks of these guests fail.
     failing_guests: Vec<u32>,
-    /// These guests do not listen to a shutdown.
+    /// These guests ignore a shutdown.
     unresponsive_guests: Vec<u32>,
     on_send: Option<Box<dyn FnOnce() + Send>>,
     on_permit: Option<Box<dyn FnOnce() + Send>>,
-    /// What happens before each of the next looks at the clock.
+    /// Hooks that run before each of the next clock reads.
     on_clock_reads: VecDeque<Box<dyn FnOnce() + Send>>,
-    /// From this ask on nobody answers any more.
+    /// From this request on there are no responses.
     dies_at: Option<u64>,
-    /// The answer to the sends with these numbers is lost.
+    /// The responses to the sends with these numbers are lost.
     lost_responses: Vec<usize>,
-    /// Where all guests are by now; they were planned on where their rows say.
+    /// The node where all guests are now; they were planned on the nodes of their rows.
     current_node: Option<NodeName>,
-    /// The most tasks that were at work at once.
+    /// The maximum number of concurrent tasks so far.
     tasks_max: usize,
 }
 
-/// The world; clones share it.
+/// The cluster; clones share it.
 #[derive(Clone, Default)]
 pub(super) struct TestCluster(Arc<Mutex<TestClusterState>>);
 
-/// A clock that goes on by what is waited, and the world with it.
+/// A clock that advances with each wait, and the cluster with it.
 pub(super) struct TestClusterClock(TestCluster);
 
 impl TestClusterClock {
@@ -127,28 +127,27 @@ impl TestCluster {
         self.lock().on_send = Some(Box::new(act));
     }
 
-    /// What happens while the first change waits for room.
+    /// Runs a hook while the first change waits for its permit.
     pub(super) fn on_first_permit(&self, act: impl FnOnce() + Send + 'static) {
         self.lock().on_permit = Some(Box::new(act));
     }
 
-    /// What happens between the next look at the clock and the one after it.
+    /// Runs a hook between the next clock read and the one after it.
     pub(super) fn after_next_clock_read(&self, act: impl FnOnce() + Send + 'static) {
         self.lock().on_clock_reads = VecDeque::from([Box::new(|| ()) as Box<dyn FnOnce() + Send>, Box::new(act)]);
     }
 
-    /// From the ask with this number on, counted from now, nobody answers any more.
+    /// From the request with this number on, counted from now, there are no responses.
     pub(super) fn stop_answering_at(&self, number: Option<u64>) {
         let mut inner = self.lock();
         inner.dies_at = number.map(|number| inner.request_count + number);
     }
 
-    /// Time goes by.
     pub(super) fn advance_time(&self, ms: u64) {
         self.lock().now_ms += ms;
     }
 
-    /// Our machine is started anew.
+    /// Restarts the local machine.
     pub(super) fn reboot_local_machine(&self) {
         let mut inner = self.lock();
         (inner.boots, inner.booted_ms) = (inner.boots + 1, inner.now_ms);
@@ -158,7 +157,7 @@ impl TestCluster {
         self.lock().request_count
     }
 
-    /// All guests are on this node from now on.
+    /// Moves all guests to this node.
     pub(super) fn move_all_to(&self, node: &str) {
         self.lock().current_node = NodeName::new(node);
     }
@@ -167,12 +166,12 @@ impl TestCluster {
         self.lock().tasks_max
     }
 
-    /// The answer to the send with this number is lost, after it was carried out.
+    /// The response to the send with this number is lost, after the change was executed.
     pub(super) fn lose_response_to(&self, number: usize) {
         self.lock().lost_responses.push(number);
     }
 
-    /// How often something was sent to each guest.
+    /// The number of changes sent to each guest.
     pub(super) fn send_counts(&self) -> BTreeMap<u32, u32> {
         let mut sends = BTreeMap::new();
         for (vmid, _) in &self.lock().sent {
@@ -181,12 +180,12 @@ impl TestCluster {
         sends
     }
 
-    /// What was sent to whom, in order.
+    /// The changes sent, in order.
     pub(super) fn sent_changes(&self) -> Vec<(u32, String)> {
         self.lock().sent.clone()
     }
 
-    /// A reading of it, after everything has come to rest.
+    /// The rows of an observation, after all tasks have ended.
     pub(super) fn read_rows(&self) -> Vec<Json> {
         let mut inner = self.lock();
         inner.now_ms += 10 * TASK_MS;
@@ -204,7 +203,7 @@ impl TestCluster {
 }
 
 impl TestClusterState {
-    /// What tasks whose time has come have done.
+    /// Applies the effects of tasks that are due.
     fn finish_due_tasks(&mut self) {
         let now_ms = self.now_ms;
         let ended: Vec<(u32, Change)> = self
@@ -311,7 +310,7 @@ impl Actuator for TestCluster {
         let act = self.lock().on_permit.take();
         if let Some(act) = act {
             act();
-            // It waits for a while longer, and others go on meanwhile.
+            // Wait a while longer, so that other tasks continue.
             for _ in 0..10 {
                 tokio::task::yield_now().await;
             }
@@ -328,7 +327,7 @@ impl Actuator for TestCluster {
             let mut inner = self.lock();
             inner.request_count += 1;
             let is_dead = inner.dies_at.is_some_and(|at| inner.request_count >= at);
-            // The one at which it dies is carried out and not answered; what comes after it never arrives.
+            // The request at which it dies is executed but not answered; later ones never arrive.
             (!is_dead || inner.dies_at == Some(inner.request_count)).then(|| inner.respond(&ask)).filter(|_| !is_dead)
         };
         match answer {

@@ -1,5 +1,4 @@
-//! A crash at any request, a journal that fails at any commit, an answer that is lost at any send: nothing is lost and nothing
-//! is done twice.
+//! A crash at any request, a failing journal at any commit, a lost response at any send: nothing is lost and nothing is done twice.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,13 +9,13 @@ use converger_store::{LedgerHeads, LogHash, RunHistory, Tile};
 
 use super::*;
 
-/// Runs until nobody answers any more, and is killed there; the store is as the next process finds it.
+/// Runs until there are no more responses, and is killed there. The store is as the next process finds it.
 fn kill_at_request(number: u64) -> (TestCluster, MemoryStore) {
     let (world, store) = abandon_at_request(number);
     (world, store.crash())
 }
 
-/// The same, and nobody has closed the store.
+/// The same, but the store is not closed.
 fn abandon_at_request(number: u64) -> (TestCluster, MemoryStore) {
     let (world, store) = (initial_cluster(), MemoryStore::new());
     world.stop_answering_at(Some(number));
@@ -25,7 +24,7 @@ fn abandon_at_request(number: u64) -> (TestCluster, MemoryStore) {
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
     runtime.block_on(async {
         let process = Process::start(&world, store.clone(), Settings::default(), no_signal());
-        // Everything else goes on as far as it can without the one that does not answer; then comes the end.
+        // Everything else continues as far as it can without the missing response; then the process ends.
         let mut run = Box::pin(process.submit(plan, run).wait());
         for _ in 0..5_000 {
             let ended = std::future::poll_fn(|context| std::task::Poll::Ready(run.as_mut().poll(context).is_ready())).await;
@@ -40,7 +39,7 @@ fn abandon_at_request(number: u64) -> (TestCluster, MemoryStore) {
     (world, store)
 }
 
-/// A process that only finds out what is unsettled, as one does that comes back after a crash.
+/// A process that only recovers, as after a crash.
 fn recover(world: &TestCluster, store: &MemoryStore, settings: Settings, signal: watch::Receiver<RunSignal>) -> ExecutionReport {
     let recovery = async { Process::start(world, store.clone(), settings, signal).recover(settings.options.patience.for_startup()).await };
     block_on(recovery).expect("readable")
@@ -68,9 +67,10 @@ fn crash_at_any_request_loses_nothing_and_repeats_nothing() {
         recovered += report.operations().len();
         assert_eq!(world.sent_changes().len(), before, "request {number}: recovery sent something");
         assert!(report.operations().iter().all(|reported| reported.is_recovered && reported.is_recorded), "request {number}");
-        // What is still at work is read again by the next apply, and only a reboot whose answer nobody heard cannot be told from none.
+        // Operations that are still running are read again by the next apply. Only a reboot whose response was lost cannot be
+        // distinguished from none.
         let held = render_report(&report).into_iter().filter(|line| line.contains(": held"));
-        // What was marked and did not arrive may still come, for all that is known.
+        // A change that was marked but did not arrive may still arrive.
         let is_known = |line: &String| line.ends_with(": held task-at-work") || line.ends_with(": held outcome-unclear");
         assert!(held.clone().all(|line| is_known(&line)), "{:?}", held.collect::<Vec<_>>());
         world.advance_time(Patience::default().late_arrival_ms);
@@ -84,7 +84,7 @@ fn crash_at_any_request_loses_nothing_and_repeats_nothing() {
     assert!(recovered > 20, "only {recovered} operations were found open");
 }
 
-/// Decision 0016: a process that dies before it sends leaves its guest free, and a machine that dies keeps it for a minute.
+/// Decision 0016: a process that dies before it sends leaves its guest free; if the machine reboots, the guest is blocked for a minute.
 #[test]
 fn process_killed_before_sending_blocks_no_guest_unless_the_machine_rebooted() {
     let mut seen = std::collections::BTreeMap::new();
@@ -110,7 +110,7 @@ fn process_killed_before_sending_blocks_no_guest_unless_the_machine_rebooted() {
     assert!(count(true, false, "outcome-unclear") > 5, "{seen:?}");
 }
 
-/// What was sent was sent: nobody may say that it was not run, and nothing that only concerns this run keeps it from being found out.
+/// A change that was sent must never be reported as not run, and nothing about the current run may prevent its recovery.
 #[test]
 fn s17_recovers_interrupted_operations_under_any_signal_and_never_reports_them_not_run() {
     let settings = Settings { limits: ConcurrencyLimits { per_node: 1, overall: 1 }, ..Settings::default() };
@@ -119,7 +119,7 @@ fn s17_recovers_interrupted_operations_under_any_signal_and_never_reports_them_n
         for signal in [RunSignal::Continue, RunSignal::Drain, RunSignal::Leave] {
             let (world, store) = kill_at_request(number);
             let (says, hears) = watch::channel(RunSignal::Continue);
-            says.send(signal).expect("somebody listens");
+            says.send(signal).expect("the executor listens");
             let count = block_on(load_unsettled(&store, &lab_environment())).expect("readable").len();
             several += usize::from(count > 1);
             let report = recover(&world, &store, settings, hears);
@@ -150,8 +150,8 @@ fn recovers_a_lost_response_to_any_send_by_reading() {
 fn sends_nothing_more_after_a_failed_commit() {
     let (world, store) = (initial_cluster(), MemoryStore::new());
     apply_desired(&world, &store, "r1", Settings::default(), no_signal()).expect("the run begins");
-    // The first one is the start of the run, the last one its end, when everything has been done. Each operation has a mark beside its durable
-    // records.
+    // The first commit is the start of the run, the last one its end, after everything is done. Each operation has a mark besides its
+    // durable records.
     let commits = store.transactions() - 2 + 6;
     for fault in [CommitFault::Full, CommitFault::LostUnwritten, CommitFault::LostWritten] {
         for number in 0..commits {
@@ -165,7 +165,7 @@ fn sends_nothing_more_after_a_failed_commit() {
                 |reported: &OperationReport| reported.outcome.code().is_some_and(|code| code.as_str() == "journal-unwritable");
             let is_seen = |reported: &OperationReport| !reported.is_recorded || is_unwritable(reported);
             assert!(report.operations().iter().any(is_seen), "{fault:?} at {number}");
-            // What was sent has a durable intent: nobody is touched in secret.
+            // Every change that was sent has a durable intent.
             let store = store.crash();
             for (vmid, word) in world.sent_changes() {
                 let filter = OperationFilter { vmid: Vmid::new(u64::from(vmid)), ..OperationFilter::default() };

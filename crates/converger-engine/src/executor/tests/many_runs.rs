@@ -1,9 +1,9 @@
-//! One executor for many runs: they share lanes and limits, end on their own, and are forgotten; a dropped report, a failure, a full disk or a recovery
-//! of one concerns no other.
+//! One executor for many runs: they share queues and limits, end on their own and are forgotten. A dropped report, a failure, a full disk
+//! or a recovery of one run does not affect the others.
 
 use super::*;
 
-/// A plan for one guest: it is to run, or to be stopped.
+/// A plan for one guest to be running or stopped.
 fn plan_power(world: &TestCluster, vmid: u32, state: &str) -> ApprovedPlan {
     let rows: Vec<Json> = world.read_rows().into_iter().filter(|row| row["vmid"] == vmid).collect();
     approve_plan_from_rows(&[json!({ "vmid": vmid, "kind": "qemu", "name": "web", "state": state })], &rows)
@@ -13,7 +13,7 @@ fn one_at_a_time() -> Settings {
     Settings { limits: ConcurrencyLimits { per_node: 1, overall: 1 }, ..Settings::default() }
 }
 
-/// Lets the executor work until it holds nothing.
+/// Waits until the executor holds nothing.
 async fn wait_until_idle(executor: &Executor<TestCluster>) {
     for _ in 0..100_000 {
         if executor.measure_load().await.entries == 0 {
@@ -23,7 +23,7 @@ async fn wait_until_idle(executor: &Executor<TestCluster>) {
     panic!("it still holds {:?}", executor.measure_load().await);
 }
 
-/// Lets the executor get as far as it can while nothing answers.
+/// Lets the executor work as far as it can without responses.
 async fn let_others_work() {
     for _ in 0..1_000 {
         tokio::task::yield_now().await;
@@ -35,7 +35,7 @@ fn end_of(store: &MemoryStore, run: &str) -> Option<OperationEnd> {
 }
 
 #[test]
-fn executor_of_ten_thousand_runs_holds_nothing_of_those_that_ended() {
+fn executor_forgets_ten_thousand_runs_that_ended() {
     let guests: Vec<(u32, &str)> = (100..108).map(|vmid| (vmid, "stopped")).collect();
     let (world, store) = (TestCluster::new(&guests), MemoryStore::new());
     block_on(async {
@@ -77,7 +77,7 @@ fn dropped_report_cancels_nothing_and_the_end_of_the_run_is_recorded() {
 }
 
 #[test]
-fn dropped_executor_still_ends_what_was_submitted_and_its_task_ends_then() {
+fn dropped_executor_finishes_submitted_runs_and_then_ends_its_task() {
     let (world, store) = (initial_cluster(), MemoryStore::new());
     let plan = approve_plan(&desired_guests(), &world);
     let run = start_run(&world, &store, &plan, "r1").expect("taken");
@@ -93,7 +93,8 @@ fn dropped_executor_still_ends_what_was_submitted_and_its_task_ends_then() {
     assert_eq!((world.send_counts().values().sum::<u32>(), end_of(&store, "r1")), (6, Some(OperationEnd::Done)));
 }
 
-/// The world itself refuses two tasks of one guest at once; here it is also seen that the first run's operation ends before the second one's begins.
+/// The cluster rejects two concurrent tasks on one guest. This also checks that the operation of the first run ends before that of the
+/// second starts.
 #[test]
 fn g12_operations_of_two_runs_on_one_guest_never_overlap() {
     let (world, store) = (initial_cluster(), MemoryStore::new());
@@ -125,7 +126,7 @@ fn g12_operations_of_two_runs_on_one_guest_never_overlap() {
             in_flight = if is_not_run { in_flight } else { Some(id).filter(|_| *phase != Phase::Ended) };
         }
     }
-    // The newest plan takes the place of what waits, and finds done what the first one had begun.
+    // The newest plan supersedes queued steps, and finds the work of the first one already done.
     assert_eq!(render_report(&reports[0])[0], "100 start: done");
     assert!(render_report(&reports[1]).iter().all(|line| line.ends_with("superseded")), "{:?}", render_report(&reports[1]));
     assert_eq!(render_report(&reports[2])[0], "100 start: done");
@@ -172,7 +173,7 @@ fn stop_of_one_run_does_not_stop_another() {
 }
 
 #[test]
-fn drain_ends_waiting_work_of_all_runs_as_not_run_and_lets_operations_in_flight_end() {
+fn drain_skips_queued_operations_of_all_runs_and_finishes_those_in_flight() {
     let (world, store) = (TestCluster::new(&[(100, "stopped"), (101, "stopped"), (102, "stopped")]), MemoryStore::new());
     let (says, hears) = watch::channel(RunSignal::Continue);
     let says = Arc::new(says);
@@ -203,7 +204,7 @@ fn drain_ends_waiting_work_of_all_runs_as_not_run_and_lets_operations_in_flight_
 }
 
 #[test]
-fn quit_leaves_operations_of_all_runs_in_flight_and_every_run_is_answered() {
+fn leave_answers_every_run_and_leaves_operations_in_flight() {
     let (world, store) = (TestCluster::new(&[(100, "stopped"), (101, "stopped")]), MemoryStore::new());
     let (says, hears) = watch::channel(RunSignal::Continue);
     world.on_first_send(move || {
@@ -227,7 +228,7 @@ fn quit_leaves_operations_of_all_runs_in_flight_and_every_run_is_answered() {
 }
 
 #[test]
-fn closed_executor_ends_what_is_in_flight_and_refuses_what_comes_later() {
+fn closed_executor_finishes_operations_in_flight_and_refuses_later_runs() {
     let (world, store) = (TestCluster::new(&[(100, "stopped"), (101, "stopped")]), MemoryStore::new());
     let (first, late) = (plan_power(&world, 100, "running"), plan_power(&world, 101, "running"));
     let runs = [start_run(&world, &store, &first, "r1").expect("taken"), start_run(&world, &store, &late, "r2").expect("taken")];
@@ -256,7 +257,7 @@ fn refuses_the_65th_open_run_until_one_of_them_has_ended() {
     let (world, store) = (TestCluster::new(&guests), MemoryStore::new());
     let rows = world.read_rows();
     let (says, hears) = watch::channel(RunSignal::Continue);
-    // Nothing is answered, so that no run ends.
+    // No request is answered, so no run ends.
     world.stop_answering_at(Some(1));
     block_on(async {
         let process = Process::start(&world, store.clone(), Settings::default(), hears);
@@ -270,7 +271,7 @@ fn refuses_the_65th_open_run_until_one_of_them_has_ended() {
         let load = process.executor.measure_load().await;
         assert_eq!((load.submissions, load.operations), (64, 64));
         assert_eq!(process.executor.reserve_slot().err(), Some(NotAccepting::TooManyRuns));
-        // Waiting runs end; those with operations in flight are still open.
+        // Queued runs end; those with operations in flight stay open.
         says.send_replace(RunSignal::Drain);
         let_others_work().await;
         let load = process.executor.measure_load().await;
@@ -286,9 +287,9 @@ fn refuses_the_65th_open_run_until_one_of_them_has_ended() {
     });
 }
 
-/// Design 6.13: nothing is sent while the journal cannot be written. An executor outlives that.
+/// Design 6.13: nothing is sent while the journal cannot be written. The executor survives that.
 #[test]
-fn full_disk_ends_the_runs_that_are_open_and_later_runs_are_applied_once_there_is_room() {
+fn full_disk_ends_open_runs_and_later_runs_are_applied_once_there_is_space() {
     let (world, store) = (initial_cluster(), MemoryStore::new());
     let submit = |process: &Process, run: &str| {
         let plan = approve_plan(&desired_guests(), &world);
@@ -299,7 +300,7 @@ fn full_disk_ends_the_runs_that_are_open_and_later_runs_are_applied_once_there_i
         let process = Process::start(&world, store.clone(), Settings::default(), no_signal());
         for run in ["r1", "r2"] {
             let pending = submit(&process, run);
-            // Four intents are written at once, and there is no room for any.
+            // Four intents are written at once, and none fits on the disk.
             (0..4).for_each(|_| store.fail_next(CommitFault::Full));
             let report = pending.wait().await.expect("the run begins");
             assert!(
@@ -315,7 +316,7 @@ fn full_disk_ends_the_runs_that_are_open_and_later_runs_are_applied_once_there_i
     });
 }
 
-/// The end of an operation cannot be written: its guest is held, and the same process settles it once there is room.
+/// The end of an operation cannot be written: its guest is held, and the same process settles it once there is space.
 #[test]
 fn operation_that_a_full_disk_left_open_is_recovered_by_the_same_process() {
     let (world, store) = (TestCluster::new(&[(100, "stopped")]), MemoryStore::new());
@@ -335,7 +336,8 @@ fn operation_that_a_full_disk_left_open_is_recovered_by_the_same_process() {
     assert_eq!(world.send_counts(), [(100, 1)].into());
 }
 
-/// An intent without a mark is proof that nothing was sent only where its process is dead: of a living one it would release a guest that is about to change.
+/// An intent without a mark proves that nothing was sent only if its process is dead. For a live process it would release a guest that is
+/// about to change.
 #[test]
 fn g13_recovery_skips_operations_that_this_process_executes_also_those_whose_report_was_dropped() {
     for number in 1..=7 {
@@ -357,7 +359,7 @@ fn g13_recovery_skips_operations_that_this_process_executes_also_those_whose_rep
 }
 
 #[test]
-fn recovery_waits_for_the_one_before_it_and_finds_nothing_left() {
+fn recovery_waits_for_an_earlier_one_and_finds_nothing_left() {
     let (world, store) = (TestCluster::new(&[(100, "stopped")]), MemoryStore::new());
     let (says, hears) = watch::channel(RunSignal::Continue);
     world.on_first_send(move || {
@@ -373,7 +375,7 @@ fn recovery_waits_for_the_one_before_it_and_finds_nothing_left() {
         assert_eq!(unsettled.histories().len(), 1);
         let (actuator, patience) = (Arc::new(world.clone()), Patience::default());
         let first = process.executor.recover(RecoverySubmission { unsettled, actuator, patience, on_notice: Box::new(|_| ()) });
-        // Nobody waits for the first one: it goes on all the same, and the second one waits for it.
+        // Nobody waits for the first recovery: it continues anyway, and the second one waits for it.
         drop(first);
         let second = process.recover(Patience::default()).await.expect("readable");
         assert_eq!(render_report(&second), Vec::<String>::new());
@@ -381,7 +383,7 @@ fn recovery_waits_for_the_one_before_it_and_finds_nothing_left() {
     });
 }
 
-/// The endpoint is selected by each observation: requests of a run go where its own observation came from.
+/// Each observation selects an endpoint: the requests of a run go to the endpoint of its own observation.
 #[test]
 fn each_run_sends_over_its_own_actuator() {
     let (one, other, store) = (TestCluster::new(&[(100, "stopped")]), TestCluster::new(&[(101, "stopped")]), MemoryStore::new());

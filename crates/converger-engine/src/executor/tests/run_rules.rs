@@ -1,5 +1,5 @@
-//! What the design rules about a run: whoever leaves it, what is found in the journal, what was asked for once, what waits for a
-//! restart, and guests that do not listen.
+//! Design rules for a run: leaving it, recovery, one-shot requests, config that is pending until a restart, and guests that do not
+//! respond.
 
 use converger_core::apply::{CheckContext, Findings, IdempotencyKey, JournalRecord, OperationSource, Resolution};
 use converger_core::artifact::Digest;
@@ -11,7 +11,7 @@ fn serial_settings() -> Settings {
     Settings { limits: ConcurrencyLimits { per_node: 1, overall: 1 }, ..Settings::default() }
 }
 
-/// What was said before the first step counts for the first step.
+/// A signal that came before the first step applies to the first step.
 #[test]
 fn drain_before_the_run_starts_nothing() {
     for signal in [RunSignal::Drain, RunSignal::Leave] {
@@ -21,9 +21,9 @@ fn drain_before_the_run_starts_nothing() {
         let run = start_run(&world, &store, &plan, "r1").expect("taken");
         let report = block_on(async {
             let process = Process::start(&world, store.clone(), Settings::default(), hears);
-            // The run was accepted before: it is not refused, and ends without having begun.
+            // The run was accepted before the signal: it is not refused, and ends without having started.
             let slot = process.executor.reserve_slot().expect("a slot");
-            says.send(signal).expect("somebody listens");
+            says.send(signal).expect("the executor listens");
             process.executor.submit(slot, process.submission(plan, run)).wait().await.expect("the run is answered")
         });
         let ended = block_on(store.run(RunId::new("r1").expect("an id"))).expect("readable").expect("it is there").ended;
@@ -39,8 +39,8 @@ fn drain_before_the_run_starts_nothing() {
     }
 }
 
-/// Two nodes with two guests each, of which one was emptied after the plan was made: the other one is asked for no more at once than it
-/// would have been, and everything is done.
+/// Two nodes with two guests each, one of which was emptied after planning: the other node still gets no more concurrent changes than its
+/// limit, and everything is done.
 #[test]
 fn counts_moved_guests_against_the_limit_of_their_new_node() {
     let ids = [100, 101, 102, 103];
@@ -57,7 +57,8 @@ fn counts_moved_guests_against_the_limit_of_their_new_node() {
     assert_eq!((world.send_counts(), world.concurrent_tasks_max()), (ids.map(|vmid| (vmid, 1)).into(), 1));
 }
 
-/// Somebody restored a store in which the operation has ended: nothing that this run writes can be relied on, and nothing more is sent.
+/// A store was restored in which the operation has already ended: nothing that this run writes can be relied on, and nothing more is
+/// sent.
 #[test]
 fn rejected_record_stops_the_run_and_reports_why() {
     let (world, store) = (initial_cluster(), MemoryStore::new());
@@ -79,27 +80,27 @@ fn rejected_record_stops_the_run_and_reports_why() {
 fn recovers_an_interrupted_operation_at_next_start_without_resending() {
     let (world, store) = (initial_cluster(), MemoryStore::new());
     let (says, hears) = watch::channel(RunSignal::Continue);
-    world.on_first_send(move || says.send(RunSignal::Leave).expect("somebody listens"));
+    world.on_first_send(move || says.send(RunSignal::Leave).expect("the executor listens"));
     let report = apply_desired(&world, &store, "r1", serial_settings(), hears).expect("the run begins");
     assert_eq!(render_report(&report)[0], "100 start: held run-left");
     assert!(!report.operations()[0].is_recorded, "the journal has it open");
     assert!(render_report(&report)[1..].iter().all(|line| line.ends_with("not-run run-stopped")), "{:?}", render_report(&report));
     let again = apply_desired(&world, &store.crash(), "r2", Settings::default(), no_signal()).expect("the run begins");
-    assert_eq!(render_report(&again)[0], "100 start: done", "found out by reading");
+    assert_eq!(render_report(&again)[0], "100 start: done", "settled by reading");
     assert!(again.operations()[0].is_recovered);
     assert_eq!(world.send_counts().get(&100), Some(&1));
     assert_eq!(again.end(), OperationEnd::Done, "{:?}", render_report(&again));
 }
 
-/// A guest whose past is not known comes later, and others do not wait for it.
+/// A guest that is being recovered waits, and other guests do not wait for it.
 #[test]
 fn g12_starts_nothing_on_a_guest_before_its_recovery_ends() {
     let (world, store) = (initial_cluster(), MemoryStore::new());
     let (says, hears) = watch::channel(RunSignal::Continue);
-    world.on_first_send(move || says.send(RunSignal::Leave).expect("somebody listens"));
+    world.on_first_send(move || says.send(RunSignal::Leave).expect("the executor listens"));
     apply_desired(&world, &store, "r1", serial_settings(), hears).expect("the run begins");
     let store = store.crash();
-    // The plan does not know yet that guest 100 is about to run, and wants it once more.
+    // The plan does not know yet that guest 100 is about to run, and starts it again.
     let plan =
         approve_plan(&desired_guests(), &TestCluster::new(&[(100, "stopped"), (101, "running"), (102, "running"), (103, "stopped")]));
     let run = start_run(&world, &store, &plan, "r2").expect("taken");
@@ -136,7 +137,7 @@ fn hold(store: &MemoryStore) {
     assert!(store.commit_now(Batch::from(StoreWrite::Hold(hold))).is_ok());
 }
 
-/// What comes of the plan to start guest 100, and how much was sent.
+/// Applies the plan to start guest 100; returns the report and the number of guests that got a change.
 fn start_one(world: &TestCluster, store: &MemoryStore, signal: watch::Receiver<RunSignal>) -> (String, usize) {
     let plan = approve_plan(&desired_guests()[..1], world);
     let run = start_run(world, store, &plan, "r1").expect("taken");
@@ -144,7 +145,7 @@ fn start_one(world: &TestCluster, store: &MemoryStore, signal: watch::Receiver<R
     (render_report(&block_on(run).expect("the run begins")).concat(), world.send_counts().len())
 }
 
-/// Decision 0017: what is said while a change waits for room in its node's lane is heard before it is sent.
+/// Decision 0017: a hold or stop while a change waits for its permit takes effect before it is sent.
 #[test]
 fn g12_hold_or_stop_while_waiting_for_a_permit_prevents_sending() {
     let said = |say: fn(MemoryStore, watch::Sender<RunSignal>)| {
@@ -161,11 +162,11 @@ fn g12_hold_or_stop_while_waiting_for_a_permit_prevents_sending() {
         assert!(store.commit_now(Batch::from(StoreWrite::Freeze(freeze))).is_ok());
     });
     assert_eq!(frozen, ("100 start: refused frozen".into(), 0));
-    let stopped = said(|_, says| says.send(RunSignal::Drain).expect("somebody listens"));
+    let stopped = said(|_, says| says.send(RunSignal::Drain).expect("the executor listens"));
     assert_eq!(stopped, ("100 start: not-run run-stopped".into(), 0));
 }
 
-/// The process is stopped by a signal right after its last question, a person holds the guest, and the process goes on.
+/// A signal pauses the process right after its final hold check, a person holds the guest, and the process continues.
 #[test]
 fn g12_hold_after_an_expired_hold_check_prevents_sending() {
     let after = |ms: u64| {
@@ -180,10 +181,10 @@ fn g12_hold_after_an_expired_hold_check_prevents_sending() {
         start_one(&world, &store, no_signal())
     };
     assert_eq!(after(2_001), ("100 start: refused guest-held".into(), 0));
-    assert_eq!(after(2_000), ("100 start: done".into(), 1), "so late may a hold be, and no later");
+    assert_eq!(after(2_000), ("100 start: done".into(), 1), "the check is valid up to this age");
 }
 
-/// One operation under a key, as an action service would have it.
+/// One operation with an idempotency key, as an action service would submit it.
 fn one_shot_operation(run: &str, key: &str, request: &str) -> (Operation, CheckContext) {
     let (mut operation, terms) = testing::last_step_for("start");
     operation.id = OperationId::new(&format!("{run}-0")).expect("an id");
@@ -202,7 +203,7 @@ fn apply_one_shot(world: &TestCluster, store: &MemoryStore, (operation, terms): 
     let clock = Arc::new(TestClusterClock::new(NOW_MS, world.clone()));
     let (executor, mut execution) = Executor::parts(environment, Arc::new(store.clone()), clock, ConcurrencyLimits::default(), no_signal());
     let slot = executor.reserve_slot().expect("a slot");
-    // No plan leads to such an operation yet: it is handed to the task itself.
+    // No plan leads to such an operation yet, so it is passed to the task directly.
     block_on(async {
         let report = execution.submit_operations(vec![(operation, terms)], id, slot, Arc::new(world.clone()));
         drop(executor);
@@ -230,7 +231,8 @@ fn g13_executes_a_request_once_per_key() {
     );
 }
 
-/// Design 6.21: what cannot be plugged is written and waits; that is done, and the next plan finds nothing to do.
+/// Design 6.21: a config value that cannot be hot-plugged is written and pending. That counts as done, and the next plan finds nothing to
+/// do.
 #[test]
 fn config_pending_restart_counts_as_done() {
     let (world, store) = (TestCluster::new(&[(102, "running")]), MemoryStore::new());
@@ -242,10 +244,10 @@ fn config_pending_restart_counts_as_done() {
     assert_eq!(observed.get("pending_restart"), Some(&Fact::Words(Box::new(["cores".into()]))));
     let plan = testing::plan_guests(&guests, &world.read_rows());
     assert_eq!(plan.verdicts(), [Verdict::Converged { pending_restart: true }]);
-    assert_eq!((run("r2").operations().len(), world.send_counts()), (0, [(102, 1)].into()), "nobody restarts it");
+    assert_eq!((run("r2").operations().len(), world.send_counts()), (0, [(102, 1)].into()), "the guest is not restarted");
 }
 
-/// Design 6.22: a guest that does not go down is held until it is read, and nothing harder is ever tried.
+/// Design 6.22: a guest that does not shut down is held until it is read, and is never forced.
 #[test]
 fn unresponsive_shutdown_is_held_then_released_and_never_forced() {
     let (world, store) = (initial_cluster(), MemoryStore::new());
@@ -266,7 +268,7 @@ fn unresponsive_shutdown_is_held_then_released_and_never_forced() {
     assert_eq!(words, ["shutdown"; 3]);
 }
 
-/// A person resolves what is being read again: what they said stands, and nobody else is stopped for it.
+/// A person resolves an operation while it is being read again: their resolution stands, and no other operation is stopped.
 #[test]
 fn resolution_by_a_person_during_recovery_stops_no_other_operation() {
     let (world, store) = (initial_cluster(), MemoryStore::new());
@@ -289,5 +291,5 @@ fn resolution_by_a_person_during_recovery_stops_no_other_operation() {
     assert_eq!(render_report(&recovered), ["101 shutdown: failed shutdown-timeout"]);
     assert_eq!(render_report(&applied), ["101 shutdown: held shutdown-timeout"]);
     let known = block_on(store.operation(id)).expect("readable").expect("it is there");
-    assert_eq!(known.progress().resolution, Some(Resolution::Done), "what the person said stands");
+    assert_eq!(known.progress().resolution, Some(Resolution::Done), "the resolution of the person stands");
 }

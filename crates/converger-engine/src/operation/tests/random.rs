@@ -1,4 +1,4 @@
-//! Random events: whatever comes, in whatever order, the promises of the machine hold. Seeds are printed on failure.
+//! Random events: the rules of the machine hold in any order. Seeds are printed on failure.
 
 use std::sync::LazyLock;
 
@@ -18,7 +18,7 @@ static SEND_BLOCKS: LazyLock<[SendBlock; 4]> = LazyLock::new(|| {
     [refused, SendBlock::Stopped(FailureCode::RunStopped), SendBlock::Failed("no store".into()), no_room]
 });
 
-/// Every kind of answer, good and bad.
+/// Every kind of response, good and bad.
 fn all_responses() -> Vec<EnvResponse> {
     let mut answers = vec![
         cluster_response(),
@@ -68,7 +68,7 @@ fn all_events() -> Vec<OperationEvent> {
     events
 }
 
-/// What has become of one operation so far, and what must hold of it.
+/// The history of one operation so far, and what must hold for it.
 #[derive(Default)]
 struct OperationInvariants {
     history: Option<OperationHistory>,
@@ -77,7 +77,7 @@ struct OperationInvariants {
 }
 
 impl OperationInvariants {
-    /// Checks a command against everything before it.
+    /// Checks a command against the history.
     fn check_command(&mut self, command: Option<&OperationCommand>, is_recovered: bool) {
         match command {
             Some(OperationCommand::Commit(record)) => self.pending = Some(JournalRecord::clone(record)),
@@ -86,8 +86,8 @@ impl OperationInvariants {
                 self.pending = Some(JournalRecord::Sending { id, at_ms: NOW_MS, up_ms: 0 });
             }
             Some(OperationCommand::Request(ask)) => {
-                assert!(self.history.is_some(), "{} was asked before the intent was durable", ask.word());
-                assert!(self.history.as_ref().is_some_and(|history| history.ended.is_none()) || is_recovered, "asked after its end");
+                assert!(self.history.is_some(), "{} was requested before the intent was durable", ask.word());
+                assert!(self.history.as_ref().is_some_and(|history| history.ended.is_none()) || is_recovered, "requested after its end");
                 self.send_count += u32::from(ask.is_mutation());
                 assert!(
                     !ask.is_mutation() || self.history.as_ref().is_some_and(|history| history.sending.is_some()),
@@ -96,15 +96,15 @@ impl OperationInvariants {
                 assert!(self.send_count <= 1 && !(is_recovered && ask.is_mutation()), "sent twice");
             }
             Some(OperationCommand::RecheckHolds) => {
-                assert!(self.history.is_some() && !is_recovered, "cleared before the intent was durable")
+                assert!(self.history.is_some() && !is_recovered, "holds were rechecked before the intent was durable")
             }
-            Some(OperationCommand::FindTaskOwners(tasks)) => assert!(!tasks.is_empty(), "nobody is asked about nothing"),
+            Some(OperationCommand::FindTaskOwners(tasks)) => assert!(!tasks.is_empty(), "the list of tasks is empty"),
             Some(OperationCommand::Wait(ms)) => assert!((1..=60_000).contains(ms), "a wait of {ms} ms"),
             None => {}
         }
     }
 
-    /// The journal takes what was to be committed, or refuses it as a store would.
+    /// The journal accepts the pending record, or rejects it as a store would.
     fn apply_commit(&mut self) {
         match (self.pending.take(), &mut self.history) {
             (Some(JournalRecord::Intent { operation, at_ms }), None) => {
@@ -116,7 +116,7 @@ impl OperationInvariants {
     }
 }
 
-/// Drives one operation with answers that are random but belong to what was asked for, now and then something else.
+/// Runs one operation with random responses that mostly match the request.
 fn drive_to_end(rng: &mut Rng, mut state: OperationState, witness: &mut OperationInvariants) -> OperationState {
     let mut event = OperationEvent::Begin;
     for _ in 0..2000 {
@@ -128,7 +128,7 @@ fn drive_to_end(rng: &mut Rng, mut state: OperationState, witness: &mut Operatio
         state = next;
         event = match command {
             None if state.outcome().is_some() => return state,
-            // An event that nobody waited for: the next one will be.
+            // An unexpected event was ignored; the next one will match.
             None => rng.pick(&EVENTS).expect("events").clone(),
             Some(OperationCommand::Commit(_) | OperationCommand::Mark) if rng.one_in(12) => {
                 OperationEvent::NotCommitted(CommitFailure::Failed("disk full".into()))
@@ -179,7 +179,7 @@ fn any_responses_send_once_record_legally_and_end() {
             let mut witness = OperationInvariants::default();
             let state = drive_new_operation(rng, &mut witness);
             let is_ended = witness.history.as_ref().is_some_and(|history| history.ended.is_some());
-            assert_eq!(state.is_recorded(), is_ended, "what is said to be recorded is");
+            assert_eq!(state.is_recorded(), is_ended, "is_recorded must match the journal");
         });
     }
 }
@@ -214,7 +214,7 @@ fn unexpected_event_changes_nothing() {
                     let (after, command) = step(state.clone(), event.clone(), NOW_MS);
                     let is_next = command.is_some() || after.outcome().is_some();
                     assert!(is_next || after == state, "{event:?} was ignored and changed {state:?}");
-                    assert!(state.outcome().is_none() || command.is_none(), "{event:?} woke what has ended");
+                    assert!(state.outcome().is_none() || command.is_none(), "{event:?} restarted an ended operation");
                 }
                 let event = rng.pick(&EVENTS).expect("events").clone();
                 state = step(state, event, NOW_MS).0;

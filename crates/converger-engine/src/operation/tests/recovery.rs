@@ -1,4 +1,4 @@
-//! After a lost answer or a crash: what became of it is found out by reading, and the change is never sent again.
+//! After a lost response or a crash: the result is found by reading, and the change is never sent again.
 
 use converger_core::action::Change;
 use converger_core::apply::{BootId, ObservedTask, OperationEnd, OperationId};
@@ -6,7 +6,7 @@ use converger_core::guest::GuestIdentity;
 
 use super::*;
 
-/// The history of an operation whose intent is recorded, and its task where one is named.
+/// The history of an operation with its intent, and its task if one is given.
 fn open_history(word: &str, task: Option<&str>) -> OperationHistory {
     let (operation, _) = last_step_for(word);
     let id = operation.id.clone();
@@ -25,7 +25,7 @@ fn held_history(word: &str, task: Option<&str>, release: ReleaseCondition) -> Op
     history
 }
 
-/// The machine was started since, and has been up for long.
+/// The machine was restarted since, and has been up for a long time.
 fn uptime_after_reboot() -> Uptime {
     uptime_of_boot("boot-2", u64::MAX)
 }
@@ -76,8 +76,8 @@ fn change_without_trace_fails_after_repeated_lookups() {
     assert!(Patience::default().lookup_waits_ms.iter().sum::<u64>() > 30_000, "a hung daemon acts half a minute late");
 }
 
-/// The first operation on a guest failed a moment ago, and the answer to the next one is lost: its task is not the first one's, however
-/// young that is.
+/// The first operation on a guest failed a moment ago, and the response to the next one is lost: the recent task of the first is not
+/// adopted.
 #[test]
 fn s2_does_not_adopt_a_task_of_another_operation() {
     let lost = EnvResponse::Sent(SendResult::MaybeExecuted(test_fault(EnvFaultKind::Other)));
@@ -109,13 +109,13 @@ fn s2_does_not_adopt_a_task_of_another_operation() {
     assert_eq!((state.task(), render_end(&state).as_str()), (Some(&test_task_id("T2")), "done"));
     assert_eq!(asked, [[test_task_id("T1"), test_task_id("T2")]]);
     let (state, _) = told(&check_responses("stopped", &[lost.clone(), both.clone()]), &[]);
-    assert_eq!(render_end(&state), "held outcome-unclear (person)", "nobody can tell two apart that nobody has");
+    assert_eq!(render_end(&state), "held outcome-unclear (person)", "two tasks without an owner cannot be distinguished");
     let only = tasks_response(&[ended_task("T1", 0)]);
     let mut answers = check_responses("stopped", &[lost]);
     answers.extend(std::iter::repeat_n([only, status_response("stopped")], 20).flatten());
     let (state, asked) = told(&answers, &["T1"]);
     assert_eq!((state.task(), render_end(&state).as_str()), (None, "failed not-carried-out"));
-    assert_eq!(asked.len(), Patience::default().lookup_waits_ms.len() + 1, "it is looked for as long as if there were none");
+    assert_eq!(asked.len(), Patience::default().lookup_waits_ms.len() + 1, "the search takes as long as without these tasks");
 }
 
 #[test]
@@ -179,7 +179,7 @@ fn several_matching_tasks_are_held_for_a_person() {
     );
 }
 
-/// The token may have been another one before the crash: what others began since may be what was sent.
+/// The token may have changed since the crash, so a task of another user may be the change that was sent.
 #[test]
 fn g13_foreign_task_prevents_the_verdict_not_carried_out() {
     let of_others = |has_ended: bool| {
@@ -208,7 +208,7 @@ fn g13_foreign_task_prevents_the_verdict_not_carried_out() {
         RECOVERY_TRACE,
         "done",
     );
-    assert_eq!(state.task(), Some(&test_task_id("T2")), "what is provably ours is adopted");
+    assert_eq!(state.task(), Some(&test_task_id("T2")), "a task that is provably ours is adopted");
 }
 
 #[test]
@@ -240,17 +240,17 @@ fn adopts_a_running_task_but_not_one_that_ended_before_the_intent() {
     );
 }
 
-/// A guest with a past has more tasks than a list holds: only what can be ours is asked for.
+/// A guest with a long history has more tasks than a list returns: only tasks that can be ours are requested.
 #[test]
 fn lists_tasks_from_the_intent_on() {
     let state =
         OperationState::recover(open_history("start", None), Patience::default(), Some(&uptime_after_reboot())).expect("it is open");
     let (_, command) = step(state, OperationEvent::Begin, NOW_MS + 86_400_000);
     let Some(OperationCommand::Request(EnvRequest::Tasks { age_secs_max, .. })) = command else { panic!("{command:?}") };
-    assert_eq!(age_secs_max, 86_410, "as far as clocks of nodes may differ");
+    assert_eq!(age_secs_max, 86_410, "includes the clock skew");
 }
 
-/// By the clock of whoever dates tasks, however far from ours it is.
+/// The age is measured by the clock of the node, however far it is from ours.
 #[test]
 fn adopts_an_ended_task_no_older_than_the_intent() {
     for (age_secs, told) in [
@@ -288,8 +288,8 @@ fn task_ended_with_age(age_secs: u64) -> EnvResponse {
     EnvResponse::Task(TaskState::Ended { warnings: 0, age_secs: Some(age_secs) })
 }
 
-/// Its own task ended well, and the guest has been up for less time than the task is old: it was restarted, and by this. What was read
-/// before the crash is not needed for that.
+/// The task succeeded, and the uptime of the guest is shorter than the age of the task: the guest was restarted by it. Readings from
+/// before the crash are not needed.
 #[test]
 fn known_reboot_task_is_verified_by_a_shorter_uptime() {
     let up = |secs| EnvResponse::Status(live_status("running", secs));
@@ -301,8 +301,8 @@ fn known_reboot_task_is_verified_by_a_shorter_uptime() {
     check_recovery(open_history("reboot", None), &found, RECOVERY_TRACE, "done");
 }
 
-/// Up for as long as its task is old or longer, it is not shown to have been restarted; without a task it may have been somebody else; after
-/// a lost one nobody knows what comes.
+/// If the uptime is as long as the age of the task or longer, the restart is not proven. Without a task another user may have restarted
+/// the guest, and after a lost task the effect is unknown.
 #[test]
 fn unproven_reboot_is_held_for_a_person() {
     let up = |secs| EnvResponse::Status(live_status("running", secs));
@@ -318,14 +318,14 @@ fn unproven_reboot_is_held_for_a_person() {
     let mut waiting = vec![task_ended_with_age(60)];
     waiting.extend(std::iter::repeat_n([up(3), pending_config_response()], 200).flatten());
     let state = OperationState::recover(tasked(), Patience::default(), Some(&uptime_after_reboot())).expect("open");
-    assert_eq!(render_end(&play_responses(state, &waiting).0), "failed promise-broken", "what the restart was for still waits");
+    assert_eq!(render_end(&play_responses(state, &waiting).0), "failed promise-broken", "the config of the restart is still pending");
     let mut taken_back = vec![task_ended_with_age(60)];
     taken_back.extend(std::iter::repeat_n([up(3), config_response(2)], 200).flatten());
     let state = OperationState::recover(tasked(), Patience::default(), Some(&uptime_after_reboot())).expect("open");
     assert_eq!(
         render_end(&play_responses(state, &taken_back).0),
         "failed promise-broken",
-        "what the restart was for waits no more and is not in effect"
+        "the config of the restart is neither pending nor in effect"
     );
 }
 
@@ -333,9 +333,9 @@ fn failed_of_age(trouble: EnvFaultKind, age_secs: Option<u64>) -> EnvResponse {
     EnvResponse::Task(TaskState::Failed { cause: test_fault(trouble), age_secs })
 }
 
-/// What a recovery could not read this time the next one reads: nobody is asked for a person's word before that.
+/// What this recovery cannot read the next one may: a person is not needed yet.
 #[test]
-fn a_reboot_of_which_something_could_not_be_read_is_read_again() {
+fn partly_unreadable_reboot_is_read_again() {
     let told = "task, status, config, commit ended, -";
     let no_uptime = || EnvResponse::Status(LiveStatus { uptime_secs: None, ..live_status("running", 0) });
     let (clock, uptime) = ("age of the task: the clock of its node", "uptime of the guest");
@@ -352,9 +352,9 @@ fn a_reboot_of_which_something_could_not_be_read_is_read_again() {
     }
 }
 
-/// A reboot whose task failed, found after a crash: nothing was recorded of it but its task.
+/// A failed reboot that is found after a crash: only its task was recorded.
 #[test]
-fn a_failed_reboot_is_settled_by_the_age_of_its_task() {
+fn failed_reboot_is_settled_by_its_task_age() {
     let told = "task, status, config, commit ended, -";
     let up = |secs| EnvResponse::Status(live_status("running", secs));
     let restarted = [failed_of_age(EnvFaultKind::ShutdownTimeout, Some(60)), up(3), config_response(4)];
@@ -368,7 +368,7 @@ fn a_failed_reboot_is_settled_by_the_age_of_its_task() {
     }
 }
 
-/// A reboot that timed out, as the run that sent it left it in the journal.
+/// A reboot that timed out, as its run left it in the journal.
 fn reboot_that_timed_out() -> OperationHistory {
     let up = |secs| EnvResponse::Status(live_status("running", secs));
     let timeout = failed_of_age(EnvFaultKind::ShutdownTimeout, Some(60));
@@ -382,17 +382,17 @@ fn reboot_that_timed_out() -> OperationHistory {
     history
 }
 
-/// The uptime before it was recorded, and its task has an end: a later reading settles it without a person.
+/// The uptime before the reboot was recorded, and the task has ended: a later reading settles it without a person.
 #[test]
-fn a_reboot_that_timed_out_is_settled_by_the_uptimes() {
+fn timed_out_reboot_is_settled_by_uptimes() {
     let timeout = |age_secs| failed_of_age(EnvFaultKind::ShutdownTimeout, age_secs);
     let up = |secs| EnvResponse::Status(live_status("running", secs));
     let cases = [
-        // It was restarted since: by the age of the task, and without it by the uptime before.
+        // It was restarted: shown by the age of the task, or without that by the uptime before.
         ([timeout(Some(300)), up(30), config_response(4)], "done"),
         ([timeout(Some(9000)), up(2000), config_response(4)], "done"),
         ([timeout(None), up(30), config_response(4)], "done"),
-        // It was not, or it was and what the restart was for still waits, or it went down and stayed down.
+        // It was not restarted, or its pending config is still pending, or it went down and stayed down.
         ([timeout(Some(300)), up(1300), pending_config_response()], "failed shutdown-timeout"),
         ([timeout(Some(300)), up(30), pending_config_response()], "failed shutdown-timeout"),
         ([timeout(Some(300)), status_response("stopped"), config_response(4)], "failed shutdown-timeout"),
@@ -407,9 +407,9 @@ fn a_reboot_that_timed_out_is_settled_by_the_uptimes() {
     assert_eq!(observed.get("uptime_before_secs"), Some(&Fact::from(1000)));
 }
 
-/// A guest that is moved while it runs has a new process elsewhere: its young uptime shows no restart.
+/// A guest that is migrated while running has a new process: its short uptime proves no restart.
 #[test]
-fn a_reboot_that_timed_out_is_not_done_because_the_guest_moved() {
+fn timed_out_reboot_is_not_done_because_the_guest_moved() {
     let gone = EnvResponse::GuestNotFound(test_fault(EnvFaultKind::GuestNotFound));
     let moved = [gone, EnvResponse::Located(Some(address_on("pve2"))), EnvResponse::Status(live_status("running", 30)), config_response(4)];
     let answers = [&[failed_of_age(EnvFaultKind::ShutdownTimeout, Some(300))], &moved[..]].concat();
@@ -418,9 +418,9 @@ fn a_reboot_that_timed_out_is_not_done_because_the_guest_moved() {
     assert!(state.outcome().expect("ended").findings().observed.get("moved").is_some());
 }
 
-/// Also where the task outlived all patience: the run that sent it records the uptime before.
+/// Even if the task outlives all patience, the run records the uptime before the reboot.
 #[test]
-fn a_reboot_that_is_overdue_records_the_uptime_before_it() {
+fn overdue_reboot_records_the_uptime_before_it() {
     let mut answers =
         vec![cluster_response(), EnvResponse::Status(live_status("running", 1000)), pending_config_response(), task_sent_response()];
     answers.extend(std::iter::repeat_n(EnvResponse::Task(TaskState::Running), 1000));
@@ -429,11 +429,11 @@ fn a_reboot_that_is_overdue_records_the_uptime_before_it() {
     assert_eq!(state.outcome().expect("ended").findings().observed.get("uptime_before_secs"), Some(&Fact::from(1000)));
 }
 
-/// A guest takes a minute to come up. Who finds its reboot in the journal does not wait for that, and says nothing about how it ends; the
-/// next reading finds it up, for less time than its task is old by then.
+/// A guest takes a minute to boot. Recovery does not wait for that and reports no result; the next reading finds it up, with an uptime
+/// shorter than the age of the task.
 #[test]
 fn l4_startup_recovery_does_not_wait_for_a_booting_guest() {
-    // No start of it is listed.
+    // No start task is listed.
     let down = || [status_response("stopped"), config_response(2), tasks_response(&[])];
     let mut story = vec![task_ended_with_age(2)];
     story.extend(std::iter::repeat_with(|| [status_response("stopped"), config_response(2)]).take(5).flatten());
@@ -443,11 +443,11 @@ fn l4_startup_recovery_does_not_wait_for_a_booting_guest() {
     assert!((1_000..2_000).contains(&ms) && ends == "held task-at-work (reading)", "{ms} {ends}");
     let again = [vec![task_ended_with_age(2)], down().into()].concat();
     let (ms, ends) = wait_with_responses(brief(held_history("reboot", Some("T1"), ReleaseCondition::Reading)), &again);
-    assert_eq!((ms, ends.as_str()), (0, "held task-at-work (reading)"), "nobody waits a second time");
+    assert_eq!((ms, ends.as_str()), (0, "held task-at-work (reading)"), "a held operation is not waited for again");
     let up = [task_ended_with_age(64), EnvResponse::Status(live_status("running", 2)), config_response(4)];
     let told = "task, status, config, commit resolved, -";
     check_recovery(held_history("reboot", Some("T1"), ReleaseCondition::Reading), &up, told, "done");
-    // The time that the guest was given to go down, a minute, and what it may take to come up: after that it comes no more.
+    // The shutdown timeout of the guest, a minute, and the time that it may take to boot: after that it is left down.
     let Change::Reboot { timeout_secs } = last_step_for("reboot").0.step.change else { panic!("a reboot") };
     let late_secs = u64::from(timeout_secs) + (Patience::default().slack_ms + Patience::default().reboot_ms) / 1000;
     for (age, ends) in [(late_secs - 1, "held task-at-work (reading)"), (late_secs, "failed guest-left-down")] {
@@ -461,10 +461,10 @@ fn l4_startup_recovery_does_not_wait_for_a_booting_guest() {
         brief(held_history("reboot", Some("T1"), ReleaseCondition::Reading)),
         &[vec![task_ended_response()], down().into()].concat(),
     );
-    assert_eq!(ends, "held task-at-work (reading)", "without the environment's time nobody knows how late it is");
+    assert_eq!(ends, "held task-at-work (reading)", "without the time of the environment its age is unknown");
 }
 
-/// The age of the task was read before the guest came up: what was waited since belongs to it.
+/// The age of the task was read before the guest was up: the time waited since is added to it.
 #[test]
 fn task_age_grows_while_waiting_for_its_guest() {
     let mut story = vec![task_ended_with_age(2)];
@@ -474,11 +474,7 @@ fn task_age_grows_while_waiting_for_its_guest() {
         OperationState::recover(open_history("reboot", Some("T1")), Patience::default(), Some(&uptime_after_reboot())).expect("open");
     let (state, _) = play_responses(state, &story);
     let observed = &state.outcome().expect("ended").findings().observed;
-    assert_eq!(
-        (render_end(&state).as_str(), observed.get("task_age_secs")),
-        ("done", Some(&Fact::from(7))),
-        "twenty waits of a quarter of a second"
-    );
+    assert_eq!((render_end(&state).as_str(), observed.get("task_age_secs")), ("done", Some(&Fact::from(7))), "twenty waits of 250 ms");
     let unread = [
         task_ended_with_age(2),
         EnvResponse::Unreadable(test_fault(EnvFaultKind::Other)),
@@ -487,7 +483,7 @@ fn task_age_grows_while_waiting_for_its_guest() {
     ];
     let state =
         OperationState::recover(open_history("reboot", Some("T1")), Patience::default(), Some(&uptime_after_reboot())).expect("open");
-    assert_eq!(render_end(&play_responses(state, &unread).0), "held outcome-unclear (person)", "a quarter of a second is none");
+    assert_eq!(render_end(&play_responses(state, &unread).0), "held outcome-unclear (person)", "250 ms do not add a second");
 }
 
 #[test]
@@ -535,17 +531,17 @@ fn unknown_outcome_stays_held_and_writes_nothing() {
     assert!(trace.iter().all(|word| matches!(word.as_str(), "config" | "-")), "{trace:?}");
 }
 
-/// What is waited in all until it ends, where every answer is the same.
+/// The total time waited until it ends, if every response is the same.
 fn wait_with_one_response(state: OperationState, answer: &EnvResponse) -> (u64, String) {
     wait_with_responses(state, &vec![answer.clone(); 10_000])
 }
 
-/// What is waited in all until it ends, with these answers.
+/// The total time waited until it ends, with these responses.
 fn wait_with_responses(state: OperationState, answers: &[EnvResponse]) -> (u64, String) {
     elapsed_with_responses(state, answers, 0)
 }
 
-/// What goes by in all until it ends, where each of these answers takes so long.
+/// The total time until it ends, if each of these responses takes `asked_ms`.
 fn elapsed_with_responses(mut state: OperationState, answers: &[EnvResponse], asked_ms: u64) -> (u64, String) {
     let (mut waited, mut answers) = (0, answers.iter());
     let mut event = OperationEvent::Begin;
@@ -559,7 +555,7 @@ fn elapsed_with_responses(mut state: OperationState, answers: &[EnvResponse], as
             }
             Some(OperationCommand::Commit(_)) => OperationEvent::Committed,
             Some(OperationCommand::FindTaskOwners(_)) => OperationEvent::TaskOwnersFound(Vec::new()),
-            Some(OperationCommand::Mark | OperationCommand::RecheckHolds) => panic!("what was found in the journal is never sent"),
+            Some(OperationCommand::Mark | OperationCommand::RecheckHolds) => panic!("a recovered operation is never sent"),
             Some(OperationCommand::Wait(ms)) => {
                 waited += ms;
                 OperationEvent::Woken
@@ -571,7 +567,7 @@ fn elapsed_with_responses(mut state: OperationState, answers: &[EnvResponse], as
 
 #[test]
 fn l4_startup_recovery_bounds_waits_for_tasks_and_silent_nodes() {
-    // A task is called late only by whoever has waited for as long as it may take.
+    // A task is overdue only if it was waited for as long as it may take.
     let unread = "held outcome-unread (reading)";
     for (answer, ends, briefly) in [
         (EnvResponse::Task(TaskState::Running), "held task-overdue (reading)", "held task-at-work (reading)"),
@@ -581,7 +577,7 @@ fn l4_startup_recovery_bounds_waits_for_tasks_and_silent_nodes() {
             let whole =
                 OperationState::recover(open_history(change, Some("T1")), Patience::default(), Some(&uptime_after_reboot())).expect("open");
             let (ms, end) = wait_with_one_response(whole, &answer);
-            assert!(ms >= 60_000 && end == ends, "beside others there is time: {change} {ms} {end}");
+            assert!(ms >= 60_000 && end == ends, "a full patience waits at least a minute: {change} {ms} {end}");
             let brief =
                 OperationState::recover(open_history(change, Some("T1")), Patience::default().for_startup(), Some(&uptime_after_reboot()))
                     .expect("open");
@@ -591,7 +587,7 @@ fn l4_startup_recovery_bounds_waits_for_tasks_and_silent_nodes() {
     }
 }
 
-/// A daemon that hangs lets each reading wait for half a minute: nobody reads sixty times before the guest is held, and whoever comes back reads once.
+/// With a hung daemon each reading takes half a minute: the guest is held before sixty readings, and recovery reads once.
 #[test]
 fn l4_time_spent_on_failed_readings_counts_as_waiting() {
     let silent = vec![EnvResponse::Unreadable(test_fault(EnvFaultKind::Other)); 10_000];
@@ -607,7 +603,7 @@ fn l4_time_spent_on_failed_readings_counts_as_waiting() {
     }
 }
 
-/// A machine that sleeps while it is asked has waited for one answer, and reads again when it wakes.
+/// A machine that is suspended during a request has waited for one response, and reads again when it wakes.
 #[test]
 fn one_hour_long_response_ends_nothing() {
     let answers =
@@ -655,10 +651,10 @@ fn recovers_neither_ended_operations_nor_those_held_for_a_person() {
 
 #[test]
 fn s20_recovery_is_idempotent() {
-    // The first recovery adopts the task and crashes; the second one goes on from there.
+    // The first recovery adopts the task and crashes; the second one continues from there.
     let first = OperationState::recover(open_history("start", None), Patience::default(), Some(&uptime_after_reboot())).expect("open");
     let (first, told) = play_responses(first, &[tasks_response(&[running_task("T1")])]);
-    assert_eq!((told.join(", ").as_str(), render_end(&first).as_str()), ("tasks, commit tasked, task", "under way"));
+    assert_eq!((told.join(", ").as_str(), render_end(&first).as_str()), ("tasks, commit tasked, task", "in flight"));
     check_recovery(
         open_history("start", Some("T1")),
         &[task_ended_response(), status_response("running"), config_response(2)],
@@ -667,7 +663,7 @@ fn s20_recovery_is_idempotent() {
     );
 }
 
-/// What is found of a start that was marked or not, on this machine so long after it: what was asked, and how it ended.
+/// Recovers a start on this machine, `after_ms` later; returns the first command and the end.
 fn recover_after(history: OperationHistory, uptime: Option<Uptime>, after_ms: u64) -> (String, String) {
     let looks: Vec<EnvResponse> =
         std::iter::repeat_n([tasks_response(&[]), status_response("stopped"), config_response(2)], 20).flatten().collect();
@@ -689,7 +685,7 @@ fn with_mark(mut history: OperationHistory) -> OperationHistory {
 const NOTHING_RAN: &str = "failed not-carried-out";
 const MAY_ARRIVE: &str = "held outcome-unclear (reading)";
 
-/// Decision 0016, 1: without a mark, and as long as the machine did not die, it was never sent. Nothing is asked.
+/// Decision 0016, 1: without a mark, and if the machine did not reboot, the change was never sent. Nothing is requested.
 #[test]
 fn unmarked_change_was_never_sent_unless_the_machine_rebooted() {
     for word in ["start", "shutdown", "stop", "config.set", "reboot"] {
@@ -715,31 +711,31 @@ fn unmarked_change_was_never_sent_unless_the_machine_rebooted() {
     );
 }
 
-/// What a living process waits for an answer, and looks for after that; and by so much a mark may be older than the sending.
+/// How long a live process waits for a response and then searches for the task, plus the time by which a mark may precede the sending.
 const LATE_ARRIVAL_MS: u64 = 60_000 + 60_500 + 10_000;
 
-/// Decision 0016, 2: what may have been sent may still come for as long after its mark, by whichever clock says longer.
+/// Decision 0016, 2: a change that may have been sent may still arrive for this long after its mark, by the clock that gives more time.
 #[test]
 fn gives_up_a_possibly_sent_change_only_after_the_late_arrival_time() {
     assert_eq!(Patience::default().late_arrival_ms, LATE_ARRIVAL_MS);
     let sent = || with_mark(with_boot_1(open_history("start", None)));
     let unmarked = || with_boot_1(open_history("start", None));
     let cases = [
-        // The looks of the restart itself are a second of it.
+        // The lookups of the recovery itself take one second of it.
         (sent(), Some(uptime_of_boot("boot-1", 3_999 + LATE_ARRIVAL_MS)), LATE_ARRIVAL_MS, MAY_ARRIVE),
         (sent(), Some(uptime_of_boot("boot-1", 4_000 + LATE_ARRIVAL_MS)), LATE_ARRIVAL_MS, NOTHING_RAN),
         (sent(), Some(uptime_of_boot("boot-1", 5_000 + LATE_ARRIVAL_MS)), LATE_ARRIVAL_MS - 1, MAY_ARRIVE),
-        // A clock of the day that jumped proves nothing.
+        // A time of day that jumped proves nothing.
         (sent(), Some(uptime_of_boot("boot-1", 6_000)), 3_600_000, MAY_ARRIVE),
-        // Up for less than when it was marked: that cannot be.
+        // An uptime shorter than at the mark is impossible.
         (sent(), Some(uptime_of_boot("boot-1", 0)), 3_600_000, MAY_ARRIVE),
-        // After another start of the machine it is as old as that, at least.
+        // After a reboot of the machine the mark is at least as old as the uptime.
         (sent(), Some(uptime_of_boot("boot-2", LATE_ARRIVAL_MS - 2_000)), 3_600_000, MAY_ARRIVE),
         (sent(), Some(uptime_of_boot("boot-2", LATE_ARRIVAL_MS - 1_000)), 3_600_000, NOTHING_RAN),
         (unmarked(), Some(uptime_of_boot("boot-2", LATE_ARRIVAL_MS - 2_000)), 3_600_000, MAY_ARRIVE),
         (unmarked(), Some(uptime_of_boot("boot-2", LATE_ARRIVAL_MS - 1_000)), LATE_ARRIVAL_MS, NOTHING_RAN),
         (unmarked(), Some(uptime_of_boot("boot-2", 3_600_000)), LATE_ARRIVAL_MS - 1, MAY_ARRIVE),
-        // Where the system does not tell, the clock of the day is all there is.
+        // If the system does not report its uptime, only the time of day is left.
         (sent(), None, LATE_ARRIVAL_MS - 1, MAY_ARRIVE),
         (sent(), None, LATE_ARRIVAL_MS, NOTHING_RAN),
     ];
@@ -747,7 +743,7 @@ fn gives_up_a_possibly_sent_change_only_after_the_late_arrival_time() {
         assert_eq!(recover_after(history, uptime, after_ms).1, ends, "case {number}");
     }
     let reboot = recover_after(with_mark(with_boot_1(open_history("reboot", None))), Some(uptime_of_boot("boot-1", u64::MAX)), 3_600_000).1;
-    assert_eq!(reboot, "held outcome-unclear (person)", "what is not the same twice is never given up by a clock");
+    assert_eq!(reboot, "held outcome-unclear (person)", "a change that is not idempotent is never given up by a clock");
 }
 
 #[test]
@@ -776,7 +772,7 @@ fn next_start_after_the_late_arrival_time_settles_the_change() {
     )
     .expect("open");
     let (state, _) = play_responses_at(NOW_MS + 20_000, state, &looks);
-    // Eleven seconds by the uptime, of which one went by looking.
+    // Eleven seconds by the uptime, one of which was spent on lookups.
     let until = state.outcome().expect("ended").findings().evidence.get("may_come_until").cloned();
     assert_eq!(
         until,

@@ -7,7 +7,7 @@ use converger_core::observe::PendingChange;
 
 use super::*;
 
-/// After these answers it ends like this, and nothing was sent.
+/// After these responses it ends like this, and nothing was sent.
 #[track_caller]
 fn check_refused(word: &str, answers: &[EnvResponse], ends: &str) {
     let (state, trace) = play_responses(new_operation(word), answers);
@@ -35,7 +35,7 @@ fn retries_one_failed_reading() {
     let unread = EnvResponse::Unreadable(test_fault(EnvFaultKind::Other));
     let answers = [unread.clone(), cluster_response(), status_response("stopped"), unread, config_response(2)];
     let (state, trace) = play_responses(new_operation("start"), &answers);
-    assert_eq!((trace.last().map(String::as_str), render_end(&state).as_str()), (Some("send"), "under way"));
+    assert_eq!((trace.last().map(String::as_str), render_end(&state).as_str()), (Some("send"), "in flight"));
 }
 
 #[test]
@@ -62,7 +62,7 @@ fn does_not_touch_a_guest_with_another_identity() {
     }
     let renamed = altered_config_response(|config| config.name = "web-2".into());
     check_refused("start", &[cluster_response(), status_response("stopped"), renamed], "refused name-mismatch");
-    // Also where it looks as if somebody had done the work: it is another guest.
+    // Even if it looks as if the work were done: it is another guest.
     let recycled = altered_config_response(|config| config.identity = uuid("other", None));
     check_refused("start", &[cluster_response(), status_response("running"), recycled], "refused identity-mismatch");
 }
@@ -105,7 +105,7 @@ fn g12_does_not_touch_a_locked_or_held_guest() {
         new_operation("config.set"),
         &[cluster_response(), ha_status_response(Some("stopped"), "stopped"), config_response(2)],
     );
-    assert_eq!(state.phase(), Phase::Checked, "config of a settled guest is ours");
+    assert_eq!(state.phase(), Phase::Checked, "the config of a guest in its final HA state may be changed");
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn does_not_apply_foreign_pending_config() {
         altered_config_response(|config| config.pending = Box::new([PendingChange::Known(Field::Cores, Some(FieldValue::Count(8)))]));
     check_refused("reboot", &[cluster_response(), status_response("running"), other_value], "refused config-pending");
     let (state, _) = play_responses(new_operation("reboot"), &[cluster_response(), status_response("running"), pending_config_response()]);
-    assert_eq!(state.phase(), Phase::Checked, "what waits with the declared value is ours");
+    assert_eq!(state.phase(), Phase::Checked, "a pending declared value is ours");
 }
 
 #[test]
@@ -150,13 +150,13 @@ fn sends_nothing_if_the_desired_state_is_reached() {
     already("start", "running", altered_config_response(|config| config.lock = Some("backup".into())));
 }
 
-/// Somebody rebooted it while the question stood: what it would go down for is in effect.
+/// The guest was rebooted while the confirmation was pending: the config that the restart is for is in effect.
 #[test]
 fn skips_a_restart_whose_reason_is_gone() {
     let told = "commit intent, cluster, status, config, commit ended, -";
     let state = check_story("reboot", &[cluster_response(), status_response("running"), config_response(4)], told, "done");
     assert!(state.outcome().expect("ended").findings().evidence.get("not_needed").is_some());
-    // Somebody took back what waited, or both what waited and what was in effect are others now.
+    // The pending value was reverted, or both the pending and the current value have changed.
     check_refused("reboot", &[cluster_response(), status_response("running"), config_response(2)], "refused plan-stale");
     check_refused("reboot", &[cluster_response(), status_response("running"), config_response(3)], "refused plan-stale");
 }
@@ -182,7 +182,7 @@ fn follows_a_moved_guest_once_and_checks_it_there() {
     check_refused("start", &[cluster_response(), gone(), other], "refused guest-unknown");
 }
 
-/// A start that relies on another guest being so.
+/// A start that depends on another guest being in this state.
 fn start_with_dependency(state: RunState) -> OperationState {
     let (operation, terms) = last_step_for("start");
     let place = GuestAddress { node: NodeName::new("pve2").expect("a node"), kind: GuestKind::Qemu, vmid: Vmid::new(200).expect("an id") };
@@ -206,10 +206,10 @@ fn rereads_dependencies_before_sending() {
         start_with_dependency(RunState::Running),
         &[cluster_response(), status_response("running"), status_response("stopped"), config_response(2)],
     );
-    assert_eq!((render_end(&state).as_str(), trace.last().map(String::as_str)), ("under way", Some("send")), "{trace:?}");
+    assert_eq!((render_end(&state).as_str(), trace.last().map(String::as_str)), ("in flight", Some("send")), "{trace:?}");
 }
 
-/// Up to the moment at which everything was read and nothing speaks against it, and what is asked for then.
+/// An operation after all readings, waiting for the final hold check.
 fn operation_before_hold_recheck(word: &str, now_ms: u64) -> OperationState {
     let (mut state, _) = step(new_operation(word), OperationEvent::Begin, now_ms);
     let read = [cluster_response(), status_response("stopped"), config_response(2)].map(OperationEvent::Responded);
@@ -236,7 +236,7 @@ fn g12_hold_freeze_or_stop_before_sending_prevents_it() {
     }
 }
 
-/// A machine that slept, a slow node, a terminal that was stopped: what was read before is not true of now.
+/// After a suspend, a slow node or a paused terminal, earlier readings no longer describe the guest.
 #[test]
 fn s4_rereads_stale_readings_before_sending() {
     let cleared = |now_ms: u64| {
@@ -270,7 +270,7 @@ fn refuses_a_guest_whose_readings_are_always_stale() {
     assert_eq!(render_end(&step(state, OperationEvent::Committed, now_ms).0), "refused guest-unknown");
 }
 
-/// The same where the room is asked for before the last word.
+/// The same if the permit is not available before the final hold check.
 #[test]
 fn rechecks_a_change_without_permit_and_does_not_send_it() {
     let no_room = || OperationEvent::SendBlocked(SendBlock::NodeBusy(test_fault(EnvFaultKind::Busy)));
@@ -283,7 +283,7 @@ fn rechecks_a_change_without_permit_and_does_not_send_it() {
     assert_eq!((trace.join(", ").as_str(), render_end(&state).as_str()), ("commit ended, -", "failed not-delivered"));
 }
 
-/// A change for which there was no room was not sent: it is checked anew, and tried again a few times.
+/// A change that a busy node did not accept was not sent: it is checked again and retried a few times.
 #[test]
 fn retries_a_busy_node_and_gives_up_in_the_end() {
     let busy = || EnvResponse::Sent(SendResult::NotDelivered(test_fault(EnvFaultKind::Busy)));

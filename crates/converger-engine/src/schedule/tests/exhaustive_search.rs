@@ -1,11 +1,11 @@
-//! The protocol of the lanes, searched exhaustively: the real schedule in small worlds, every order of everything that can
-//! happen to it, and what must hold in each of them.
+//! Exhaustive search over the real schedule in small worlds: every order of events, and the rules that must hold in each of them.
 //!
-//! What is around the schedule is as little as it needs: an operation that was begun makes its intent durable or is turned
-//! down by the journal, finds its guest on another node or not, and ends in one of all ways; people drain, hold, release and submit a newer plan; the journal is lost and can
-//! be written again; the process dies and another one begins with what the journal has. Nothing here decides what comes next.
+//! The environment of the schedule is minimal. A started operation makes its intent durable or is refused by the journal, may find its
+//! guest on another node, and ends in one of all ways. People drain, hold, release and submit a newer plan. The journal becomes
+//! unwritable and writable again. The process crashes, and another one starts with what the journal has. The model never decides what
+//! starts next.
 //!
-//! What never enters: what an operation does between its intent and its end (`operation`), and time.
+//! Must not model what an operation does between its intent and its end (`operation`), or time.
 
 mod setups;
 
@@ -13,43 +13,43 @@ use super::planted_bugs::PlantedScheduleBug;
 use super::*;
 use crate::testing::explore::{BrokenRule, SearchModel, SearchSummary, explore};
 
-/// What may happen in a search, beside operations that are begun and end.
+/// What may happen in a search, besides the start and end of operations.
 #[derive(Clone, Debug)]
 pub(super) struct SearchSetup {
     pub(super) limits: ConcurrencyLimits,
     pub(super) on_failure: OnFailure,
-    /// Submitted in this order, each as a run of its own. The first one is what is begun with, and again after a crash.
+    /// Submitted in this order, each as its own run. The first one is submitted at the start, and again after a crash.
     pub(super) plans: Vec<Vec<ScheduleItem>>,
     /// How operations may end once they are in the journal.
     pub(super) ends: &'static [OperationEnd],
     pub(super) may_drain: bool,
-    /// The guest that a person may hold, and release again.
+    /// The guest that a person may hold and release again.
     pub(super) may_hold: Option<u32>,
-    /// The guest that may be found on another node, by any of its operations and before that has sent anything.
+    /// The guest that any of its operations may find on another node before it has sent anything.
     pub(super) may_move: Option<(u32, &'static str)>,
     pub(super) may_lose_journal: bool,
     pub(super) crashes_max: usize,
-    /// What is wrong with the schedule or with whoever drives it.
+    /// The bug in the schedule or in its caller, if any.
     pub(super) planted: Option<PlantedScheduleBug>,
 }
 
-/// How far one operation is, as the process and the journal have it.
+/// The progress of one operation, as the process and the journal have it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum OperationLife {
-    /// Nobody has asked for it.
+    /// Not submitted.
     Absent,
     Waiting,
-    /// Its turn has come; nothing is durable.
+    /// Started; nothing is durable.
     Begun,
     /// Its intent is durable.
     Open,
-    /// It found its guest on another node, and waits for room there.
+    /// It found its guest on another node, and waits for a slot there.
     Parked,
-    /// Found in the journal, and waits to be read.
+    /// Recovered from the journal, and not read yet.
     Unsettled,
-    /// Found in the journal, and being read.
+    /// Recovered from the journal, and being read.
     Reading,
-    /// Over for this process, and still open in the journal.
+    /// Ended for this process, but still open in the journal.
     Left,
     Ended(OperationEnd),
     NotRun(FailureCode),
@@ -62,7 +62,7 @@ impl OperationLife {
         matches!(self, Self::Begun | Self::Open | Self::Parked | Self::Reading)
     }
 
-    /// It takes room on a node and in all.
+    /// It takes a slot on its node and overall.
     fn occupies_slot(self) -> bool {
         self.is_in_flight() && self != Self::Parked
     }
@@ -71,7 +71,7 @@ impl OperationLife {
         matches!(self, Self::Waiting | Self::Unsettled)
     }
 
-    /// Nobody knows yet what became of it.
+    /// The journal has no end of it.
     fn is_open_in_journal(self) -> bool {
         matches!(self, Self::Open | Self::Parked | Self::Unsettled | Self::Reading | Self::Left)
     }
@@ -80,7 +80,7 @@ impl OperationLife {
         matches!(self, Self::Ended(end) if end != OperationEnd::Done) || matches!(self, Self::NotRun(_) | Self::Left | Self::Gone)
     }
 
-    /// Only ever larger while a process lives, but where a guest moves: that counts for itself.
+    /// It only grows while a process lives, except when a guest moves, which `progress` counts separately.
     fn rank(self) -> u64 {
         match self {
             Self::Absent => 0,
@@ -92,10 +92,10 @@ impl OperationLife {
     }
 }
 
-/// A person's hand on the one guest that may be held.
+/// The hold on the one guest that may be held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum PersonHold {
-    /// Nobody has touched it.
+    /// Not held so far.
     NeverHeld,
     Held,
     Released,
@@ -109,23 +109,23 @@ enum Journal {
     WritableAgain,
 }
 
-/// All that counts at one moment. What tells worlds apart soonest comes first.
+/// The whole state at one moment. Fields that differ most often come first.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct ScheduleWorld {
-    /// By place in the table of all items.
+    /// By index in the table of all items.
     operations: Vec<OperationLife>,
-    /// Which of them are counted on the node that the guest moved to.
+    /// Which of them count against the node to which the guest moved.
     moved_operations: Vec<bool>,
-    /// What was submitted to this process, in order.
+    /// The items that were submitted to this process, in order.
     order: Vec<usize>,
-    /// How many plans were submitted to this process.
+    /// The number of plans that were submitted to this process.
     submitted: usize,
     crashes: usize,
-    /// All runs, by a drain.
+    /// All runs were stopped by a drain.
     stopped: bool,
-    /// By a failure of their own.
+    /// Runs that were stopped by their own failure.
     stopped_runs: BTreeSet<RunId>,
-    /// Those that were open when a record could not be written.
+    /// Runs that were open when a record could not be written.
     unwritable_runs: BTreeSet<RunId>,
     journal: Journal,
     held: PersonHold,
@@ -134,13 +134,13 @@ pub(super) struct ScheduleWorld {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ScheduleAction {
-    /// The next plan comes.
+    /// The next plan is submitted.
     Submit,
     /// The journal answers an intent.
     Intent(usize),
-    /// The journal cannot be written, and this intent is the first to meet it.
+    /// The journal becomes unwritable, and this intent is the first to notice.
     LoseJournal(usize),
-    /// The journal can be written again.
+    /// The journal becomes writable again.
     FindRoom,
     End(usize, OperationEnd),
     /// An operation finds its guest on the other node.
@@ -148,11 +148,11 @@ pub(super) enum ScheduleAction {
     Drain,
     Hold,
     Release,
-    /// The process dies, and the next one begins.
+    /// The process crashes, and the next one starts.
     Crash,
 }
 
-/// A setup with all items that there can be: those of each plan, for each process.
+/// A setup with all possible items: those of each plan, for each process.
 pub(super) struct ScheduleModel {
     setup: SearchSetup,
     items: Vec<ScheduleItem>,
@@ -171,7 +171,7 @@ impl ScheduleModel {
         Self { setup, items }
     }
 
-    /// Where the items of a plan stand in the table.
+    /// The indices of the items of a plan.
     fn item_range(&self, process: usize, plan: usize) -> std::ops::Range<usize> {
         let of_process: usize = self.setup.plans.iter().map(Vec::len).sum();
         let before: usize = self.setup.plans[..plan].iter().map(Vec::len).sum();
@@ -179,13 +179,13 @@ impl ScheduleModel {
         first..first + self.setup.plans[plan].len()
     }
 
-    /// The same step of the plan in the processes before.
+    /// The same step of the plan in earlier processes.
     fn same_step_before<'w>(&'w self, world: &'w ScheduleWorld, place: usize) -> impl Iterator<Item = usize> + 'w {
         let of_process: usize = self.setup.plans.iter().map(Vec::len).sum();
         (0..world.crashes).map(move |process| process * of_process + place % of_process)
     }
 
-    /// Hands an event to the schedule and does what it commands.
+    /// Feeds an event to the schedule and executes its commands.
     fn feed_schedule(&self, mut world: ScheduleWorld, event: ScheduleEvent) -> Result<ScheduleWorld, String> {
         let schedule = std::mem::replace(&mut world.schedule, ScheduleState::new(self.setup.limits));
         let (schedule, commands) = match self.setup.planted {
@@ -204,7 +204,7 @@ impl ScheduleModel {
     }
 
     fn index_of(&self, id: &OperationId) -> Result<usize, String> {
-        self.items.iter().position(|item| item.id == *id).ok_or_else(|| format!("nobody knows {id}"))
+        self.items.iter().position(|item| item.id == *id).ok_or_else(|| format!("unknown operation {id}"))
     }
 
     fn begin_operation(&self, world: &mut ScheduleWorld, id: &OperationId) -> Result<(), String> {
@@ -215,23 +215,23 @@ impl ScheduleModel {
         self.check_limits(world, place)
     }
 
-    /// It takes room again, where its guest is now.
+    /// It takes a slot again, on the node of its guest.
     fn resume_operation(&self, world: &mut ScheduleWorld, id: &OperationId) -> Result<(), String> {
         let place = self.index_of(id)?;
         if world.operations[place] != OperationLife::Parked {
-            return Err(format!("{id} goes on while it is {:?}", world.operations[place]));
+            return Err(format!("{id} resumes while it is {:?}", world.operations[place]));
         }
         world.operations[place] = OperationLife::Open;
         self.check_limits(world, place)
     }
 
-    /// What must be so for an operation to begin. It looks at lives only, never at what the schedule thinks.
+    /// The conditions for an operation to start. They depend on the model only, never on the state of the schedule.
     fn check_begin_rules(&self, world: &ScheduleWorld, place: usize) -> Result<(), String> {
         let life = world.operations[place];
         if !life.is_waiting() {
             return Err(format!("while it is {life:?}"));
         }
-        // What was found in the journal only reads, and is found out after a stop too; a guest that was taken down is not left down.
+        // A recovered operation only reads, and is settled after a stop, too; a guest that was stopped for a restart is started again.
         let run = &self.items[place].run;
         let is_stopped = world.stopped || world.stopped_runs.contains(run) || world.unwritable_runs.contains(run);
         if is_stopped && life == OperationLife::Waiting && !self.completes_restart(world, place) {
@@ -239,10 +239,10 @@ impl ScheduleModel {
         }
         for (other, other_life) in self.others_of_guest(world, place) {
             if other_life.is_in_flight() {
-                return Err(format!("while {} is under way on its guest", self.items[other].id));
+                return Err(format!("while {} is in flight on its guest", self.items[other].id));
             }
             if life == OperationLife::Waiting && other_life.is_open_in_journal() {
-                return Err(format!("before it is known what became of {}", self.items[other].id));
+                return Err(format!("before the outcome of {} is known", self.items[other].id));
             }
         }
         if let Some(first) = self.earlier_of_guest(world, place).find(|other| world.operations[*other].is_waiting()) {
@@ -260,7 +260,7 @@ impl ScheduleModel {
         }
     }
 
-    /// Whether it brings a guest up again that was taken down: the first half of the restart was begun.
+    /// Whether it starts a guest again that was stopped: the first half of the restart has started.
     fn completes_restart(&self, world: &ScheduleWorld, place: usize) -> bool {
         let is_begun = |other: usize| {
             matches!(
@@ -275,19 +275,19 @@ impl ScheduleModel {
         let ConcurrencyLimits { per_node, overall } = self.setup.limits;
         let (here, all) = self.in_flight_counts(world, place);
         if here > per_node as usize || all > overall as usize {
-            return Err(format!("{here} on one node and {all} in all are under way, beyond the limits"));
+            return Err(format!("{here} operations on one node and {all} overall are in flight, beyond the limits"));
         }
         Ok(())
     }
 
-    /// How many are under way on the node of this one, and in all.
+    /// The number of operations in flight on its node, and overall.
     fn in_flight_counts(&self, world: &ScheduleWorld, place: usize) -> (usize, usize) {
         let under_way: Vec<usize> = (0..self.items.len()).filter(|other| world.operations[*other].occupies_slot()).collect();
         let here = under_way.iter().filter(|other| self.node_of(world, **other) == self.node_of(world, place)).count();
         (here, under_way.len())
     }
 
-    /// The node that it is counted on: the planned one, until somebody found its guest on another.
+    /// The node that it counts against: the planned one, until an operation finds its guest on another.
     fn node_of<'w>(&'w self, world: &ScheduleWorld, place: usize) -> &'w str {
         match self.setup.may_move {
             Some((_, node)) if world.moved_operations[place] => node,
@@ -295,7 +295,7 @@ impl ScheduleModel {
         }
     }
 
-    /// Whether an operation may find its guest on another node than it is counted on.
+    /// Whether an operation may find its guest on another node than the one it counts against.
     fn may_move(&self, world: &ScheduleWorld, place: usize) -> bool {
         let (item, is_counted_there) = (&self.items[place], world.moved_operations[place]);
         self.setup.may_move.is_some_and(|(guest, node)| item.vmid.get() == guest && item.node.as_str() != node && !is_counted_there)
@@ -306,7 +306,7 @@ impl ScheduleModel {
         lives.filter(move |(other, _)| *other != place && self.items[*other].vmid == self.items[place].vmid)
     }
 
-    /// What was submitted before it for the same guest.
+    /// Items that were submitted earlier for the same guest.
     fn earlier_of_guest<'w>(&'w self, world: &'w ScheduleWorld, place: usize) -> impl Iterator<Item = usize> + 'w {
         let earlier = world.order.iter().copied().take_while(move |other| *other != place);
         earlier.filter(move |other| self.items[*other].vmid == self.items[place].vmid)
@@ -316,7 +316,7 @@ impl ScheduleModel {
         self.earlier_of_guest(world, place).filter(move |other| self.items[*other].run == self.items[place].run)
     }
 
-    /// A guest that it waits for and whose power steps are not all done, or not there.
+    /// A dependency whose power steps are missing or not all done.
     fn unfinished_dependency(&self, world: &ScheduleWorld, place: usize) -> Option<Vmid> {
         let mut wait = self.items[place].after.iter().copied();
         wait.find(|guest| {
@@ -334,19 +334,19 @@ impl ScheduleModel {
         let place = self.index_of(id)?;
         let life = world.operations[place];
         if !life.is_waiting() {
-            return Err(format!("{id} is said not to run while it is {life:?}"));
+            return Err(format!("{id} is reported as not run while it is {life:?}"));
         }
         if !self.has_reason(world, place, code) {
-            return Err(format!("{id} is given up as {} without a reason", code.word()));
+            return Err(format!("{id} is dropped as {} without a reason", code.word()));
         }
         if life == OperationLife::Unsettled {
-            return Err(format!("what became of {id} is not found out"));
+            return Err(format!("{id} is not recovered"));
         }
         world.operations[place] = OperationLife::NotRun(code);
         Ok(())
     }
 
-    /// Nothing is given up for what does not concern it (L4).
+    /// A step is not dropped for a reason that does not concern it (L4).
     fn has_reason(&self, world: &ScheduleWorld, place: usize, code: FailureCode) -> bool {
         let is_over = |other: usize| world.operations[other].is_over_and_not_done();
         let run = &self.items[place].run;
@@ -371,7 +371,7 @@ impl ScheduleModel {
     fn submit_plan(&self, mut world: ScheduleWorld) -> Result<ScheduleWorld, String> {
         let places = self.item_range(world.crashes, world.submitted);
         world.submitted += 1;
-        // What was done before a crash is not planned again.
+        // Steps that were done before a crash are not planned again.
         let done = |place: &usize| {
             self.same_step_before(&world, *place).any(|other| world.operations[other] == OperationLife::Ended(OperationEnd::Done))
         };
@@ -379,7 +379,7 @@ impl ScheduleModel {
         for place in &fresh {
             world.operations[*place] = OperationLife::Waiting;
         }
-        // A guest that was found down is planned to start, and not as the second half of a restart.
+        // A guest that is found stopped gets a plain start, not the second half of a restart.
         let is_second = |place: &usize| place.checked_sub(1).is_some_and(|first| fresh.contains(&first));
         let planned = |place: &usize| ScheduleItem {
             completes_restart: self.items[*place].completes_restart && is_second(place),
@@ -390,7 +390,7 @@ impl ScheduleModel {
         self.feed_schedule(world, ScheduleEvent::Submit(items))
     }
 
-    /// The journal takes an intent, or turns it down because the guest is held by a person or by what is not known of it.
+    /// The journal accepts an intent, or refuses it because the guest is held by a person or by an operation with an unknown result.
     fn record_intent(&self, mut world: ScheduleWorld, place: usize) -> Result<ScheduleWorld, String> {
         let is_held = world.held == PersonHold::Held && self.setup.may_hold == Some(self.items[place].vmid.get());
         let is_taken = self.others_of_guest(&world, place).any(|(_, life)| life == OperationLife::Ended(OperationEnd::Held));
@@ -405,7 +405,7 @@ impl ScheduleModel {
         }
     }
 
-    /// It gives its room back; what waits behind it is counted where the guest is from here on.
+    /// Releases the slot; later steps of the guest count against its new node.
     fn move_guest(&self, mut world: ScheduleWorld, place: usize) -> Result<ScheduleWorld, String> {
         let (_, node) = self.setup.may_move.ok_or("nothing moves")?;
         world.operations[place] = OperationLife::Parked;
@@ -416,7 +416,7 @@ impl ScheduleModel {
         self.feed_schedule(world, ScheduleEvent::Moved { id: self.items[place].id.clone(), node: NodeName::new(node).expect("a node") })
     }
 
-    /// As the drive does: open runs are stopped first, and then the schedule learns of the end.
+    /// As in the run machine: open runs are stopped first, and then the schedule learns of the end.
     fn fail_commit(&self, mut world: ScheduleWorld) -> Result<ScheduleWorld, String> {
         world.journal = Journal::Full;
         let is_open = |place: &usize| {
@@ -434,7 +434,7 @@ impl ScheduleModel {
             world = self.fail_commit(world)?;
         }
         world.operations[place] = if is_known { OperationLife::Ended(end) } else { OperationLife::Left };
-        // Nobody is told of an end that the journal does not take: it is held.
+        // An end that the journal does not accept is not reported: the operation is held.
         let end = if is_known { end } else { OperationEnd::Held };
         if end != OperationEnd::Done && !is_recovered && self.setup.on_failure == OnFailure::Stop {
             world.stopped_runs.insert(self.items[place].run.clone());
@@ -442,7 +442,7 @@ impl ScheduleModel {
         self.feed_schedule(world, ScheduleEvent::Ended { id: self.items[place].id.clone(), end })
     }
 
-    /// The next process has what the journal has: first that, then the plan anew.
+    /// The next process starts with what the journal has: it recovers that first, then submits the plan again.
     fn crash_process(&self, mut world: ScheduleWorld) -> Result<ScheduleWorld, String> {
         let mut found = Vec::new();
         for (place, life) in world.operations.iter_mut().enumerate() {
@@ -477,11 +477,11 @@ impl ScheduleModel {
         self.setup.planted.map_or_else(|| ScheduleState::new(limits), |planted| planted.new_state(limits))
     }
 
-    /// Something waits, and nothing that could change that is under way, or there is room and it is its turn.
+    /// Fails if an operation waits although nothing in flight could change that, or although it could start.
     fn check_nothing_forgotten(&self, world: &ScheduleWorld) -> Result<(), String> {
         let is_busy = world.operations.iter().any(|life| life.occupies_slot());
         if !is_busy && !world.schedule.is_idle() {
-            return Err("the schedule waits for ever".into());
+            return Err("the schedule waits forever".into());
         }
         let waits = |life: OperationLife| life.is_waiting() || life == OperationLife::Parked;
         for place in (0..self.items.len()).filter(|place| waits(world.operations[*place])) {
@@ -491,13 +491,13 @@ impl ScheduleModel {
             let (here, all) = self.in_flight_counts(world, place);
             let has_room = here < self.setup.limits.per_node as usize && all < self.setup.limits.overall as usize;
             if has_room && (world.operations[place] == OperationLife::Parked || self.check_begin_rules(world, place).is_ok()) {
-                return Err(format!("{} waits although its turn has come", self.items[place].id));
+                return Err(format!("{} waits although it could start", self.items[place].id));
             }
         }
         Ok(())
     }
 
-    /// Events about what is not under way change nothing.
+    /// Events about operations that are not in flight change nothing.
     fn check_unexpected_events(&self, world: &ScheduleWorld) -> Result<(), String> {
         let is_believed = |event: ScheduleEvent| {
             let (after, commands) = step(world.schedule.clone(), event);
@@ -512,12 +512,12 @@ impl ScheduleModel {
             .find(|place| world.operations[*place] == OperationLife::Parked)
             .filter(|own| is_believed(moved(*own)))
         {
-            return Err(format!("{} moved while it waited for room, and that was believed", self.items[place].id));
+            return Err(format!("{} moved while it waited for a slot, and the schedule accepted that", self.items[place].id));
         }
         let Some(place) = world.order.iter().copied().find(|place| !world.operations[*place].is_in_flight()) else { return Ok(()) };
         let id = self.items[place].id.clone();
         if is_believed(ScheduleEvent::Ended { id: id.clone(), end: OperationEnd::Failed }) || is_believed(moved(place)) {
-            return Err(format!("{id} ended or moved while it was {:?}, and that was believed", world.operations[place]));
+            return Err(format!("{id} ended or moved while it was {:?}, and the schedule accepted that", world.operations[place]));
         }
         Ok(())
     }
@@ -569,7 +569,7 @@ impl SearchModel for ScheduleModel {
         }
         actions.extend((world.submitted < plans.len()).then_some(ScheduleAction::Submit));
         actions.extend((world.journal == Journal::Full).then_some(ScheduleAction::FindRoom));
-        // What comes when nothing is left to do changes nothing that is looked at here.
+        // Events after everything has ended change nothing that is checked here.
         if !world.schedule.is_idle() {
             actions.extend((*may_drain && !world.stopped).then_some(ScheduleAction::Drain));
             actions.extend((may_hold.is_some() && world.held == PersonHold::NeverHeld).then_some(ScheduleAction::Hold));
@@ -608,7 +608,7 @@ impl SearchModel for ScheduleModel {
 
     fn progress(&self, world: &ScheduleWorld) -> (u64, u64) {
         let lives: u64 = world.operations.iter().map(|life| life.rank()).sum();
-        // More than what an operation falls back by when it waits for room.
+        // More than an operation falls back when it waits for a slot.
         let moves = 3 * world.moved_operations.iter().filter(|is_elsewhere| **is_elsewhere).count() as u64;
         let flags = world.submitted as u64 + u64::from(world.stopped) + world.journal as u64 + world.held as u64;
         let stopped_runs = (world.stopped_runs.len() + world.unwritable_runs.len()) as u64;
@@ -616,7 +616,7 @@ impl SearchModel for ScheduleModel {
     }
 }
 
-/// All orders keep all rules, and there were at least so many worlds: a search that sees little proves little.
+/// All orders keep all rules, and the search visits at least this many worlds: a small search proves little.
 #[track_caller]
 fn check_all_orders(name: &str, setup: SearchSetup, worlds_min: usize) {
     match setup.explore_all() {

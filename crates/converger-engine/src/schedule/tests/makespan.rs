@@ -1,5 +1,5 @@
-//! How close a run comes to the ideal schedule, in virtual time: both machines together, every request and every commit with
-//! a price. No clock is read.
+//! How close a run comes to the ideal schedule, in virtual time: both machines together, with a cost for every request and commit. No
+//! clock is read.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -14,12 +14,12 @@ use crate::operation::{self, Patience};
 const REQUEST_MS: u64 = 30;
 const COMMIT_MS: u64 = 5;
 
-/// Starts that take so long, one after the other in virtual time.
+/// Starts with given durations, in virtual time.
 struct TimedWorld {
     now_ms: u64,
     durations_ms: BTreeMap<OperationId, u64>,
     started_ms: BTreeMap<OperationId, u64>,
-    /// What happens when, to whom; the number keeps the order of what happens at once.
+    /// When events happen, and to which operation; the number keeps the order of simultaneous events.
     agenda: BinaryHeap<Reverse<(u64, u64, OperationId)>>,
     events: BTreeMap<u64, operation::OperationEvent>,
     next_number: u64,
@@ -69,7 +69,7 @@ impl TimedWorld {
     }
 }
 
-/// The time that the starts take, each with its node and duration, and the least that they could.
+/// The total time of these starts, each with its node and duration, and the theoretical minimum.
 fn simulate_makespan(starts: &[(u32, u64)], limits: ConcurrencyLimits) -> (u64, u64) {
     let guests: Vec<_> =
         (0..starts.len()).map(|index| json!({ "vmid": 100 + index, "kind": "qemu", "name": "web", "state": "running" })).collect();
@@ -116,7 +116,7 @@ fn simulate_makespan(starts: &[(u32, u64)], limits: ConcurrencyLimits) -> (u64, 
     (world.now_ms, ideal_makespan(starts, limits))
 }
 
-/// No schedule is faster than its busiest node, nor than everything side by side.
+/// No schedule is faster than its busiest node, or than the overall limit allows.
 fn ideal_makespan(starts: &[(u32, u64)], limits: ConcurrencyLimits) -> u64 {
     let mut nodes: BTreeMap<u32, u64> = BTreeMap::new();
     for (node, ms) in starts {

@@ -1,99 +1,99 @@
-//! Mistakes that somebody could make in the schedule, or in how it is driven, each planted in turn. The search over all orders
-//! must find every one: what it finds nothing wrong with would otherwise mean little.
+//! Plausible bugs in the schedule or its caller, planted one at a time. The exhaustive search must find each of them; otherwise a search
+//! without findings would mean little.
 //!
-//! Each is made around the real `step`: by what goes in, by what comes out, or by spoiling what the schedule remembers.
+//! Each bug wraps the real `step`: it alters events, alters commands, or corrupts the state.
 
 use super::exhaustive_search::SearchSetup;
 use super::*;
 
-/// What is wrong.
+/// The planted bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PlantedScheduleBug {
-    /// A lane forgets that something is under way on its guest.
+    /// A guest queue forgets that an operation of its guest is in flight.
     ForgetsBusy,
     OneTooManyOnANode,
     OneTooManyInAll,
-    /// What has ended keeps its room on the node.
+    /// An ended operation keeps its slot on the node.
     LeaksNodeSlot,
     LeaksOverallSlot,
     LastInFirstOut,
-    /// `after` is not looked at.
+    /// `after` is ignored.
     IgnoresDependencies,
-    /// What waits is let go when the other begins, not when it is done.
+    /// Dependents are released when a dependency starts, not when it is done.
     ReleasesDependentsAtBegin,
     TakesFailureForDone,
-    /// The rest of a guest's steps goes on after a failure.
+    /// The remaining steps of a guest continue after a failure.
     ContinuesQueueAfterFailure,
-    /// What waits for a step that failed goes on waiting.
+    /// Dependents of a failed step wait forever.
     ForgetsDependents,
-    /// One guest's failure stops everybody.
+    /// The failure of one guest stops everything.
     StopsEverythingOnFailure,
-    /// The failure that stops one run stops the others, too.
+    /// A failure that stops one run stops the others, too.
     StopsOtherRuns,
-    /// What was submitted after the journal was lost is never begun.
+    /// Runs that are submitted after the journal was lost never start.
     StopsLaterRuns,
-    /// Nothing stops at the first failure although that was asked for.
+    /// A failure stops nothing although `OnFailure::Stop` was requested.
     GoesOnAfterFailure,
     IgnoresDrain,
     ForgetsDrainOnNewPlan,
-    /// That a held operation is over is never heard.
+    /// The end of a held operation is lost.
     LosesHeldEnds,
-    /// What is not run is not told.
+    /// Operations that are not run are not reported.
     HidesNotRun,
     BeginsTwice,
-    /// A newer plan takes the place of what a person asked for once.
+    /// A newer plan supersedes a one-shot request.
     SupersedesOneShot,
-    /// What the journal has is not found out at a start.
+    /// Operations in the journal are not recovered at startup.
     RecoversNothing,
-    /// It is, after the new plan.
+    /// They are recovered after the new plan.
     RecoversLast,
-    /// A stop gives up what was found in the journal too.
+    /// A stop drops recovered operations, too.
     StopDropsRecovered,
-    /// What waits for room on another node keeps what it had on the first.
+    /// An operation that waits for a slot on another node keeps its slot on the first.
     KeepsOldSlotOnMove,
-    /// It goes on at once, whether there is room on the other node or not.
+    /// It resumes at once, even without a free slot on the other node.
     ResumesAtOnce,
-    /// That it may go on is never said.
+    /// It never resumes.
     NeverResumes,
-    /// A stop gives up what waits for room on another node.
+    /// A stop drops an operation that waits for a slot on another node.
     StopDropsMoved,
-    /// What comes behind it is still counted on the first node.
+    /// The later steps of its queue still count against the first node.
     CountsQueueOnOldNode,
-    /// A stop leaves a guest down that was taken down to come up again.
+    /// A stop leaves a guest down that was stopped for a restart.
     StopLeavesGuestDown,
 }
 
 impl PlantedScheduleBug {
-    /// Each of them, and what is to be said of the rule that it breaks.
+    /// All bugs, each with a part of the message of the rule that it breaks.
     const ALL: [(Self, &str); 30] = [
-        (Self::ForgetsBusy, "is under way on its guest"),
+        (Self::ForgetsBusy, "is in flight on its guest"),
         (Self::OneTooManyOnANode, "beyond the limits"),
         (Self::OneTooManyInAll, "beyond the limits"),
-        (Self::LeaksNodeSlot, "waits for ever"),
-        (Self::LeaksOverallSlot, "waits for ever"),
+        (Self::LeaksNodeSlot, "waits forever"),
+        (Self::LeaksOverallSlot, "waits forever"),
         (Self::LastInFirstOut, "which came first"),
         (Self::IgnoresDependencies, "before guest 100 is done"),
         (Self::ReleasesDependentsAtBegin, "before guest 100 is done"),
         (Self::TakesFailureForDone, "although 00-r-100-0 is Ended(Failed)"),
         (Self::ContinuesQueueAfterFailure, "although 00-r-100-0 is Ended(Failed)"),
-        (Self::ForgetsDependents, "waits for ever"),
+        (Self::ForgetsDependents, "waits forever"),
         (Self::StopsEverythingOnFailure, "without a reason"),
         (Self::StopsOtherRuns, "run-stopped without a reason"),
         (Self::StopsLaterRuns, "journal-unwritable without a reason"),
         (Self::GoesOnAfterFailure, "after the stop"),
         (Self::IgnoresDrain, "after the stop"),
         (Self::ForgetsDrainOnNewPlan, "after the stop"),
-        (Self::LosesHeldEnds, "waits for ever"),
+        (Self::LosesHeldEnds, "waits forever"),
         (Self::HidesNotRun, "is forgotten"),
         (Self::BeginsTwice, "while it is Begun"),
         (Self::SupersedesOneShot, "superseded without a reason"),
-        (Self::RecoversNothing, "before it is known what became of"),
-        (Self::RecoversLast, "before it is known what became of"),
-        (Self::StopDropsRecovered, "is not found out"),
-        (Self::KeepsOldSlotOnMove, "although its turn has come"),
+        (Self::RecoversNothing, "before the outcome of"),
+        (Self::RecoversLast, "before the outcome of"),
+        (Self::StopDropsRecovered, "is not recovered"),
+        (Self::KeepsOldSlotOnMove, "although it could start"),
         (Self::ResumesAtOnce, "beyond the limits"),
-        (Self::NeverResumes, "waits for ever"),
-        (Self::StopDropsMoved, "is said not to run while it is Parked"),
+        (Self::NeverResumes, "waits forever"),
+        (Self::StopDropsMoved, "is reported as not run while it is Parked"),
         (Self::CountsQueueOnOldNode, "beyond the limits"),
         (Self::StopLeavesGuestDown, "without a reason"),
     ];
@@ -126,7 +126,7 @@ impl PlantedScheduleBug {
         self.alter_commands(state, commands)
     }
 
-    /// What it does wrongly about an operation whose guest moved.
+    /// Mishandles an operation whose guest moved.
     fn corrupt_move(self, state: &mut ScheduleState, place: u64, commands: &mut Vec<ScheduleCommand>) {
         let Some(entry) = state.entries.get_mut(&place) else { return };
         match self {
@@ -147,7 +147,7 @@ impl PlantedScheduleBug {
         }
     }
 
-    /// What arrives of an event.
+    /// Alters an event before the schedule sees it.
     fn alter_event(self, event: ScheduleEvent) -> Option<ScheduleEvent> {
         let changed = |items: Vec<ScheduleItem>, change: fn(ScheduleItem) -> ScheduleItem| {
             ScheduleEvent::Submit(items.into_iter().map(change).collect())
@@ -172,7 +172,7 @@ impl PlantedScheduleBug {
         }
     }
 
-    /// What the schedule remembers wrongly.
+    /// Corrupts the state of the schedule.
     fn corrupt_state(self, state: &mut ScheduleState, event: &ScheduleEvent) {
         match (self, event) {
             (Self::ForgetsBusy, _) => {
@@ -206,7 +206,7 @@ impl PlantedScheduleBug {
         }
     }
 
-    /// What is heard of what it commands.
+    /// Alters the commands of the schedule.
     fn alter_commands(self, mut state: ScheduleState, mut commands: Vec<ScheduleCommand>) -> (ScheduleState, Vec<ScheduleCommand>) {
         match self {
             Self::HidesNotRun => commands.retain(|command| !matches!(command, ScheduleCommand::NotRun { .. })),

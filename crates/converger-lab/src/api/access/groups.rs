@@ -1,6 +1,6 @@
 //! `/access/groups`.
 //!
-//! What never enters here: what a group may do (see `crate::access`).
+//! What a group may do is in `crate::access`.
 
 use serde_json::{Value, json};
 
@@ -10,7 +10,7 @@ use crate::api::pools::require_cluster_lock;
 use crate::response::{ApiData, ApiError};
 use crate::world::World;
 
-/// Any of these on a group lets one see it.
+/// Any of these privileges on a group makes it visible.
 const VIEW_PRIVILEGES: &[&str] = &["User.Modify", "Sys.Audit", "Group.Allocate"];
 
 pub(super) fn list(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
@@ -67,7 +67,7 @@ pub(super) fn update(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiEr
     Ok(ApiData::null())
 }
 
-/// What it was given goes with it.
+/// Deletes a group and all its access control entries.
 pub(super) fn delete(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
     require_cluster_lock(world, call, "delete group")?;
     let name = group_name(call);

@@ -1,6 +1,6 @@
 //! `/access/roles`.
 //!
-//! What never enters here: which roles are built in (see `crate::access`).
+//! The built-in roles are in `crate::access`.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ pub(super) fn read(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiErro
     Ok(Value::Object(entries).into())
 }
 
-/// The privileges that are asked for, all of which the release must know.
+/// The requested privileges; each must exist in this release.
 fn parse_privileges(world: &World, call: &ApiCall) -> Result<BTreeSet<String>, String> {
     let known = world.access.roles.get("Administrator");
     let items = call.param("privs").map(split_list).into_iter().flatten();
@@ -48,7 +48,7 @@ fn parse_privileges(world: &World, call: &ApiCall) -> Result<BTreeSet<String>, S
 
 pub(super) fn create(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
     let name = role_name(call).to_owned();
-    // Names of that kind are kept for roles to come; until 7 nobody minded.
+    // Since release 8, names with this prefix are reserved for future built-in roles.
     if name.to_ascii_lowercase().starts_with("pve") && world.flavour.major() >= 8 {
         return Err(ApiError::parameter_error("roleid", "cannot use role ID starting with the (case-insensitive) 'PVE' namespace"));
     }
@@ -79,7 +79,7 @@ pub(super) fn update(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiEr
     Ok(ApiData::null())
 }
 
-/// Entries that give the role to somebody stay, and then mean nothing.
+/// Deletes a role. Access control entries that grant it stay and have no effect.
 pub(super) fn delete(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
     let name = role_name(call);
     if is_built_in_role(name) {

@@ -1,6 +1,6 @@
 //! `/access/users/{userid}/token`.
 //!
-//! What never enters here: who is let in with a token (see `crate::access`).
+//! Authentication with a token is in `crate::access`.
 
 use serde_json::{Map, Value, json};
 
@@ -39,7 +39,7 @@ pub(super) fn token_rows(world: &World, user: &str) -> Vec<Value> {
     tokens_of_user(world, user).map(row).collect()
 }
 
-/// The tokens of a user by their names.
+/// The tokens of a user by name.
 pub(super) fn tokens_by_name(world: &World, user: &str) -> Map<String, Value> {
     tokens_of_user(world, user).map(|(name, token)| (name.to_owned(), token_json(token))).collect()
 }
@@ -71,7 +71,7 @@ pub(super) fn read(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiErro
     Ok(token_json(find_token(world, call)?.1).into())
 }
 
-/// The secret is shown once, here.
+/// Creates a token. Only this response contains its secret.
 pub(super) fn create(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
     let (user, name) = user_and_token_names(call);
     if !world.access.users.contains_key(user) {
@@ -92,7 +92,7 @@ pub(super) fn create(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiEr
     Ok(json!({ "full-tokenid": id, "value": secret, "info": info }).into())
 }
 
-/// Since 9 also a new secret, which is shown once.
+/// Updates a token. Since release 9 it can also generate a new secret, which only this response contains.
 pub(super) fn update(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
     find_token(world, call)?;
     require_cluster_lock(world, call, "updating token info")?;

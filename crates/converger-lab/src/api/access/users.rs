@@ -1,6 +1,6 @@
 //! `/access/users` and `/access/password`.
 //!
-//! What never enters here: tickets and tokens.
+//! Tickets and tokens have modules of their own.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ use crate::response::{ApiData, ApiError};
 use crate::schema::split_list;
 use crate::world::World;
 
-/// What is known of a person besides the account.
+/// Personal details of a user.
 const DETAIL_KEYS: &[&str] = &["firstname", "lastname", "email", "comment", "keys"];
 
 fn user_id(call: &ApiCall) -> &str {
@@ -25,7 +25,7 @@ pub(super) fn missing_user_text(id: &str) -> String {
     format!("no such user ('{id}')")
 }
 
-/// Details that were never set are absent; the account's own fields are always there once they were written.
+/// Details that were never set are absent; `enable` and `expire` are always present.
 fn user_json(user: &LabUser) -> Map<String, Value> {
     let mut fields: Map<String, Value> = user.details.iter().map(|(key, text)| (key.clone(), json!(text))).collect();
     fields.insert("enable".to_owned(), json!(u8::from(user.enabled)));
@@ -68,7 +68,7 @@ pub(super) fn read(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiErro
     Ok(Value::Object(fields).into())
 }
 
-/// The groups that are asked for, all of which must exist.
+/// The requested groups; each must exist.
 fn parse_groups(world: &World, call: &ApiCall) -> Result<BTreeSet<String>, String> {
     let items = call.param("groups").map(split_list).into_iter().flatten();
     let checked = items.map(|name| match world.access.groups.contains_key(name) {
@@ -129,7 +129,7 @@ pub(super) fn update(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiEr
     Ok(ApiData::null())
 }
 
-/// Nobody minds a user who was not there.
+/// Deletes a user. Deleting a user that does not exist is not an error.
 pub(super) fn delete(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
     require_cluster_lock(world, call, "delete user")?;
     let id = user_id(call);
@@ -156,7 +156,7 @@ pub(super) fn set_password(world: &mut World, call: &ApiCall) -> Result<ApiData,
     Ok(ApiData::null())
 }
 
-/// Root's password is for root; since 8 everybody else says the own one first.
+/// Only root may set root's password. Since release 8 all other callers must confirm with their own password.
 fn check_may_set_password(world: &World, call: &ApiCall, id: &str) -> Result<(), ApiError> {
     if id == ROOT {
         return Err(ApiError::Denied(String::new()));

@@ -1,6 +1,6 @@
-//! `/cluster/ha`: guests under management, and where they may be.
+//! `/cluster/ha`: HA resources, and the nodes that they may run on.
 //!
-//! What never enters here: what the manager does about them.
+//! What the HA manager does with them is in `crate::ha`.
 
 pub(super) mod groups;
 pub(super) mod rules;
@@ -17,7 +17,7 @@ use crate::schema::split_list;
 use crate::sections::{MODIFIED_TEXT, SectionSettings};
 use crate::world::World;
 
-/// Parameters of a resource that are no settings.
+/// Parameters of a resource that are not settings.
 const NOT_KEYS: &[&str] = &["sid", "type", "state", "digest", "delete", "purge"];
 
 const NUMBERS: &[&str] = &["max_restart", "max_relocate", "failback", "auto-rebalance"];
@@ -28,18 +28,18 @@ pub(super) fn index(world: &mut World, _: &ApiCall) -> Result<ApiData, ApiError>
     Ok(json!(rooms.map(|id| json!({ "id": id })).collect::<Vec<_>>()).into())
 }
 
-/// What a request sets.
+/// The settings of a request.
 fn parse_settings(call: &ApiCall, not_keys: &[&str]) -> SectionSettings {
     call.values.iter().filter(|(key, _)| !not_keys.contains(&key.as_str())).cloned().collect()
 }
 
-/// Settings as JSON; `numbers` are none of the texts.
+/// Settings as JSON; the keys in `numbers` are written as numbers.
 fn settings_json(settings: &SectionSettings, numbers: &[&str]) -> Value {
     let number = |key: &str, text: &str| text.parse::<i64>().ok().filter(|_| numbers.contains(&key)).map(Value::from);
     settings.iter().map(|(key, text)| (key.clone(), number(key, text).unwrap_or_else(|| json!(text)))).collect()
 }
 
-/// Settings without those that `delete` names. Some cannot go.
+/// The settings without those that `delete` names. Required settings cannot be deleted.
 fn after_deletions(call: &ApiCall, mut settings: SectionSettings, required: &[&str]) -> Result<SectionSettings, String> {
     for key in call.param("delete").map(split_list).into_iter().flatten() {
         if required.contains(&key) {
@@ -50,7 +50,7 @@ fn after_deletions(call: &ApiCall, mut settings: SectionSettings, required: &[&s
     Ok(settings)
 }
 
-/// `vm:100`, also where only `100` was given.
+/// The service id, such as `vm:100`; a request may omit the prefix.
 fn service_id(world: &World, call: &ApiCall) -> String {
     let text = call.param("sid").unwrap_or_default();
     if text.contains(':') {
@@ -110,7 +110,7 @@ fn normalize_state(state: String) -> String {
     if state == "enabled" { "started".to_owned() } else { state }
 }
 
-/// Since 9 there are rules instead of groups.
+/// Since release 9, rules replace groups.
 fn check_no_group_parameter(world: &World, call: &ApiCall) -> Result<(), ApiError> {
     let used = call.param("group").is_some() && world.flavour.major() >= 9;
     if used { Err(ApiError::internal_error("invalid parameter 'group': ha groups have been migrated to rules")) } else { Ok(()) }
@@ -138,7 +138,7 @@ pub(super) fn update(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiEr
     Ok(ApiData::null())
 }
 
-/// What is in error takes no orders but one.
+/// A resource in error state accepts only a request to disable it.
 fn check_not_in_error(world: &World, call: &ApiCall, sid: &str) -> Result<(), ApiError> {
     let in_error = world.ha.get(sid).is_some_and(|resource| resource.believed.as_deref() == Some("error"));
     if in_error && call.param("state") != Some("disabled") {
@@ -155,7 +155,7 @@ pub(super) fn relocate(world: &mut World, call: &ApiCall) -> Result<ApiData, Api
     order_move(world, call, "relocate")
 }
 
-/// The manager is told, and does it when it looks around. Since 9 the answer repeats what was asked.
+/// Queues a move, which the HA manager executes in its next cycle. Since release 9 the response repeats the request.
 fn order_move(world: &mut World, call: &ApiCall, verb: &str) -> Result<ApiData, ApiError> {
     let sid = service_id(world, call);
     check_not_in_error(world, call, &sid)?;
@@ -173,7 +173,7 @@ pub(super) fn delete(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiEr
     if !world.ha.remove(&sid) {
         return Err(ApiError::internal_error(format!("cannot delete service '{sid}', not HA managed!")));
     }
-    // Rules would otherwise speak of a guest that nobody manages; until that was an option it was left to people.
+    // Removes the resource from all rules. Releases before 9 leave that to the administrator.
     if world.flavour.major() >= 9 && call.param("purge") != Some("0") {
         remove_from_rules(world, &sid);
     }
@@ -199,7 +199,7 @@ pub(super) fn status_index(_: &mut World, _: &ApiCall) -> Result<ApiData, ApiErr
     Ok(json!([{ "name": "current" }, { "name": "manager_status" }]).into())
 }
 
-/// What the manager and the nodes' agents wrote down last.
+/// The last state that the HA manager and the nodes' agents wrote.
 pub(super) fn manager_status(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
     let at_s = world.cluster_clock_s();
     let seen = |node: &String| if world.is_reachable(&call.entry, node) { "online" } else { "unknown" };

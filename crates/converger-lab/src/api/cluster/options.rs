@@ -1,4 +1,4 @@
-//! `/cluster/options`: the rules of the datacenter for tags.
+//! `/cluster/options`: the datacenter's rules for tags.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use crate::response::{ApiData, ApiError};
 use crate::schema::split_list;
 use crate::world::World;
 
-/// Without `Sys.Audit` on `/` only the style is shown.
+/// Without `Sys.Audit` on `/`, only the tag style is visible.
 pub(super) fn read(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
     let mut shown = world.options.shown();
     if !world.access.has_privilege(&call.who, "/", "Sys.Audit") {

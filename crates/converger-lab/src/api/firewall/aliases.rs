@@ -1,6 +1,6 @@
-//! Names for addresses. They are found whatever the case of their letters.
+//! Firewall aliases: names for addresses. Lookup ignores case.
 //!
-//! What never enters here: rules that use them.
+//! Must not depend on the rules that use them.
 
 use serde_json::{Value, json};
 
@@ -53,7 +53,7 @@ pub(super) fn create(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiEr
     Ok(ApiData::null())
 }
 
-/// Everything is set anew: a comment that is not given is gone.
+/// Replaces all fields: a comment that the request omits is removed.
 pub(super) fn update(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
     check_digest(world, call, &content_digest(&find_firewall(world, call).aliases))?;
     let aliases = &find_firewall(world, call).aliases;
@@ -75,7 +75,7 @@ pub(super) fn update(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiEr
     Ok(ApiData::null())
 }
 
-/// One that is not there is no error.
+/// Deletes an alias. Deleting one that does not exist is not an error.
 pub(super) fn delete(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
     check_digest(world, call, &content_digest(&find_firewall(world, call).aliases))?;
     firewall_mut(world, call).aliases.remove(&alias_key(call));

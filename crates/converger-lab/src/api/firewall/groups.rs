@@ -1,6 +1,6 @@
-//! Security groups of the cluster. Their rules are in the room of rules.
+//! Security groups of the cluster. Their rules are in `rules`.
 //!
-//! What never enters here: rules that refer to a group.
+//! Must not depend on the rules that refer to a group.
 
 use serde_json::json;
 
@@ -21,7 +21,7 @@ fn group_name(call: &ApiCall) -> &str {
     call.param("group").unwrap_or_default()
 }
 
-/// With `rename` an existing one gets another name or another comment.
+/// Creates a group. With `rename`, changes the name or the comment of an existing one.
 pub(super) fn create(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
     let groups = &find_firewall(world, call).groups;
     check_digest(world, call, &content_digest(groups))?;

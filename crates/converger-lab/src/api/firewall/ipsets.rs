@@ -1,6 +1,6 @@
-//! Sets of addresses.
+//! IP sets.
 //!
-//! What never enters here: rules that use them.
+//! Must not depend on the rules that use them.
 
 use serde_json::{Value, json};
 
@@ -25,7 +25,7 @@ pub(super) fn list(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiErro
     Ok(json!(sets.iter().map(row).collect::<Vec<_>>()).into())
 }
 
-/// With `rename` an existing one gets another name or another comment.
+/// Creates a set. With `rename`, changes the name or the comment of an existing one.
 pub(super) fn create(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
     let sets = &find_firewall(world, call).ipsets;
     check_digest(world, call, &content_digest(sets))?;
@@ -81,7 +81,7 @@ pub(super) fn delete(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiEr
     Ok(ApiData::null())
 }
 
-/// A new address stands before the others.
+/// Adds an address before the others.
 pub(super) fn add_entry(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
     let cidr = entry_cidr(call);
     if find_set(world, call)?.entries.iter().any(|address| address.cidr == cidr) {
@@ -93,7 +93,7 @@ pub(super) fn add_entry(world: &mut World, call: &ApiCall) -> Result<ApiData, Ap
     Ok(ApiData::null())
 }
 
-/// The place of the address that the path names.
+/// The position of the address that the path names.
 fn entry_position(world: &World, call: &ApiCall) -> Result<usize, ApiError> {
     let found = find_set(world, call)?.entries.iter().position(|address| address.cidr == entry_cidr(call));
     found.ok_or_else(|| ApiError::parameter_error("cidr", "no such IP/Network"))
@@ -104,7 +104,7 @@ pub(super) fn read_entry(world: &mut World, call: &ApiCall) -> Result<ApiData, A
     Ok(find_set(world, call)?.entries.get(place).map(entry_json).unwrap_or_default().into())
 }
 
-/// What is not given stays.
+/// Updates an address. Fields that the request omits stay.
 pub(super) fn update_entry(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
     check_digest(world, call, &content_digest(&find_set(world, call)?.entries))?;
     let place = entry_position(world, call)?;

@@ -1,6 +1,6 @@
-//! Rules, of a firewall or of a security group.
+//! Rules of a firewall or of a security group.
 //!
-//! What never enters here: what a rule lets through.
+//! The lab stores rules and never applies them.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::schema::split_list;
 use crate::sections::SectionSettings;
 use crate::world::World;
 
-/// The rules that the path names.
+/// The rules that the path refers to.
 fn find_rules<'a>(world: &'a World, call: &ApiCall) -> Result<&'a Vec<SectionSettings>, ApiError> {
     let firewall = find_firewall(world, call);
     let Some(name) = call.param("group") else { return Ok(&firewall.rules) };
@@ -40,7 +40,7 @@ fn rule_json(world: &World, call: &ApiCall, pos: usize, rule: &SectionSettings, 
     Value::Object(fields)
 }
 
-/// Told from the addresses, where those are written out.
+/// The IP version of the rule's literal addresses.
 fn ip_version(rule: &SectionSettings) -> Option<u8> {
     let addresses = ["source", "dest"].into_iter().filter_map(|key| rule.get(key));
     let mut versions = addresses.filter_map(|text| match text.chars().next() {
@@ -58,7 +58,7 @@ pub(super) fn list(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiErro
     Ok(json!(entries).into())
 }
 
-/// The place that the path names, and the digest of all.
+/// The position that the path names, and the digest of all rules.
 fn rule_position(world: &World, call: &ApiCall) -> Result<(usize, String), ApiError> {
     let rules = find_rules(world, call)?;
     let text = call.param("pos").unwrap_or_default();
@@ -72,7 +72,7 @@ pub(super) fn read(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiErro
     Ok(rule.map(|rule| rule_json(world, call, pos, rule, &digest)).unwrap_or_default().into())
 }
 
-/// A new rule stands before all others, whatever place it asks for, and is off unless it is switched on.
+/// Inserts a rule before all others, whatever position the request names. It is disabled unless the request enables it.
 pub(super) fn create(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
     find_rules(world, call)?;
     let mut rule: SectionSettings = parse_settings(call).collect();
@@ -83,7 +83,7 @@ pub(super) fn create(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiEr
     Ok(ApiData::null())
 }
 
-/// Where it is to move, nothing else counts: it then stands before the one that was in that place.
+/// Updates a rule. With `moveto`, only moves it before the rule at that position and ignores all other parameters.
 pub(super) fn update(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
     let (pos, digest) = rule_position(world, call)?;
     check_digest(world, call, &digest)?;

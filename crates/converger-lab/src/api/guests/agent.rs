@@ -1,6 +1,7 @@
-//! What a guest says about itself: QEMU's agent in it, and the interfaces of a container.
+//! What a guest reports about itself: the QEMU guest agent and the network interfaces of a
+//! container.
 //!
-//! What never enters here: a system in the guest. It answers as a plain one would, from what its config says.
+//! No operating system runs in the guest. Responses are derived from its config.
 
 use serde_json::{Value, json};
 
@@ -29,7 +30,7 @@ pub(super) fn list_commands(_: &mut World, _: &ApiCall) -> Result<ApiData, ApiEr
     Ok(json!(AGENT_COMMANDS.iter().map(|name| json!({ "name": name })).collect::<Vec<_>>()).into())
 }
 
-/// Whether there is anybody in the guest who could answer.
+/// The guest, if its agent is enabled and would respond.
 fn find_guest_with_agent<'a>(world: &'a World, call: &ApiCall) -> Result<&'a LabGuest, ApiError> {
     let guest = call.find_guest(world)?;
     let enabled = guest.get("agent").is_some_and(|agent| agent.split(',').any(|part| part == "1" || part == "enabled=1"));
@@ -38,7 +39,7 @@ fn find_guest_with_agent<'a>(world: &'a World, call: &ApiCall) -> Result<&'a Lab
     }
     match &guest.process {
         None => Err(ApiError::internal_error(format!("VM {} is not running", guest.vmid))),
-        // What does not listen when it is asked to go down does not listen here either.
+        // A guest that ignores shutdown requests ignores the agent as well.
         Some(process) if process.qemu_state != "running" || guest.behaviour.shutdown_ms.is_none() => {
             Err(ApiError::Died("QEMU guest agent is not running".to_owned(), 3_000))
         }
@@ -46,7 +47,7 @@ fn find_guest_with_agent<'a>(world: &'a World, call: &ApiCall) -> Result<&'a Lab
     }
 }
 
-/// The command that the path ends with.
+/// Runs the agent command that the path ends with.
 pub(super) fn run_agent_command(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
     let guest = find_guest_with_agent(world, call)?;
     let now_s = world.cluster_clock_s();
@@ -83,7 +84,7 @@ fn file_systems(guest: &LabGuest) -> Value {
     disks.enumerate().map(mounted).collect()
 }
 
-/// The number of a card and its address on the wire.
+/// Number and MAC address of each network card.
 fn card_macs(guest: &LabGuest) -> impl Iterator<Item = (u32, String)> {
     let is_mac = |part: &&str| part.rsplit('=').next().is_some_and(|value| value.split(':').count() == 6);
     let cards = guest.config.iter().filter(|(key, _)| is_card_key(key));
@@ -93,7 +94,7 @@ fn card_macs(guest: &LabGuest) -> impl Iterator<Item = (u32, String)> {
     })
 }
 
-/// What is set is what it has; otherwise somebody gave it one that follows its number.
+/// The address from the config; otherwise one that is derived from the guest's VMID.
 fn guest_ip_address(guest: &LabGuest, number: u32) -> (String, u8) {
     let key = if guest.kind == LabGuestKind::Qemu { format!("ipconfig{number}") } else { format!("net{number}") };
     let set =
@@ -118,7 +119,7 @@ fn network_interfaces(guest: &LabGuest) -> Value {
     std::iter::once(loopback).chain(card_macs(guest).map(card)).collect()
 }
 
-/// A container that does not run has none to show.
+/// A stopped container returns no interfaces.
 pub(super) fn container_interfaces(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
     let guest = call.find_guest(world)?;
     if !guest.is_running() {
@@ -137,7 +138,7 @@ pub(super) fn container_interfaces(world: &mut World, call: &ApiCall) -> Result<
     Ok(json!(entries).into())
 }
 
-/// Whether something can be done with all disks of a guest, and on which nodes.
+/// Whether all disks of a guest support a feature, and on which nodes.
 pub(super) fn check_feature(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
     let guest = call.find_guest(world)?;
     let section = match call.param("snapname") {

@@ -1,6 +1,6 @@
-//! Clones: what a call refuses at once.
+//! Clone requests: the checks before the task starts.
 //!
-//! What never enters here: the copy itself.
+//! The copy itself is in `task_work`.
 
 use super::create;
 use crate::api::{ApiCall, require_quorum};
@@ -13,7 +13,7 @@ use crate::storage::volume_name;
 use crate::task_work::{CloneWork, TaskWork};
 use crate::world::World;
 
-/// In the order in which Proxmox looks: first at what was asked for, then at the cluster, then at the guest and its disks.
+/// Checks in the order of Proxmox: the request, the cluster, then the guest and its disks.
 pub(super) fn clone_guest(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
     check_target(world, call)?;
     require_quorum(world, &call.node)?;
@@ -53,7 +53,7 @@ pub(super) fn clone_guest(world: &mut World, call: &ApiCall) -> Result<ApiData, 
     Ok(world.start_task(NewTask::without_guest_lock(&call.node, &call.who, &kind, source, TaskWork::Clone(Box::new(cloning)))).into())
 }
 
-/// Whether the copy can go where it is to go: the node is there, and so is the storage, for both nodes.
+/// Checks that the target node exists, and that both nodes have the target storage.
 fn check_target(world: &World, call: &ApiCall) -> Result<(), ApiError> {
     let away = call.param("target").filter(|target| *target != call.node);
     if let Some(target) = away.filter(|target| !world.nodes.contains_key(*target)) {
@@ -74,13 +74,13 @@ fn check_snapshot_exists(guest: &LabGuest, cloning: &CloneWork) -> Result<(), Ap
     }
 }
 
-/// A linked copy is where its original is.
+/// A linked clone stays on the storage of its original.
 fn check_linked_storage(cloning: &CloneWork) -> Result<(), ApiError> {
     let leaves = !cloning.full && cloning.storage.is_some();
     if leaves { Err(ApiError::internal_error("parameter 'storage' not allowed for linked clones".to_owned())) } else { Ok(()) }
 }
 
-/// Another guest of the same kind on this node is seen at once; one elsewhere only when the copy is written.
+/// The call rejects a VMID that a guest of the same kind on this node uses. A conflict with any other guest fails only in the task.
 fn check_id_free_here(world: &World, call: &ApiCall, target: u32) -> Result<(), ApiError> {
     let is_taken = world.guests.get(&target).is_some_and(|other| other.node == call.node && other.kind == call.kind);
     let text = || format!("unable to create {} {target}: config file already exists", call.kind.error_word());
@@ -103,7 +103,8 @@ fn build_clone_work(call: &ApiCall, guest: &LabGuest, target: u32) -> CloneWork 
     }
 }
 
-/// Every disk needs space where its copy goes, linked or not, and since 8 every card the use of its bridge.
+/// Every disk needs space on the target storage, also for a linked clone. Since release 8 every network card needs the right to use its
+/// bridge.
 fn check_clone_privileges(world: &World, call: &ApiCall, guest: &LabGuest, cloning: &CloneWork) -> Result<(), ApiError> {
     for (_, drive) in drives(guest.kind, &guest.config).filter(|(_, drive)| !drive.is_cdrom()) {
         if let Some(storage) = cloning.storage.as_deref().or(drive.storage()) {
@@ -114,7 +115,7 @@ fn check_clone_privileges(world: &World, call: &ApiCall, guest: &LabGuest, cloni
     cards.try_for_each(|(key, value)| config_update::check_resource_privileges(world, call, guest.kind, key, value))
 }
 
-/// Whether anything of a guest is where only its own node gets at it, a CD in its drive as well.
+/// Whether a drive of the guest, including CD drives, is on storage that only its node reaches.
 fn uses_local_storage(world: &World, guest: &LabGuest) -> bool {
     let is_shared = |name: &str| world.storages.all.get(name).is_some_and(|storage| storage.shared);
     drives(guest.kind, &guest.config).any(|(_, drive)| drive.storage().is_some_and(|name| !is_shared(name)))

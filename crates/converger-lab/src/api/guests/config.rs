@@ -1,6 +1,6 @@
-//! `config` and `read_pending`: reading, and handing updates on.
+//! `config` and `pending`: reading, and passing updates on.
 //!
-//! What never enters here: how an update is written (see `update`).
+//! How an update is applied is in `crate::config_update`.
 
 use serde_json::{Value, json};
 
@@ -37,7 +37,7 @@ pub(super) fn read_pending(world: &mut World, call: &ApiCall) -> Result<ApiData,
     Ok(ApiData::from_json_text(world.guests.pending_text(vmid, world.flavour).to_vec()))
 }
 
-/// Synchronous: waits for whoever holds the guest, then writes.
+/// Updates the config synchronously: waits until no task holds the guest, then writes.
 pub(super) fn update_now(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
     let update = config_update::prepare_update(world, call)?;
     config_update::check_guest_free(world, &call.node, &update)?;
@@ -47,7 +47,7 @@ pub(super) fn update_now(world: &mut World, call: &ApiCall) -> Result<ApiData, A
     Ok(ApiData::null().with_delay(waited_ms + took_ms))
 }
 
-/// The same for keys that only go.
+/// Removes disks; the same as an update that only deletes keys.
 pub(super) fn unlink_disks(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
     let renamed = |name: &str| if name == "idlist" { "delete" } else { name }.to_owned();
     let values: Vec<_> = call.values.iter().map(|(name, value)| (renamed(name), value.clone())).collect();
@@ -55,7 +55,7 @@ pub(super) fn unlink_disks(world: &mut World, call: &ApiCall) -> Result<ApiData,
     update_now(world, &ApiCall { method: call.method, values: values.into(), who, entry, node, kind: call.kind })
 }
 
-/// A task does it; with a delay given, the call waits that long and returns nothing if the task ended well.
+/// Updates the config in a task. With a delay, the call waits that long and returns nothing if the task succeeded.
 pub(super) fn update_in_task(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
     debug_assert!(call.kind == LabGuestKind::Qemu, "containers have no such method");
     let update = config_update::prepare_update(world, call)?;

@@ -1,7 +1,7 @@
-//! New guests, and templates made of them.
+//! Creates guests and converts them to templates.
 //!
-//! The config with its lock is written before the task is forked, so a guest exists as soon as the
-//! call returns. What never enters here: what a backup makes of a create (see `restore`).
+//! The config with its lock is written before the task starts, so a guest exists as soon as the
+//! call returns. Restoring a backup is in `restore`.
 
 use super::restore;
 use crate::api::{ApiCall, require_quorum};
@@ -14,7 +14,7 @@ use crate::storage::GuestBackup;
 use crate::task_work::TaskWork;
 use crate::world::World;
 
-/// Parameters of a create that are not config keys.
+/// Parameters of a create request that are not config keys.
 const NON_CONFIG_PARAMS: &[&str] = &[
     "node",
     "vmid",
@@ -54,21 +54,21 @@ pub(super) fn create(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiEr
     Ok(world.start_task(NewTask::holding_guest(&call.node, &call.who, &name, vmid, work)).into())
 }
 
-/// Whether an id is free everywhere, for every kind.
+/// Checks that no guest of any kind on any node uses the VMID.
 pub(super) fn check_id_free(world: &World, call: &ApiCall, vmid: u32) -> Result<(), ApiError> {
     let Some(other) = world.guests.get(&vmid) else { return Ok(()) };
     let taken = format!("{} {vmid} already exists on node '{}'", other.kind.error_word(), other.node);
     Err(ApiError::internal_error(if call.kind == LabGuestKind::Qemu { format!("unable to create VM {vmid} - {taken}") } else { taken }))
 }
 
-/// What a restore writes over goes with its disks.
+/// Removes the guest that a restore overwrites, with its disks.
 fn remove_existing_guest(world: &mut World, vmid: u32) {
     if world.guests.remove_guest(vmid).is_some() {
         world.storages.volumes.retain(|_, volume| volume.vmid != vmid);
     }
 }
 
-/// The right to allocate the id, directly or through a pool.
+/// Checks the privilege to allocate the VMID, directly or through a pool.
 fn check_may_create(world: &World, call: &ApiCall, vmid: u32) -> Result<(), ApiError> {
     let has = |path: &str, privilege: &str| world.access.has_privilege(&call.who, path, privilege);
     let by_pool = call.param("pool").is_some_and(|pool| has(&format!("/pool/{pool}"), "VM.Allocate"));
@@ -109,7 +109,7 @@ fn normalize_value(world: &mut World, kind: LabGuestKind, key: &str, value: &str
     }
 }
 
-/// The marks of birth that every new virtual machine gets.
+/// Adds the birth marks that every new virtual machine gets.
 fn complete_qemu(world: &mut World, section: &mut ConfigSection) {
     let meta = format!("creation-qemu={},ctime={}", world.flavour.qemu_version(), world.cluster_clock_s());
     section.insert("meta".to_owned(), meta);
@@ -122,7 +122,7 @@ fn complete_qemu(world: &mut World, section: &mut ConfigSection) {
     };
 }
 
-/// Containers get written defaults, privileged or not among them.
+/// Containers get their defaults written to the config, including `unprivileged`.
 fn complete_lxc(call: &ApiCall, section: &mut ConfigSection) -> Result<(), ApiError> {
     let vmid = call.vmid();
     let storage = call.param("storage").unwrap_or("local");
@@ -155,7 +155,7 @@ fn check_storages(world: &World, kind: LabGuestKind, section: &ConfigSection) ->
     Ok(())
 }
 
-/// The guest is there at once, and nothing is known of it but that it is being made.
+/// Adds the guest at once; until the task ends, its config contains only the `create` lock.
 fn add_locked_guest(world: &mut World, call: &ApiCall, vmid: u32) {
     let mut guest = LabGuest::new(vmid, call.kind, &call.node);
     guest.config.insert("lock".to_owned(), "create".to_owned());
@@ -184,6 +184,6 @@ pub(super) fn convert_to_template(world: &mut World, call: &ApiCall) -> Result<A
     }
     let name = format!("{}template", kind.task_prefix());
     let upid = world.start_task(NewTask::holding_guest(&call.node, &call.who, &name, vmid, TaskWork::Template { vmid }));
-    // Containers return nothing although a task was forked.
+    // For containers, Proxmox returns no UPID although a task runs.
     Ok(if kind == LabGuestKind::Qemu { upid.into() } else { ApiData::null() })
 }

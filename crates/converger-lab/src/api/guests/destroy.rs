@@ -1,6 +1,6 @@
-//! Destroying a guest: what a call refuses at once.
+//! Destroying a guest: the checks before the task starts.
 //!
-//! What never enters here: the destruction itself.
+//! The destruction itself is in `task_work`.
 
 use crate::api::ApiCall;
 use crate::events::NewTask;

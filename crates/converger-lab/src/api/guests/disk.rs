@@ -1,6 +1,6 @@
 //! `resize`, `move_disk`, `move_volume`.
 //!
-//! What never enters here: the work of tasks.
+//! What their tasks do is in `task_work`.
 
 use crate::api::ApiCall;
 use crate::config_update;
@@ -26,7 +26,7 @@ pub(super) fn resize(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiEr
     Ok(world.start_task(NewTask::holding_guest(&call.node, &call.who, "resize", vmid, work)).into())
 }
 
-/// Containers look before they fork a task.
+/// For containers, Proxmox checks the size before it starts the task.
 fn check_can_grow(world: &World, call: &ApiCall, key: &str, size: &str) -> Result<(), ApiError> {
     let drive = find_growable_disk(world, call, key)?;
     let (now, wanted) = (drive.size_bytes(), task_work::parse_target_bytes(drive.size_bytes(), size).unwrap_or(0));
@@ -37,7 +37,7 @@ fn check_can_grow(world: &World, call: &ApiCall, key: &str, size: &str) -> Resul
     }
 }
 
-/// The disk that is to grow, by somebody who may take space where it lies.
+/// The disk to resize, if the caller may allocate space on its storage.
 fn find_growable_disk(world: &World, call: &ApiCall, key: &str) -> Result<DriveValue, ApiError> {
     let guest = call.find_guest(world)?;
     if guest.differs_from_digest(call.param("digest")) {
@@ -57,7 +57,7 @@ fn find_growable_disk(world: &World, call: &ApiCall, key: &str) -> Result<DriveV
     Ok(drive)
 }
 
-/// Until 7 the call itself resized, and returned nothing.
+/// In release 7 the call itself resizes the disk and returns nothing.
 fn resize_without_task(world: &mut World, call: &ApiCall, key: &str, size: &str) -> Result<ApiData, ApiError> {
     let drive = find_growable_disk(world, call, key)?;
     match task_work::parse_target_bytes(drive.size_bytes(), size) {

@@ -1,6 +1,6 @@
-//! `start_migration`: what stands in the way, and the task.
+//! `migrate`: its preconditions and its task.
 //!
-//! What never enters here: the move itself.
+//! The migration itself is in `task_work`.
 
 use serde_json::{Map, Value, json};
 
@@ -12,7 +12,7 @@ use crate::response::{ApiData, ApiError};
 use crate::task_work::{self, GuestMigration, PreMoveShutdown, TaskWork};
 use crate::world::World;
 
-/// What a migration would meet.
+/// The preconditions of a migration.
 pub(super) fn read_preconditions(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
     let guest = call.find_guest(world)?;
     if let Some(locked) = guest.lock_error() {
@@ -61,7 +61,7 @@ pub(super) fn start_migration(world: &mut World, call: &ApiCall) -> Result<ApiDa
         }
         _ => {}
     }
-    // Of a container the task looks after this.
+    // For containers, the task checks this.
     if kind == LabGuestKind::Qemu && call.param("targetstorage").is_none() {
         task_work::missing_storage_error(world, guest, &target).map_or(Ok(()), |lacks| Err(ApiError::internal_error(lacks)))?;
     }

@@ -1,6 +1,6 @@
-//! `status/start` and its siblings: what a call refuses at once, and the task that it forks.
+//! `status/start` and its siblings: the checks before the task starts, and the task.
 //!
-//! A 200 here proves nothing: most refusals come from the task. What never enters here: those.
+//! A 200 proves nothing, because most failures are reported by the task; those are in `task_work`.
 
 use crate::api::{ApiCall, require_quorum};
 use crate::events::NewTask;
@@ -9,10 +9,10 @@ use crate::response::{ApiData, ApiError};
 use crate::task_work::{ShutdownWork, TaskWork};
 use crate::world::World;
 
-/// An orderly shutdown waits so long where nobody says how long.
+/// Default timeout of a shutdown.
 const SHUTDOWN_TIMEOUT_S: u64 = 60;
 
-/// Options that exist for Proxmox's own use.
+/// Options that only Proxmox itself uses.
 const INTERNAL_OPTIONS: &[&str] = &["skiplock", "keepActive", "migratedfrom", "stateuri", "migration_type", "migration_network"];
 
 fn start_guest_task(world: &mut World, call: &ApiCall, name: &str, work: TaskWork) -> Result<ApiData, ApiError> {
@@ -20,7 +20,7 @@ fn start_guest_task(world: &mut World, call: &ApiCall, name: &str, work: TaskWor
     Ok(world.start_task(NewTask::holding_guest(&call.node, &call.who, &kind, call.vmid(), work)).into())
 }
 
-/// The guest, wherever a missing one is a matter of the task.
+/// The guest, for calls where a missing one fails in the task.
 fn find_guest<'a>(world: &'a World, call: &ApiCall) -> Option<&'a LabGuest> {
     world.guest_on(&call.node, call.kind, call.vmid())
 }
@@ -29,7 +29,7 @@ fn is_running(world: &World, call: &ApiCall) -> bool {
     find_guest(world, call).is_some_and(LabGuest::is_running)
 }
 
-/// Under high availability a call only states what is wanted.
+/// For a guest that is managed by HA, a call only sets the requested state.
 fn request_ha_state(world: &mut World, call: &ApiCall, name: &str, state: &str) -> Option<ApiData> {
     let vmid = call.vmid();
     let sid = format!("{}:{vmid}", call.kind.ha_prefix());
@@ -52,12 +52,12 @@ pub(super) fn start(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiErr
     start_guest_task(world, call, "start", TaskWork::Start { kind: call.kind, vmid: call.vmid() })
 }
 
-/// Containers say at once that they do not run.
+/// For containers, the call itself fails if the guest is not running.
 fn require_running(world: &World, call: &ApiCall, word: &str) -> Result<(), ApiError> {
     if is_running(world, call) { Ok(()) } else { Err(ApiError::internal_error(format!("{word} {} not running", call.vmid()))) }
 }
 
-/// QEMU's signals look for the config first.
+/// For virtual machines, the check looks for the config first.
 fn require_running_with_config(world: &World, call: &ApiCall) -> Result<(), ApiError> {
     let vmid = call.vmid();
     if call.kind == LabGuestKind::Qemu && find_guest(world, call).is_none() {
@@ -85,7 +85,7 @@ pub(super) fn stop(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiErro
     start_guest_task(world, call, "stop", TaskWork::Stop { kind: call.kind, vmid: call.vmid(), overrules })
 }
 
-/// The caller's own shutdown tasks give way.
+/// A stop cancels the caller's own pending shutdown tasks.
 fn interrupt_own_shutdowns(world: &mut World, call: &ApiCall) {
     let name = format!("{}shutdown", call.kind.task_prefix());
     let about = call.vmid().to_string();
@@ -114,7 +114,7 @@ pub(super) fn shutdown(world: &mut World, call: &ApiCall) -> Result<ApiData, Api
     start_guest_task(world, call, "shutdown", TaskWork::Shutdown(ShutdownWork { kind, vmid, timeout_ms, force, reboot: false }))
 }
 
-/// As asked, or as the guest's start order says, or a minute.
+/// The timeout of the request, else that of the guest's `startup` option, else one minute.
 fn shutdown_timeout_s(world: &World, call: &ApiCall) -> u64 {
     let startup = find_guest(world, call).and_then(|guest| guest.get("startup")).unwrap_or_default();
     let down = startup.split(',').find_map(|part| part.strip_prefix("down=")).and_then(|text| text.parse().ok());
@@ -127,7 +127,7 @@ pub(super) fn reboot(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiEr
     }
     require_running_with_config(world, call)?;
     let (kind, vmid) = (call.kind, call.vmid());
-    // A container is killed after the timeout, a virtual machine is not.
+    // A container is killed after the timeout; a virtual machine is not.
     let force = kind == LabGuestKind::Lxc;
     let timeout_ms = shutdown_timeout_s(world, call).saturating_mul(1_000);
     start_guest_task(world, call, "reboot", TaskWork::Shutdown(ShutdownWork { kind, vmid, timeout_ms, force, reboot: true }))

@@ -1,6 +1,6 @@
-//! Guests from backups: new ones, or in the place of what is there.
+//! Restores backups to a new guest or over an existing one.
 //!
-//! What never enters here: how a backup is taken (see `work`).
+//! Taking a backup is in `task_work`.
 
 use crate::api::ApiCall;
 use crate::guest::drive::{DriveValue, drives};
@@ -9,7 +9,7 @@ use crate::response::ApiError;
 use crate::storage::GuestBackup;
 use crate::world::World;
 
-/// The backup that a create names, if it names one.
+/// The backup that a create request names, if any.
 pub(super) fn find_backup<'a>(world: &'a World, call: &'a ApiCall) -> Result<Option<&'a GuestBackup>, ApiError> {
     let volume = match call.kind {
         LabGuestKind::Qemu => call.param("archive"),
@@ -25,7 +25,7 @@ pub(super) fn find_backup<'a>(world: &'a World, call: &'a ApiCall) -> Result<Opt
     found.map(Some).ok_or_else(|| ApiError::internal_error(format!("volume '{volume}' does not exist")))
 }
 
-/// Whether the guest that is there may be written over.
+/// Checks whether the restore may overwrite an existing guest.
 pub(super) fn check_may_overwrite(world: &World, call: &ApiCall) -> Result<(), ApiError> {
     let vmid = call.vmid();
     let Some(guest) = world.guests.get(&vmid) else { return Ok(()) };
@@ -40,7 +40,7 @@ pub(super) fn check_may_overwrite(world: &World, call: &ApiCall) -> Result<(), A
     }
 }
 
-/// The config of the backup, with disks to be made anew, and what the request sets besides.
+/// The config of the backup with new disks and the settings of the request.
 pub(super) fn restored_section(world: &mut World, call: &ApiCall, backup: &GuestBackup, asked: ConfigSection) -> ConfigSection {
     let mut section = backup.section.clone();
     section.retain(|key, _| !is_unused_key(key) && !["parent", "template"].contains(&key.as_str()));
@@ -62,7 +62,7 @@ pub(super) fn restored_section(world: &mut World, call: &ApiCall, backup: &Guest
     section
 }
 
-/// The card of either kind with another address.
+/// A network card of either guest kind with another MAC address.
 fn replace_mac(card: &str, address: &str) -> String {
     let is_mac = |text: &str| text.split(':').count() == 6;
     let renewed = |part: &str| match part.split_once('=') {

@@ -1,6 +1,6 @@
-//! `snapshot`: lists, notes, and the tasks that take, delete and go back.
+//! `snapshot`: lists, descriptions, and the tasks that take, delete and roll back snapshots.
 //!
-//! What never enters here: the work of those tasks.
+//! What those tasks do is in `task_work`.
 
 use serde_json::{Map, Value, json};
 

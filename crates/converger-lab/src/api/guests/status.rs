@@ -1,6 +1,6 @@
-//! Lists of a node and `status/current`: what the node itself sees, now.
+//! Guest lists of a node and `status/current`: the live state on the node itself.
 //!
-//! What never enters here: what other nodes were told.
+//! Must not depend on broadcasts, which can be stale.
 
 use crate::api::{ApiCall, cluster::visible_guest_filter, nodes::subdirectory_index};
 use crate::flavour::Flavour;
@@ -24,7 +24,7 @@ pub(super) fn list(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiErro
     Ok(ApiData::from_json_text(json_text::write_list(seen, |row, guest| put_entry(world, guest, full, row))))
 }
 
-/// About what the status of a guest takes.
+/// Typical size of a guest's status.
 const STATUS_BYTES_HINT: usize = 600;
 
 pub(super) fn current_status(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
@@ -52,14 +52,14 @@ fn is_agent_enabled(guest: &LabGuest) -> bool {
     first == "1" || first == "enabled=1"
 }
 
-/// What every list says about a guest.
+/// The fields that every list contains.
 fn put_entry(world: &World, guest: &LabGuest, full: bool, row: &mut JsonObject<'_>) {
     put_fields_before_uptime(world, guest, row);
     row.put("uptime", uptime_s(world, guest));
     put_fields_after_uptime(world, guest, full, row);
 }
 
-/// Seconds since its start, the only thing here that changes by itself.
+/// Seconds since the guest started. No other field changes with time alone.
 fn uptime_s(world: &World, guest: &LabGuest) -> u64 {
     guest.process.as_ref().map_or(0, |process| world.now_ms.saturating_sub(process.since_ms) / 1_000)
 }
@@ -104,7 +104,7 @@ fn put_qemu(guest: &LabGuest, row: &mut JsonObject<'_>, full: bool, flavour: Fla
     }
 }
 
-/// How long a running guest had to wait, and for what; since 9.
+/// Pressure stall values of a running guest; since release 9.
 const PRESSURE_KEYS: &[&str] =
     &[CPU_FULL_KEY, "pressurecpusome", "pressureiofull", "pressureiosome", "pressurememoryfull", "pressurememorysome"];
 const CPU_FULL_KEY: &str = "pressurecpufull";
@@ -114,7 +114,7 @@ fn put_lxc(guest: &LabGuest, row: &mut JsonObject<'_>, flavour: Flavour) {
     row.put("diskread", 0).put("diskwrite", 0);
     let Some(process) = &guest.process else { return };
     row.put("pid", process.pid);
-    // A container never waits fully for a processor.
+    // Containers do not report full CPU pressure.
     for key in PRESSURE_KEYS.iter().filter(|key| flavour >= Flavour::V9 && **key != CPU_FULL_KEY) {
         row.put(key, 0);
     }

@@ -1,6 +1,6 @@
-//! What lies on a storage: disks of guests, images of CDs, templates of containers, backups.
+//! The content of storages: guest disks, ISO images, container templates, backups.
 //!
-//! What never enters here: bytes. A download is a task that ends, and then the file is there.
+//! Files have no bytes: a download is a task, and the file exists when it ends.
 
 use serde_json::{Value, json};
 
@@ -13,7 +13,7 @@ use crate::storage::{GuestBackup, StorageVolume};
 use crate::task_work::TaskWork;
 use crate::world::World;
 
-/// Templates that can be had from Proxmox's own server; a small choice.
+/// Templates that Proxmox offers for download; a small selection.
 const APPLIANCES: &[(&str, &str)] =
     &[("alpine-3.22-default_20250617_amd64.tar.xz", "alpine-3.22"), ("debian-12-standard_12.12-1_amd64.tar.zst", "debian-12")];
 
@@ -36,10 +36,10 @@ fn volume_json(world: &World, id: &str, volume: &StorageVolume) -> Value {
         "content": if lxc { "rootdir" } else { "images" } })
 }
 
-/// How large a file is, as far as anybody looks.
+/// The size of every file.
 const FILE_BYTES: u64 = 1 << 28;
 
-/// `iso/debian.iso`, `vztmpl/debian.tar.zst`: the folder says what it is.
+/// `iso/debian.iso`, `vztmpl/debian.tar.zst`: the directory is the content type.
 fn file_json(world: &World, storage: &str, file: &str) -> Value {
     let kind = file.split('/').next().unwrap_or_default();
     json!({ "volid": format!("{storage}:{file}"), "content": kind, "format": file_format(file), "size": FILE_BYTES, "ctime": world.cluster_clock_s() })
@@ -59,7 +59,7 @@ fn file_format(file: &str) -> &str {
 fn backup_json(id: &str, backup: &GuestBackup) -> Value {
     let mut entry = json!({ "volid": id, "content": "backup", "format": file_format(id), "size": backup.bytes, "ctime": backup.made_s,
         "vmid": backup.vmid, "subtype": backup.kind.name() });
-    // Only the first line is shown in a list.
+    // Lists show only the first line of the notes.
     if let Some(line) = backup.notes.as_deref().and_then(|notes| notes.lines().next()) {
         entry["notes"] = json!(line);
     }
@@ -69,7 +69,7 @@ fn backup_json(id: &str, backup: &GuestBackup) -> Value {
     entry
 }
 
-/// `storage:name`, also where only the name was given.
+/// The volume id `storage:name`; a request may omit the storage.
 fn volume_id(call: &ApiCall) -> Result<String, ApiError> {
     let (storage, volume) = (call.param("storage").unwrap_or_default(), call.param("volume").unwrap_or_default());
     match volume.split_once(':') {
@@ -79,14 +79,14 @@ fn volume_id(call: &ApiCall) -> Result<String, ApiError> {
     }
 }
 
-/// A disk that no guest names yet.
+/// Allocates a disk that no guest uses yet.
 pub(super) fn allocate_volume(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
     let storage = find_storage(world, call)?.0.clone();
     let (vmid, file) = (call.vmid(), call.param("filename").unwrap_or_default());
     if !file.split('.').next().is_some_and(|stem| stem.starts_with(&format!("vm-{vmid}-"))) {
         return Err(ApiError::parameter_error("filename", format!("illegal name '{file}' - should be 'vm-{vmid}-*'")));
     }
-    // Without a letter it is in KiB.
+    // A size without a unit is in KiB.
     let text = call.param("size").unwrap_or_default();
     let text = if text.ends_with(['M', 'G']) { text.to_owned() } else { format!("{text}K") };
     let bytes = size::parse(&text).ok_or_else(|| ApiError::parameter_error("size", "unable to parse size"))?;
@@ -120,7 +120,7 @@ fn missing_volume_error(id: &str) -> ApiError {
     ApiError::internal_error(format!("volume '{id}' does not exist"))
 }
 
-/// Whoever may use the storage, or the guest whose backup it is.
+/// Requires the right to read the storage. For a backup, the right to back up its guest and to allocate space is enough.
 fn check_may_read(world: &World, call: &ApiCall, id: &str) -> Result<(), ApiError> {
     let storage = call.param("storage").unwrap_or_default();
     let own = world.storages.backups.get(id).is_some_and(|backup| {
@@ -135,7 +135,7 @@ fn check_may_read(world: &World, call: &ApiCall, id: &str) -> Result<(), ApiErro
     world.access.require_any_privilege(&call.who, &format!("/storage/{storage}"), privileges)
 }
 
-/// Whoever runs the storage; a backup also whoever may back its guest up.
+/// Requires the right to manage the storage. For a backup, the right to back up its guest and to allocate space is enough.
 fn check_may_change(world: &World, call: &ApiCall, id: &str) -> Result<(), ApiError> {
     let storage = format!("/storage/{}", call.param("storage").unwrap_or_default());
     let backup = world.storages.backups.get(id);
@@ -167,7 +167,7 @@ pub(super) fn update(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiEr
     Ok(ApiData::null())
 }
 
-/// A task takes it away. What is protected is refused there.
+/// Deletes a volume in a task. The task fails for a protected volume.
 pub(super) fn delete(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
     let id = volume_id(call)?;
     check_may_change(world, call, &id)?;

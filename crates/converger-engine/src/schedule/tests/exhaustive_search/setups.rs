@@ -1,9 +1,9 @@
-//! The setups that the search explores: which operations there are, on which guests, and what may go wrong.
+//! The setups that the search explores: operations, guests and possible faults.
 
 use super::*;
 
 impl SearchSetup {
-    /// Three operations on two guests, one of them after the other guest, and everything that can go wrong.
+    /// Three operations on two guests, one of which depends on the other guest, and all faults.
     pub(in super::super) fn all_faults() -> Self {
         Self {
             limits: ConcurrencyLimits { per_node: 2, overall: 2 },
@@ -19,7 +19,7 @@ impl SearchSetup {
         }
     }
 
-    /// Six guests of which two wait, on two nodes with different work, below limits that bind.
+    /// Six guests, two of which have dependencies, on two nodes with different load, with tight limits.
     pub(in super::super) fn with_tight_limits() -> Self {
         let plan = vec![
             schedule_item("r", 100, 0),
@@ -34,7 +34,7 @@ impl SearchSetup {
         Self { limits, ends, plans: vec![plan], may_hold: None, may_lose_journal: false, crashes_max: 0, ..Self::all_faults() }
     }
 
-    /// A newer plan comes while the first is under way, beside something that was asked for once.
+    /// A newer plan comes while the first is in flight, beside a one-shot request.
     pub(in super::super) fn with_newer_plan() -> Self {
         let once = ScheduleItem { is_convergent: false, ..schedule_item("o", 100, 7) };
         let first = vec![
@@ -49,7 +49,7 @@ impl SearchSetup {
         Self { limits, ends, plans: vec![first, vec![once], second], may_lose_journal: false, crashes_max: 0, ..Self::all_faults() }
     }
 
-    /// The first failure ends the wave.
+    /// The first failure stops the run.
     pub(in super::super) fn stop_on_failure() -> Self {
         let plan = vec![
             schedule_item("r", 100, 0),
@@ -67,7 +67,7 @@ impl SearchSetup {
         }
     }
 
-    /// More was under way at a crash than one may be found out at once, and each may end badly or be met by a drain.
+    /// More operations were in flight at a crash than can be recovered at once, and each may fail or be met by a drain.
     pub(in super::super) fn recovery_setup() -> Self {
         let plan =
             vec![schedule_item("r", 100, 0), on_node("pve2", schedule_item("r", 101, 0)), after_guests(&[101], schedule_item("r", 102, 0))];
@@ -83,7 +83,7 @@ impl SearchSetup {
         }
     }
 
-    /// A guest is found on another node, where there is little room, with more steps behind and somebody waiting for it.
+    /// A guest is found on another node with few free slots; it has more steps and a dependent.
     pub(in super::super) fn moved_guest() -> Self {
         let plan = vec![
             schedule_item("r", 100, 0),
@@ -98,7 +98,7 @@ impl SearchSetup {
         Self { limits, ends, plans: vec![plan], may_hold: None, may_move, may_lose_journal: false, crashes_max: 0, ..Self::all_faults() }
     }
 
-    /// A guest is taken down and comes up again, while everything else may stop or be lost.
+    /// A guest is stopped and started again, while everything else may stop or be lost.
     pub(in super::super) fn restart_in_two_steps() -> Self {
         let up = ScheduleItem { completes_restart: true, ..schedule_item("r", 100, 2) };
         let config = ScheduleItem { is_power: false, ..schedule_item("r", 100, 0) };
@@ -117,7 +117,7 @@ impl SearchSetup {
         }
     }
 
-    /// Two crashes, the second of which may meet the recovery after the first.
+    /// Two crashes; the second may hit the recovery after the first.
     pub(in super::super) fn two_crashes() -> Self {
         let plan = vec![
             schedule_item("r", 100, 0),
@@ -129,7 +129,7 @@ impl SearchSetup {
         Self { ends, plans: vec![plan], may_drain: false, may_hold: None, may_lose_journal: false, crashes_max: 2, ..Self::all_faults() }
     }
 
-    /// More guests at once than a person could think through, with a newer plan, a drain, a hold and a crash.
+    /// More guests at once than a person could reason about, with a newer plan, a drain, a hold and a crash.
     pub(in super::super) fn large_plan() -> Self {
         let config = ScheduleItem { is_power: false, ..schedule_item("r", 101, 0) };
         let first = vec![
@@ -144,7 +144,7 @@ impl SearchSetup {
         Self { limits, ends, plans: vec![first], may_hold: None, may_lose_journal: false, ..Self::all_faults() }
     }
 
-    /// Those that take no time to search.
+    /// The setups that are fast to search.
     pub(in super::super) fn small_setups() -> [(&'static str, Self); 7] {
         let (everything, limited) = (("everything", Self::all_faults()), ("limited", Self::with_tight_limits()));
         let (moved, restart) = (("moved", Self::moved_guest()), ("restart", Self::restart_in_two_steps()));

@@ -1,6 +1,7 @@
-//! `/cluster/ha/groups`: which nodes guests may be on. Until 8; then there are rules, and groups are only refused.
+//! `/cluster/ha/groups`: which nodes guests may run on. Release 9 replaces groups by rules and
+//! rejects these calls.
 //!
-//! What never enters here: what the manager does about them.
+//! What the HA manager does with them is in `crate::ha`.
 
 use serde_json::{Value, json};
 
@@ -12,7 +13,7 @@ use crate::world::World;
 
 const NUMBERS: &[&str] = &["nofailback", "restricted"];
 
-/// Parameters that are no settings.
+/// Parameters that are not settings.
 const NOT_KEYS: &[&str] = &["group", "type", "digest", "delete"];
 
 fn check_groups_supported(world: &World, what: &str) -> Result<(), ApiError> {
@@ -75,7 +76,7 @@ pub(in crate::api::cluster) fn update(world: &mut World, call: &ApiCall) -> Resu
     Ok(ApiData::null())
 }
 
-/// A group that somebody is in stays; one that is not there is no error.
+/// Deletes a group. A group in use stays; deleting one that does not exist is not an error.
 pub(in crate::api::cluster) fn delete(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
     check_groups_supported(world, "delete group")?;
     require_quorum(world, &call.node)?;

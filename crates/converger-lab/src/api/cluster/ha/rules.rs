@@ -1,6 +1,7 @@
-//! `/cluster/ha/rules`: on which nodes guests may be, and which of them together. Since 9.
+//! `/cluster/ha/rules`: which nodes guests may run on, and which guests may share a node. Since
+//! release 9.
 //!
-//! What never enters here: what the manager does about them.
+//! What the HA manager does with them is in `crate::ha`.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +16,7 @@ use crate::world::World;
 
 const NUMBERS: &[&str] = &["disable", "strict"];
 
-/// Parameters that are no settings.
+/// Parameters that are not settings.
 const NOT_KEYS: &[&str] = &["rule", "digest", "delete"];
 
 fn rule_name(call: &ApiCall) -> &str {
@@ -50,7 +51,7 @@ fn split_setting(settings: &SectionSettings, key: &str) -> BTreeSet<String> {
     settings.get(key).map(|text| split_list(text)).into_iter().flatten().map(str::to_owned).collect()
 }
 
-/// Lists are kept in order, each item once.
+/// Lists are stored sorted and without duplicates.
 fn normalize_lists(mut settings: SectionSettings) -> SectionSettings {
     for key in ["nodes", "resources"] {
         if settings.contains_key(key) {
@@ -93,14 +94,14 @@ pub(in crate::api::cluster) fn update(world: &mut World, call: &ApiCall) -> Resu
     Ok(ApiData::null())
 }
 
-/// One that is not there is no error.
+/// Deletes a rule. Deleting one that does not exist is not an error.
 pub(in crate::api::cluster) fn delete(world: &mut World, call: &ApiCall) -> Result<ApiData, ApiError> {
     require_quorum(world, &call.node)?;
     world.ha.rules.remove(rule_name(call));
     Ok(ApiData::null())
 }
 
-/// What a rule of its type must say.
+/// Checks the settings that a rule of this type requires.
 fn check_required_settings(settings: &SectionSettings) -> Result<(), ApiError> {
     let needed = if settings.get("type").is_some_and(|kind| kind == "node-affinity") { "nodes" } else { "affinity" };
     if settings.contains_key(needed) {
@@ -110,19 +111,19 @@ fn check_required_settings(settings: &SectionSettings) -> Result<(), ApiError> {
     }
 }
 
-/// Guests that are managed, and nodes that there are.
+/// Checks that all guests are managed and all nodes exist.
 fn check_known_references(world: &World, settings: &SectionSettings) -> Result<(), String> {
     let unmanaged: Vec<String> = split_setting(settings, "resources").into_iter().filter(|sid| world.ha.get(sid).is_none()).collect();
     if !unmanaged.is_empty() {
         return Err(format!("cannot use unmanaged resource(s) {}.", unmanaged.join(", ")));
     }
-    // A node may come with a priority: `pve1:2`.
+    // A node may have a priority: `pve1:2`.
     let nodes = split_setting(settings, "nodes").into_iter().map(|node| node.split(':').next().unwrap_or_default().to_owned());
     let missing: Vec<String> = nodes.filter(|node| !world.nodes.contains_key(node)).collect();
     if missing.is_empty() { Ok(()) } else { Err(format!("cannot use non-existant node(s) {}.", missing.join(", "))) }
 }
 
-/// A guest is in one rule about nodes, and a rule about neighbours needs two of them.
+/// A guest may be in one node affinity rule only, and a resource affinity rule needs at least two guests.
 fn check_feasible(world: &World, name: &str, settings: &SectionSettings) -> Result<(), ApiError> {
     let kind = |settings: &SectionSettings| settings.get("type").cloned();
     let resources = split_setting(settings, "resources");
