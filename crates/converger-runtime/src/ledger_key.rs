@@ -10,7 +10,7 @@ use std::path::Path;
 use converger_core::evidence::LedgerEntry;
 use converger_core::failure::FailureCode;
 use converger_ledger::NoteSigner;
-use converger_store::{Batch, KEY_FILE, Store as _, StoreError, StoreRefusal, StoreView, StoreWrite, key_named_in};
+use converger_store::{Batch, KEY_FILE, Store as _, StoreError, StoreReader, StoreRefusal, StoreView, StoreWrite, key_named_in, wait_for};
 
 use crate::error::RuntimeError;
 use crate::ledger_reader::{integrity_error, ledger_store_error};
@@ -30,7 +30,7 @@ pub fn load_or_create_signer(state: &StateDirectory) -> Result<NoteSigner, Runti
     }
     let signer = load_unrecorded_signer(state)?;
     let key = LedgerEntry::Key { verifier: signer.verifier().to_string().into(), at_ms: host::now_ms() };
-    match state.wait(state.store().commit(Batch::from(StoreWrite::decision(key)))) {
+    match wait_for(state.store().commit(Batch::from(StoreWrite::decision(key)))) {
         Ok(_) => Ok(signer),
         // Somebody else signed for the first time at the same moment and came first. The file is one, so that theirs is this one, or is told.
         Err(StoreError::Refused(StoreRefusal::SecondKey)) => {
@@ -100,7 +100,7 @@ impl NamedKeys {
 /// The key cannot be read or written, or is not the one that the ledger names.
 pub fn recorded_key(directory: &Path) -> Result<Option<NamedKeys>, RuntimeError> {
     let Some(store) = StoreView::open(directory).map_err(|error| unreadable_error(&error))? else { return Ok(None) };
-    all_named(|next| store.entries(next, PAGE_ENTRIES))
+    find_named_keys(&store)
 }
 
 /// The same of the store that is open. It is asked itself: a second look at its file would bring file and log together in memory.
@@ -108,14 +108,14 @@ pub fn recorded_key(directory: &Path) -> Result<Option<NamedKeys>, RuntimeError>
 /// # Errors
 /// The key cannot be read or written, or is not the one that the ledger names.
 pub fn recorded_key_in_store(state: &StateDirectory) -> Result<Option<NamedKeys>, RuntimeError> {
-    all_named(|next| state.wait(state.store().entries(next, PAGE_ENTRIES)))
+    find_named_keys(state.store())
 }
 
 /// The keys in entries that are read page by page. All entries are looked at, because any of them may replace the key.
-fn all_named(read: impl Fn(u64) -> Result<Vec<Vec<u8>>, StoreError>) -> Result<Option<NamedKeys>, RuntimeError> {
+fn find_named_keys(store: &impl StoreReader) -> Result<Option<NamedKeys>, RuntimeError> {
     let (mut next, mut named) = (0, Vec::new());
     loop {
-        let page = read(next).map_err(|error| ledger_store_error(&error))?;
+        let page = wait_for(store.entries(next, PAGE_ENTRIES)).map_err(|error| ledger_store_error(&error))?;
         if page.is_empty() {
             return Ok(NamedKeys::of(named));
         }

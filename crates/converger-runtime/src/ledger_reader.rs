@@ -10,7 +10,9 @@ use converger_core::artifact::Digest;
 use converger_core::evidence::{LedgerEntry, parse_entry};
 use converger_core::failure::FailureCode;
 use converger_ledger::{LogHash, MerkleTree, SubtreeHashes, Tile, TiledHashes};
-use converger_store::{LIST_MAX, LedgerHead, LedgerHeads, OperationFilter, StoreError, StoreOpenError, StoreView};
+use converger_store::{
+    LIST_MAX, LedgerHead, LedgerHeads, OperationFilter, StoreError, StoreOpenError, StoreReader as _, StoreView, wait_for,
+};
 
 use crate::error::RuntimeError;
 use crate::state_dir::{StateLocation, store_error, unreadable_error};
@@ -124,7 +126,7 @@ impl LedgerReader {
     /// # Errors
     /// The ledger or the journal cannot be read, or is not as it was recorded.
     pub fn heads(&self) -> Result<LedgerHeads, RuntimeError> {
-        self.view.heads().map_err(|error| ledger_store_error(&error))
+        wait_for(self.view.heads()).map_err(|error| ledger_store_error(&error))
     }
 
     /// What is told about each entry from this place on and before that: its place, and its bytes.
@@ -140,7 +142,7 @@ impl LedgerReader {
         let mut next = from;
         while next < to {
             let limit = u32::try_from(to - next).unwrap_or(LIST_MAX).min(LIST_MAX);
-            let page = self.view.entries(next, limit).map_err(|error| self.unreadable_entry_error(next, to, &error))?;
+            let page = wait_for(self.view.entries(next, limit)).map_err(|error| self.unreadable_entry_error(next, to, &error))?;
             if page.is_empty() {
                 return Err(integrity_error(format!("entry {next} is missing")).at_entry(next).into());
             }
@@ -175,7 +177,7 @@ impl LedgerReader {
 
     /// Which of these entries cannot be read.
     fn unreadable_entry_error(&self, from: u64, to: u64, error: &StoreError) -> RuntimeError {
-        let found = (from..to).find_map(|index| self.view.entries(index, 1).err().map(|error| (index, error)));
+        let found = (from..to).find_map(|index| wait_for(self.view.entries(index, 1)).err().map(|error| (index, error)));
         match found {
             Some((index, error @ StoreError::Malformed { .. })) => integrity_error(format!("entry {index}: {error}")).at_entry(index),
             _ => ledger_store_error(error),
@@ -212,7 +214,7 @@ impl LedgerReader {
     /// # Errors
     /// The ledger or the journal cannot be read, or is not as it was recorded.
     pub fn blob(&self, digest: Digest) -> Result<Option<Vec<u8>>, RuntimeError> {
-        self.view.blob(&digest).map_err(|error| ledger_store_error(&error))
+        wait_for(self.view.blob(digest)).map_err(|error| ledger_store_error(&error))
     }
 
     /// An operation of the journal.
@@ -220,7 +222,7 @@ impl LedgerReader {
     /// # Errors
     /// The ledger or the journal cannot be read, or is not as it was recorded.
     pub fn operation(&self, id: &OperationId) -> Result<Option<OperationHistory>, RuntimeError> {
-        self.view.operation(id).map_err(|error| ledger_store_error(&error))
+        wait_for(self.view.operation(id.clone())).map_err(|error| ledger_store_error(&error))
     }
 
     /// The operations of a run, in their order.
@@ -231,7 +233,7 @@ impl LedgerReader {
         let (mut all, mut before) = (Vec::new(), None);
         loop {
             let filter = OperationFilter { run: Some(run.clone()), before: before.take(), ..OperationFilter::default() };
-            let page = self.view.operations(&filter, LIST_MAX).map_err(|error| ledger_store_error(&error))?;
+            let page = wait_for(self.view.operations(filter, LIST_MAX)).map_err(|error| ledger_store_error(&error))?;
             let Some(last) = page.last() else { break };
             before = Some(last.id().clone());
             all.extend(page);
@@ -245,8 +247,7 @@ impl LedgerReader {
     /// # Errors
     /// The ledger or the journal cannot be read, or is not as it was recorded.
     pub fn tile_hashes(&self, tile: Tile) -> Result<Vec<LogHash>, RuntimeError> {
-        self.view
-            .hashes(tile)
+        wait_for(self.view.hashes(tile))
             .map_err(|error| ledger_store_error(&error))?
             .ok_or_else(|| integrity_error(format!("{} is missing", tile.path())))
     }

@@ -13,10 +13,9 @@ use converger_core::refusal::Refusal;
 use converger_core::timestamp;
 use converger_store::{
     Batch, CommitAck, EnvironmentLock, FatalCause, LockError, SqliteStore, Store as _, StoreConditions, StoreError, StoreOpenError,
-    StoreRefusal, StoreSettings,
+    StoreReader as _, StoreRefusal, StoreSettings, StoreView, wait_for,
 };
 use rustix::io::Errno;
-use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
 use crate::config::Config;
@@ -181,7 +180,7 @@ impl StateDirectory {
         if guests.is_empty() {
             return Ok(Vec::new());
         }
-        self.inner.store.writes(environment.clone(), guests).await.map_err(|error| store_error(&error))
+        self.inner.store.guest_operations(environment.clone(), guests).await.map_err(|error| store_error(&error))
     }
 
     /// Takes the lock by which one process drives an environment. It never waits.
@@ -212,11 +211,6 @@ impl StateDirectory {
         let state = self.clone();
         run_blocking(move || witness::attest(&state, &witness)).await
     }
-
-    /// Waits for a future of the store. For blocking threads only ([`run_blocking`]): on a thread of the runtime it would panic.
-    pub fn wait<T>(&self, future: impl Future<Output = T>) -> T {
-        Handle::current().block_on(future)
-    }
 }
 
 /// Runs work that blocks (files on slow storage, a lock that others hold) on a thread of its own, so that the runtime goes on.
@@ -240,8 +234,8 @@ pub(crate) async fn wait_for_task<T>(task: JoinHandle<T>) -> T {
 /// # Errors
 /// There is a store and it cannot be read.
 pub fn peek_operations(config: &Config, environment: &EnvironmentName, guests: &[Vmid]) -> Result<Vec<OperationHistory>, RuntimeError> {
-    let Ok(directory) = locate_directory(config.state.as_deref()) else { return Ok(Vec::new()) };
-    converger_store::glance_writes(&directory, environment, guests).map_err(|error| unreadable_error(&error))
+    let read = |view: &StoreView| wait_for(view.guest_operations(environment.clone(), guests.to_vec()));
+    peek_store(config, read).map_err(|error| unreadable_error(&error))
 }
 
 /// Conditions of an environment read from the files alone, without touching anything (G5). Without a store there are none; a store that cannot be
@@ -250,13 +244,19 @@ pub fn peek_operations(config: &Config, environment: &EnvironmentName, guests: &
 /// # Errors
 /// There is a store and it cannot be read.
 pub fn peek_conditions(config: &Config, environment: &EnvironmentName) -> Result<StoreConditions, RuntimeError> {
-    let Ok(directory) = locate_directory(config.state.as_deref()) else { return Ok(StoreConditions::default()) };
-    converger_store::peek_conditions(&directory, environment).map_err(|error| {
+    peek_store(config, |view| wait_for(view.conditions(environment.clone()))).map_err(|error| {
         let (said, help) = describe(&error);
         let fault = RuntimeFault::new(format!("whether something is frozen or held is not known: {said}"))
             .with_code(FailureCode::JournalUnreadable);
         RuntimeError::Failed(help.into_iter().fold(fault, RuntimeFault::with_help))
     })
+}
+
+/// Reads from the store of a configuration without touching anything; the default where there is no store.
+fn peek_store<T: Default>(config: &Config, read: impl FnOnce(&StoreView) -> Result<T, StoreError>) -> Result<T, StoreOpenError> {
+    let Ok(directory) = locate_directory(config.state.as_deref()) else { return Ok(T::default()) };
+    let Some(view) = StoreView::open_undamaged(&directory)? else { return Ok(T::default()) };
+    read(&view).map_err(|error| StoreOpenError::Failed { place: view.path().to_path_buf(), cause: error.to_string() })
 }
 
 fn lock_error(error: &LockError) -> RuntimeError {

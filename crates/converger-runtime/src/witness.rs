@@ -18,7 +18,7 @@ use converger_core::evidence::LedgerEntry;
 use converger_core::failure::FailureCode;
 use converger_core::timestamp;
 use converger_ledger::{Checkpoint, LogHash, MerkleTree, NoteSigner, NoteVerifier, SubtreeHashes, Tile, TiledHashes, root_of_size};
-use converger_store::{Batch, LedgerHead, Store as _, StoreError, StoreView, StoreWrite};
+use converger_store::{Batch, LedgerHead, StoreReader, StoreView, StoreWrite, wait_for};
 
 use crate::error::RuntimeError;
 use crate::files::{OwnFile, Replaces};
@@ -107,34 +107,24 @@ fn missing_witness_error(directory: &Path, path: &Path) -> RuntimeError {
 }
 
 fn compare_directory(directory: &Path, seen: &Checkpoint) -> Result<WitnessComparison, RuntimeError> {
-    let Some(store) = StoreView::open(directory).map_err(|error| unreadable_error(&error))? else { return Ok(WitnessComparison::Shorter) };
-    let own = store.heads().map_err(|error| store_error(&error))?.all;
-    compare_by_tiles(seen, own, |tile| store.hashes(tile))
+    let store = StoreView::open(directory).map_err(|error| unreadable_error(&error))?;
+    store.map_or(Ok(WitnessComparison::Shorter), |store| compare_ledger(&store, seen))
 }
 
-/// The same of the store that is open.
-fn compare_store(state: &StateDirectory, seen: &Checkpoint) -> Result<WitnessComparison, RuntimeError> {
-    let own = state.wait(state.store().heads()).map_err(|error| store_error(&error))?.all;
-    compare_by_tiles(seen, own, |tile| state.wait(state.store().hashes(tile)))
-}
-
-/// How a ledger stands to what was seen of it, by tiles that a function reads.
-fn compare_by_tiles(
-    seen: &Checkpoint,
-    own: LedgerHead,
-    tile: impl Fn(Tile) -> Result<Option<Vec<LogHash>>, StoreError>,
-) -> Result<WitnessComparison, RuntimeError> {
+/// Compares the ledger of a store with a checkpoint of it.
+fn compare_ledger(store: &impl StoreReader, seen: &Checkpoint) -> Result<WitnessComparison, RuntimeError> {
+    let own = wait_for(store.heads()).map_err(|error| store_error(&error))?.all;
     if own.size < seen.size {
         return Ok(compare_roots(seen, own, None));
     }
-    Ok(compare_roots(seen, own, Some(root_of_size(&mut subtree_hashes(own.size, tile), seen.size)?)))
+    Ok(compare_roots(seen, own, Some(root_of_size(&mut subtree_hashes(store, own.size), seen.size)?)))
 }
 
 /// The roots of subtrees of a ledger of this size.
-fn subtree_hashes(size: u64, tile: impl Fn(Tile) -> Result<Option<Vec<LogHash>>, StoreError>) -> impl SubtreeHashes<Error = RuntimeError> {
-    TiledHashes::new(size, move |wanted| {
-        let found = tile(wanted).map_err(|error| ledger_store_error(&error))?;
-        found.ok_or_else(|| integrity_error(format!("{} is missing", wanted.path())))
+fn subtree_hashes(store: &impl StoreReader, size: u64) -> impl SubtreeHashes<Error = RuntimeError> {
+    TiledHashes::new(size, move |tile: Tile| {
+        let found = wait_for(store.hashes(tile)).map_err(|error| ledger_store_error(&error))?;
+        found.ok_or_else(|| integrity_error(format!("{} is missing", tile.path())))
     })
 }
 
@@ -292,9 +282,9 @@ fn write_checkpoint(path: &Path, text: &str) -> Result<(), RuntimeError> {
 }
 
 fn attest_locked(state: &StateDirectory, signer: &NoteSigner, path: &Path, telling: AttestMode) -> Result<(), RuntimeError> {
-    let heads = state.wait(state.store().heads()).map_err(|error| store_error(&error))?;
+    let heads = wait_for(state.store().heads()).map_err(|error| store_error(&error))?;
     let head = heads.durable;
-    let mut hashes = subtree_hashes(heads.all.size, |tile| state.wait(state.store().hashes(tile)));
+    let mut hashes = subtree_hashes(state.store(), heads.all.size);
     if root_of_size(&mut hashes, head.size)? != head.root {
         return Err(integrity_error(format!(
             "the hashes over the first {} entries do not lead to the recorded root: the witness is not told",
@@ -326,14 +316,14 @@ pub fn resync(state: &StateDirectory, witness: &Path, reason: &str) -> Result<u6
     let (size, root) = seen.as_ref().map_or((0, None), |seen| (seen.size, Some(seen.root.to_string().into())));
     // A witness that is new, or whose file is gone, is begun anew by a person too.
     let is_needed = match &seen {
-        Some(seen) => compare_store(state, seen)? != WitnessComparison::Extends,
+        Some(seen) => compare_ledger(state.store(), seen)? != WitnessComparison::Extends,
         None => recorded_key_in_store(state)?.is_some(),
     };
     if !is_needed {
         return Err(RuntimeError::input("the ledger here extends what the witness has seen: there is nothing to take back into service"));
     }
     let entry = LedgerEntry::Resync { by: host::actor().into(), reason: reason.into(), size, root, at_ms: host::now_ms() };
-    state.wait(state.commit(Batch::from(StoreWrite::decision(entry))))?;
+    wait_for(state.commit(Batch::from(StoreWrite::decision(entry))))?;
     attest_locked(state, &load_or_create_signer(state)?, witness, AttestMode::Restart)?;
     Ok(size)
 }

@@ -18,7 +18,7 @@ use converger_core::guest::{ClusterIdentity, EnvironmentName, Vmid};
 use converger_ledger::{LogHash, Tile};
 
 use crate::error::StoreRefusal;
-use crate::query::{LedgerHeads, OperationFilter, RunHistory};
+use crate::query::{HoldHistory, IdempotencyRow, LedgerHeads, LedgerRows, OperationFilter, RunHistory};
 use crate::write::{Batch, StoreWrite};
 
 /// What is asked before a write, and by whoever reads.
@@ -63,6 +63,23 @@ pub(crate) trait ReadTables {
     fn entries(&self, from: u64, limit: u32) -> Result<Vec<Vec<u8>>, Self::Error>;
     /// The hashes of a tile; none where the log is not so long.
     fn hashes(&self, tile: Tile) -> Result<Option<Vec<LogHash>>, Self::Error>;
+
+    /// Operations that occupy their guests, open or held; oldest first.
+    fn unsettled_operations(&self, environment: &EnvironmentName) -> Result<Vec<OperationHistory>, Self::Error>;
+    /// The runs and the operations in the order in which they began.
+    fn start_order(&self) -> Result<(Vec<RunId>, Vec<OperationId>), Self::Error>;
+    /// Holds and freezes in force, of all environments.
+    fn active_holds_and_freezes(&self) -> Result<(Vec<Hold>, Vec<Freeze>), Self::Error>;
+    /// All holds and freezes that there ever were, in their order.
+    fn hold_history(&self) -> Result<HoldHistory, Self::Error>;
+    /// Every idempotency key, by environment and key.
+    fn idempotency_rows(&self) -> Result<Vec<IdempotencyRow>, Self::Error>;
+    /// All digests that have bytes, in their order.
+    fn digests(&self) -> Result<Vec<Digest>, Self::Error>;
+    /// The stored hashes of a full tile; none if they are not stored.
+    fn full_tile(&self, tile: Tile) -> Result<Option<Vec<LogHash>>, Self::Error>;
+    /// How many rows the ledger has.
+    fn ledger_rows(&self) -> Result<LedgerRows, Self::Error>;
 }
 
 /// What is written once nothing stands against it. A journal record is given with how far its operation then is.

@@ -15,7 +15,7 @@ use converger_runtime::report::HeldBefore;
 use converger_runtime::{
     ApprovedRun, Environment, EventStream, Opened, Run, RunAdmission, RunEvent, RunRequest, RuntimeError, StateDirectory,
 };
-use converger_store::Store as _;
+use converger_store::StoreReader as _;
 use futures_util::future::{Either, select};
 
 use lab::{Stage, declared};

@@ -1,73 +1,15 @@
-//! What people should know of a store before anything is done: a freeze, holds, and operations that have their guests.
+//! Opens the file of a store for reading alone.
 //!
-//! A glance changes nothing, so that an audit may take one: no directory and no file is made, and nothing is brought from the log
-//! into the file. What never enters: writing, and waiting for anybody.
+//! It changes nothing, so that an audit may use it (G5): it creates no directory and no file, and moves nothing from the log into the file. It
+//! waits for no other process.
 
 use std::io;
 use std::path::Path;
 
-use converger_core::apply::{EnvironmentNames, Freeze, Hold, OperationHistory};
-use converger_core::guest::{EnvironmentName, Vmid};
 use rusqlite::{Connection, OpenFlags};
 
-use super::sql_fault::SqlFault;
-use super::tables::SqlTables;
-use super::{checksums, open, read_in_snapshot, schema, wal_snapshot};
-use crate::tables::{ReadTables as _, current};
-use crate::{OperationFilter, StoreError, StoreOpenError};
-
-/// What a store remembers that decides about a plan: what keeps steps of it from being carried out.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct StoreConditions {
-    /// A freeze of the environment.
-    pub freeze: Option<Freeze>,
-    /// Guests that people hold, in the order of their ids.
-    pub holds: Vec<Hold>,
-    /// Operations that have their guests: they are under way, or it is not known what became of them. Oldest first.
-    pub unsettled: Vec<OperationHistory>,
-    /// Which cluster each environment name stands for, and former names.
-    pub names: EnvironmentNames,
-    /// The operations of guests that have pending changes which nobody declares, newest first; read only where there are such guests.
-    pub writes: Vec<OperationHistory>,
-}
-
-/// So many operations of one guest are looked at for what it was that wrote a pending change.
-const WRITES_MAX: u32 = 200;
-
-/// The newest operations of these guests, as the store in a directory has them. Where there is no store, none.
-///
-/// # Errors
-/// The file is not ours, of a later version, or cannot be read.
-pub fn glance_writes(directory: &Path, environment: &EnvironmentName, guests: &[Vmid]) -> Result<Vec<OperationHistory>, StoreOpenError> {
-    let directory = std::path::absolute(directory).unwrap_or_else(|_| directory.to_path_buf());
-    let place = directory.join(open::STORE_FILE);
-    let Some(PeekConnection { connection, .. }) = open_for_peek(&place)? else { return Ok(Vec::new()) };
-    open::check_undamaged(&connection, &place)?;
-    let read = read_in_snapshot(&connection, |tables| writes(tables, environment, guests));
-    read.map_err(|trouble| StoreOpenError::Failed { cause: trouble.into_read_error(&place).to_string(), place })
-}
-
-fn writes(tables: &SqlTables<'_>, environment: &EnvironmentName, guests: &[Vmid]) -> Result<Vec<OperationHistory>, SqlFault> {
-    let mut histories = Vec::new();
-    for vmid in guests {
-        let filter = OperationFilter { environment: Some(environment.clone()), vmid: Some(*vmid), ..OperationFilter::default() };
-        histories.extend(tables.operations(&filter, WRITES_MAX)?);
-    }
-    Ok(histories)
-}
-
-/// What the store in a directory remembers of an environment. Where there is no store, nothing.
-///
-/// # Errors
-/// The file is not ours, of a later version, or cannot be read.
-pub fn peek_conditions(directory: &Path, environment: &EnvironmentName) -> Result<StoreConditions, StoreOpenError> {
-    let directory = std::path::absolute(directory).unwrap_or_else(|_| directory.to_path_buf());
-    let place = directory.join(open::STORE_FILE);
-    let Some(PeekConnection { connection, .. }) = open_for_peek(&place)? else { return Ok(StoreConditions::default()) };
-    open::check_undamaged(&connection, &place)?;
-    let read = read_in_snapshot(&connection, |tables| read_conditions(tables, environment));
-    read.map_err(|trouble| StoreOpenError::Failed { cause: trouble.into_read_error(&place).to_string(), place })
-}
+use super::{checksums, open, schema, wal_snapshot};
+use crate::StoreOpenError;
 
 /// A store that has something in it, for reading.
 pub(super) struct PeekConnection {
@@ -101,18 +43,6 @@ fn check_store_exists(place: &Path) -> Result<bool, StoreOpenError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => open::check_not_lost(place).map(|()| false),
         Err(error) => Err(unusable("name a state directory that this user may use", error)),
     }
-}
-
-/// All that is remembered of an environment, of one moment.
-fn read_conditions(tables: &SqlTables<'_>, environment: &EnvironmentName) -> Result<StoreConditions, SqlFault> {
-    let environment = &current(tables, environment)?;
-    Ok(StoreConditions {
-        freeze: tables.freeze(environment)?,
-        holds: tables.holds(environment)?,
-        unsettled: tables.unsettled_operations(environment)?,
-        names: tables.names()?,
-        writes: Vec::new(),
-    })
 }
 
 /// Where nobody has the file open there is no log, and the file is read as it lies there. Otherwise it is brought together with the log in
@@ -154,23 +84,5 @@ fn escape_uri_byte(byte: u8) -> String {
     match byte {
         b'/' | b'.' | b'-' | b'_' | b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' => char::from(byte).to_string(),
         byte => format!("%{byte:02x}"),
-    }
-}
-
-impl super::SqliteStore {
-    /// The newest operations of these guests.
-    ///
-    /// # Errors
-    /// The store cannot be read.
-    pub async fn writes(&self, environment: EnvironmentName, guests: Vec<Vmid>) -> Result<Vec<OperationHistory>, StoreError> {
-        self.run_read(move |tables| writes(tables, &environment, &guests)).await
-    }
-
-    /// What is remembered of this environment.
-    ///
-    /// # Errors
-    /// The store cannot be read.
-    pub async fn conditions(&self, environment: EnvironmentName) -> Result<StoreConditions, StoreError> {
-        self.run_read(move |tables| read_conditions(tables, &environment)).await
     }
 }

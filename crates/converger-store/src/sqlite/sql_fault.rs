@@ -10,7 +10,7 @@ use crate::StoreError;
 
 /// Why a statement or a row was no use.
 #[derive(Debug)]
-pub(super) enum SqlFault {
+pub(crate) enum SqlFault {
     /// SQLite said so.
     Sql(rusqlite::Error),
     /// There is no room.

@@ -20,8 +20,8 @@ use converger_ledger::{Checkpoint, NoteSigner};
 use converger_runtime::ledger_reader::{self, entry_out_of_range_error, parse_entry_at};
 use converger_runtime::state_dir::run_blocking;
 use converger_runtime::{LedgerLocation, StateDirectory, StateLocation, ledger_key, witness};
-use converger_store::Store as _;
 use converger_store::StoreError;
+use converger_store::StoreReader as _;
 use serde_json::{Value as Json, json};
 
 use super::verify::VerifiedExport;

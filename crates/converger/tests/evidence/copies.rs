@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use converger_store::StoreView;
+use converger_store::{StoreReader as _, StoreView, wait_for};
 
 use crate::fixture::{CommandOutput, EvidenceFixture};
 
@@ -46,7 +46,7 @@ fn check_one_refused(children: [Child; 2]) -> Vec<CommandOutput> {
 }
 
 fn ledger_size(state: &Path) -> u64 {
-    StoreView::open(state).expect("opens").expect("there").heads().expect("read").all.size
+    wait_for(StoreView::open(state).expect("opens").expect("there").heads()).expect("read").all.size
 }
 
 /// Neither is told that the other is there: both have looked at the witness and have written before either of them tells it.

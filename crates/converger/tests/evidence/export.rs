@@ -9,7 +9,7 @@ use converger_core::guest::EnvironmentName;
 use converger_core::testing::some_inputs;
 use converger_ledger::{Checkpoint, LogHash, NoteSigner};
 use converger_store::conformance::block_on;
-use converger_store::{Batch, SqliteStore, Store as _, StoreSettings, StoreWrite};
+use converger_store::{Batch, SqliteStore, Store as _, StoreReader as _, StoreSettings, StoreWrite};
 
 use crate::export_files::ExportFiles;
 use crate::fixture::{ENTRIES_MAX, ENTRIES_MIN, EvidenceFixture};

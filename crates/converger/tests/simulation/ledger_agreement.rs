@@ -4,17 +4,16 @@
 //! What never enters: how entries come about.
 
 use converger_core::evidence::{LedgerReplay, parse_entry};
-use converger_core::guest::EnvironmentName;
-use converger_store::{JournalCheck, LIST_MAX, LedgerIndex, MemoryStore, OperationFilter, Store as _, StoreError};
+use converger_store::{LIST_MAX, LedgerIndex, MemoryStore, StoreError, StoreReader as _, find_journal_mismatch};
 use futures_util::FutureExt as _;
 
 /// The first thing in which the ledger and the journal differ.
-pub(crate) fn find_difference(store: &MemoryStore, environment: &EnvironmentName) -> Option<String> {
-    read_entries(store).and_then(|entries| check_agreement(store, environment, &entries)).err()
+pub(crate) fn find_difference(store: &MemoryStore) -> Option<String> {
+    read_entries(store).and_then(|entries| check_agreement(store, &entries)).err()
 }
 
 /// Whether these are the entries of the journal, all of them, in their order.
-fn check_agreement(store: &MemoryStore, environment: &EnvironmentName, entries: &[Vec<u8>]) -> Result<(), String> {
+fn check_agreement(store: &MemoryStore, entries: &[Vec<u8>]) -> Result<(), String> {
     let heads = poll_once(store.heads())?;
     if heads.all.size != entries.len() as u64 {
         return Err(format!("it is said to have {} entries, and has {}", heads.all.size, entries.len()));
@@ -22,7 +21,7 @@ fn check_agreement(store: &MemoryStore, environment: &EnvironmentName, entries: 
     if heads.durable.size > heads.all.size {
         return Err(format!("{} of {} entries are called durable", heads.durable.size, heads.all.size));
     }
-    compare_with_journal(store, environment, &replay_entries(entries)?)
+    compare_with_journal(store, &replay_entries(entries)?)
 }
 
 /// The memory of a simulation answers at once.
@@ -52,32 +51,19 @@ fn replay_entries(entries: &[Vec<u8>]) -> Result<(LedgerReplay, LedgerIndex), St
     Ok((replay, told))
 }
 
-/// Held against each other as `verify` does it; what a memory does not keep (what was taken back, what came first) is not asked for.
-fn compare_with_journal(
-    store: &MemoryStore,
-    environment: &EnvironmentName,
-    (replay, told): &(LedgerReplay, LedgerIndex),
-) -> Result<(), String> {
-    let mut agreement = JournalCheck::new(replay, told);
-    let operations = poll_once(store.operations(OperationFilter::default(), LIST_MAX))?;
-    let runs = poll_once(store.runs(environment.clone(), LIST_MAX))?;
-    let (holds, freeze) = (poll_once(store.holds(environment.clone()))?, poll_once(store.freeze(environment.clone()))?);
-    let agreed = operations.iter().try_for_each(|history| agreement.check_operation(history));
-    let agreed = agreed.and_then(|()| runs.iter().try_for_each(|run| agreement.check_run(run)));
-    let names = poll_once(store.names())?;
-    let agreed = agreed.and_then(|()| agreement.names(&names));
-    let agreed = agreed.and_then(|()| agreement.check_complete()).and_then(|()| agreement.check_active_holds(&holds, freeze.as_slice()));
-    agreed.map_err(|found| found.to_string())
+/// Compares journal and ledger as `verify` does.
+fn compare_with_journal(store: &MemoryStore, (replay, index): &(LedgerReplay, LedgerIndex)) -> Result<(), String> {
+    poll_once(find_journal_mismatch(store, replay, index))?.map_or(Ok(()), |found| Err(found.to_string()))
 }
 
 /// What is found where the ledger of a small journal has one entry fewer, twice, or in another place; nothing where it is as it was written.
 #[cfg(test)]
-pub(crate) fn check_altered_ledgers(store: &MemoryStore, environment: &EnvironmentName) -> Vec<Option<String>> {
+pub(crate) fn check_altered_ledgers(store: &MemoryStore) -> Vec<Option<String>> {
     let own = read_entries(store).unwrap_or_default();
     let wrong = |change: fn(&mut Vec<Vec<u8>>)| {
         let mut entries = own.clone();
         change(&mut entries);
-        replay_entries(&entries).and_then(|played| compare_with_journal(store, environment, &played)).err()
+        replay_entries(&entries).and_then(|played| compare_with_journal(store, &played)).err()
     };
     let last = |entries: &mut Vec<Vec<u8>>| drop(entries.pop());
     let twice = |entries: &mut Vec<Vec<u8>>| entries.extend(entries.last().cloned());
