@@ -40,6 +40,12 @@ impl Default for ConcurrencyLimits {
     }
 }
 
+impl ConcurrencyLimits {
+    fn at_least_one(self) -> Self {
+        Self { per_node: self.per_node.max(1), overall: self.overall.max(1) }
+    }
+}
+
 /// The most steps that are kept at once.
 pub const QUEUE_MAX: usize = 65_536;
 
@@ -130,6 +136,8 @@ pub enum ScheduleEvent {
         /// Why.
         code: FailureCode,
     },
+    /// These limits hold for operations that begin from now on. Operations in flight are not stopped.
+    SetLimits(ConcurrencyLimits),
 }
 
 /// Which runs a stop concerns.
@@ -222,7 +230,7 @@ impl ScheduleState {
     #[must_use]
     pub fn new(limits: ConcurrencyLimits) -> Self {
         Self {
-            limits: ConcurrencyLimits { per_node: limits.per_node.max(1), overall: limits.overall.max(1) },
+            limits: limits.at_least_one(),
             stop_code: None,
             runs: BTreeMap::new(),
             next_position: 0,
@@ -283,6 +291,7 @@ pub fn step(mut state: ScheduleState, event: ScheduleEvent) -> (ScheduleState, V
         ScheduleEvent::Ended { id, end } => state.end_operation(&id, end, &mut commands),
         ScheduleEvent::Moved { id, node } => state.move_operation(&id, node),
         ScheduleEvent::Stop { scope, code } => state.stop(&scope, code, &mut commands),
+        ScheduleEvent::SetLimits(limits) => state.limits = limits.at_least_one(),
     }
     state.begin_ready(&mut commands);
     (state, commands)

@@ -17,7 +17,7 @@
 //! | [`environment`] | `Environment`: one locked environment with one executor; recovers, starts runs, closes. | terminal |
 //! | [`run`] | `Run` and `ApprovedRun`: one run from plan to report. | proxmox types, SQL, files |
 //! | [`record`] | Writes what a run decided to the ledger before the caller learns of it (G10). | adapters, engine |
-//! | [`executor`] | Connects the engine to an environment; has the only `impl Hand`. | config, planning, witness |
+//! | [`executor`] | Connects the engine to an environment; has the only `impl Actuator for`. | config, planning, witness |
 //! | [`report`] | `RunReport` and the `converger.result/1` document. Pure. | I/O, clock |
 //! | [`event`] | `RunEvent`, `EventSink` and the bounded `EventBus`. | store, adapters |
 
@@ -44,12 +44,12 @@ pub mod state_dir;
 pub mod witness;
 
 pub use config::{Config, ConfigError};
-pub use environment::{Environment, Opened, StartedRun};
+pub use environment::{Environment, Opened, Recovered, StartedRun};
 pub use error::{RuntimeError, RuntimeFault};
 pub use event::{EventBus, EventSink, EventStream, RunEvent};
 pub use expected_plan::ExpectedPlan;
 pub use ledger_reader::{LedgerLocation, LedgerReader};
 pub use reader::{EnvironmentReader, ObservationSource, Observed, Planned};
-pub use report::RunReport;
+pub use report::{RecoveryReport, RunReport};
 pub use run::{ApprovedRun, Question, Run, RunAdmission, RunRequest};
 pub use state_dir::{StateDirectory, StateLocation};

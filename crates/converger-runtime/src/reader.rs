@@ -69,6 +69,12 @@ impl EnvironmentReader {
         Self { name, config, events }
     }
 
+    /// The same environment and events under another configuration.
+    #[must_use]
+    pub(crate) fn with_config(&self, config: Arc<Config>) -> Self {
+        Self { config, ..self.clone() }
+    }
+
     /// The environment.
     #[must_use]
     pub fn name(&self) -> &EnvironmentName {

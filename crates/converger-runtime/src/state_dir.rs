@@ -12,8 +12,8 @@ use converger_core::guest::{EnvironmentName, Vmid};
 use converger_core::refusal::Refusal;
 use converger_core::timestamp;
 use converger_store::{
-    Batch, CommitAck, EnvironmentLock, FatalCause, LockError, SqliteStore, Store as _, StoreConditions, StoreError, StoreOpenError,
-    StoreReader as _, StoreRefusal, StoreSettings, StoreView, wait_for,
+    Batch, CommitAck, EnvironmentLock, FatalCause, LockError, MonitoredStore, SqliteStore, Store as _, StoreConditions, StoreError,
+    StoreOpenError, StoreReader as _, StoreRefusal, StoreSettings, StoreView, wait_for,
 };
 use rustix::io::Errno;
 use tokio::task::JoinHandle;
@@ -74,12 +74,16 @@ pub type OnFatal = Box<dyn FnMut(&FatalCause) + Send>;
 /// Journal, ledger, holds and freezes of all environments that share one directory, open for writing. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct StateDirectory {
-    inner: Arc<Inner>,
+    shared: Arc<OpenState>,
 }
 
+/// The store of a state directory: the one place that names SQLite. Everything else uses the traits of the store.
+pub type StateStore = MonitoredStore<SqliteStore>;
+
+/// What the clones of a [`StateDirectory`] share.
 #[derive(Debug)]
-struct Inner {
-    store: SqliteStore,
+struct OpenState {
+    store: StateStore,
     directory: PathBuf,
     witness: Option<PathBuf>,
 }
@@ -108,11 +112,19 @@ impl StateDirectory {
     /// # Errors
     /// The witness has seen more of the ledger or another one, or the store cannot be used.
     pub async fn open(location: &StateLocation, on_fatal: OnFatal) -> Result<Self, RuntimeError> {
+        Self::open_with(location, StoreSettings::new(on_fatal)).await
+    }
+
+    /// The same with settings of the store.
+    ///
+    /// # Errors
+    /// The witness has a longer or another ledger, or the store cannot be used.
+    pub async fn open_with(location: &StateLocation, settings: StoreSettings) -> Result<Self, RuntimeError> {
         if location.witness.is_some() {
             let location = location.clone();
             run_blocking(move || witness::check_ledger(&location.directory, location.witness.as_deref())).await?;
         }
-        Self::open_unwitnessed(location, on_fatal)
+        Self::open_store(location, settings)
     }
 
     /// Opens the store without asking the witness: for the command that takes a restored directory back into service.
@@ -120,25 +132,29 @@ impl StateDirectory {
     /// # Errors
     /// The store cannot be used.
     pub fn open_unwitnessed(location: &StateLocation, on_fatal: OnFatal) -> Result<Self, RuntimeError> {
+        Self::open_store(location, StoreSettings::new(on_fatal))
+    }
+
+    fn open_store(location: &StateLocation, settings: StoreSettings) -> Result<Self, RuntimeError> {
         let StateLocation { directory, witness } = location.clone();
         if let Some(parent) = directory.parent() {
             // The store makes the last part itself, with its own permissions; the path to it is made here.
             let _ = std::fs::create_dir_all(parent);
         }
-        let store = SqliteStore::open(&directory, StoreSettings::new(on_fatal)).map_err(|error| open_error(&error))?;
-        Ok(Self { inner: Arc::new(Inner { store, directory, witness }) })
+        let store = SqliteStore::open(&directory, settings).map_err(|error| open_error(&error))?;
+        Ok(Self { shared: Arc::new(OpenState { store: MonitoredStore::new(store), directory, witness }) })
     }
 
     /// The store.
     #[must_use]
-    pub fn store(&self) -> &SqliteStore {
-        &self.inner.store
+    pub fn store(&self) -> &StateStore {
+        &self.shared.store
     }
 
     /// The directory.
     #[must_use]
     pub fn path(&self) -> &Path {
-        &self.inner.directory
+        &self.shared.directory
     }
 
     /// Makes a batch durable, or says which rule refuses it.
@@ -146,7 +162,7 @@ impl StateDirectory {
     /// # Errors
     /// The store cannot be written to.
     pub async fn write(&self, batch: Batch) -> Result<WriteOutcome, RuntimeError> {
-        match self.inner.store.commit(batch).await {
+        match self.shared.store.commit(batch).await {
             Ok(acknowledged) => Ok(WriteOutcome::Written(acknowledged)),
             Err(StoreError::Refused(refused)) => match coded_refusal(&refused) {
                 Some(refusal) => Ok(WriteOutcome::Refused(refusal)),
@@ -161,7 +177,7 @@ impl StateDirectory {
     /// # Errors
     /// The store cannot be written to.
     pub async fn commit(&self, batch: Batch) -> Result<(), RuntimeError> {
-        self.inner.store.commit(batch).await.map(drop).map_err(|error| store_error(&error))
+        self.shared.store.commit(batch).await.map(drop).map_err(|error| store_error(&error))
     }
 
     /// Holds, a freeze and unsettled operations of an environment.
@@ -169,7 +185,7 @@ impl StateDirectory {
     /// # Errors
     /// The store cannot be read.
     pub async fn load_conditions(&self, environment: &EnvironmentName) -> Result<StoreConditions, RuntimeError> {
-        self.inner.store.conditions(environment.clone()).await.map_err(|error| store_error(&error))
+        self.shared.store.conditions(environment.clone()).await.map_err(|error| store_error(&error))
     }
 
     /// The newest operations of these guests.
@@ -180,7 +196,7 @@ impl StateDirectory {
         if guests.is_empty() {
             return Ok(Vec::new());
         }
-        self.inner.store.guest_operations(environment.clone(), guests).await.map_err(|error| store_error(&error))
+        self.shared.store.guest_operations(environment.clone(), guests).await.map_err(|error| store_error(&error))
     }
 
     /// Takes the lock by which one process drives an environment. It never waits.
@@ -190,7 +206,7 @@ impl StateDirectory {
     pub fn lock_environment(&self, environment: &EnvironmentName) -> Result<LockOutcome, RuntimeError> {
         match EnvironmentLock::acquire(self.path(), environment, &host::actor(), host::now_ms()) {
             Ok(lock) => {
-                self.inner.store.rely_on(&lock);
+                self.shared.store.inner().rely_on(&lock);
                 Ok(LockOutcome::Taken(lock))
             }
             Err(LockError::Busy { holder: Some(holder), .. }) => {
@@ -207,7 +223,7 @@ impl StateDirectory {
     /// # Errors
     /// The witness cannot be told, or has seen another ledger.
     pub async fn attest_ledger(&self) -> Result<(), RuntimeError> {
-        let Some(witness) = self.inner.witness.clone() else { return Ok(()) };
+        let Some(witness) = self.shared.witness.clone() else { return Ok(()) };
         let state = self.clone();
         run_blocking(move || witness::attest(&state, &witness)).await
     }

@@ -14,6 +14,7 @@
 //!
 //! What never enters: Proxmox, decisions about guests, clocks and randomness (times and ids are in what is written).
 
+mod capacity;
 mod error;
 mod file_identity;
 mod journal_check;
@@ -36,6 +37,7 @@ use converger_core::apply::{EnvironmentNames, Freeze, Hold, IdempotencyKey, Oper
 use converger_core::artifact::Digest;
 use converger_core::guest::{EnvironmentName, Vmid};
 
+pub use capacity::{MonitoredStore, StoreCapacity};
 pub use converger_ledger::{LogHash, Tile};
 pub use error::{StoreError, StoreOpenError, StoreRefusal};
 pub use journal_check::{JournalCheck, JournalMismatch, LedgerIndex, find_journal_mismatch};

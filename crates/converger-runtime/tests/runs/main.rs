@@ -1,6 +1,9 @@
 //! Several runs in one open environment, against a lab over HTTPS: what a dropped future, a stop and too many runs mean.
 
+mod full_disk;
 mod lab;
+mod recovery;
+mod reload;
 
 use std::pin::pin;
 
