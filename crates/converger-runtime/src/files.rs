@@ -180,7 +180,7 @@ fn resolve_target(path: &Path) -> io::Result<PathBuf> {
     if path == Path::new("-") {
         return Err(io::Error::other("`-` is not a file; --json prints to standard output"));
     }
-    own::is_followed(path)?;
+    own::check_link_target(path)?;
     if path.is_symlink() && !path.exists() {
         return Err(io::Error::other("it is a link that leads nowhere"));
     }

@@ -134,7 +134,7 @@ const NEXT_FILE: &str = "ledger.key.next";
 ///
 /// # Errors
 /// The key cannot be read or written, or is not the one that the ledger names.
-pub fn is_next(directory: &Path, named: &str) -> Result<bool, RuntimeError> {
+pub fn matches_next_key(directory: &Path, named: &str) -> Result<bool, RuntimeError> {
     Ok(read_key_file(&directory.join(NEXT_FILE))?.is_some_and(|next| next.verifier().to_string() == named))
 }
 
@@ -143,7 +143,7 @@ pub fn is_next(directory: &Path, named: &str) -> Result<bool, RuntimeError> {
 /// # Errors
 /// The key cannot be read or written, or is not the one that the ledger names.
 pub fn finish_rekey(directory: &Path, named: &str) -> Result<(), RuntimeError> {
-    if !is_next(directory, named)? {
+    if !matches_next_key(directory, named)? {
         return Ok(());
     }
     let (next, path) = (directory.join(NEXT_FILE), directory.join(KEY_FILE));

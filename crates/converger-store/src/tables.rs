@@ -46,7 +46,7 @@ pub(crate) trait ReadTables {
     /// The name that an environment has now, where this is a former one.
     fn renamed_to(&self, environment: &EnvironmentName) -> Result<Option<EnvironmentName>, Self::Error>;
     /// Whether an environment has runs, or holds or a freeze in force.
-    fn has_state(&self, environment: &EnvironmentName) -> Result<bool, Self::Error>;
+    fn find_state(&self, environment: &EnvironmentName) -> Result<bool, Self::Error>;
     /// All bindings and former names.
     fn names(&self) -> Result<EnvironmentNames, Self::Error>;
 
@@ -158,7 +158,7 @@ pub(crate) fn apply_batch<T: WriteTables>(tables: &mut T, batch: Batch) -> Apply
 
 /// A write, and the one entry that evidences it (C5).
 fn apply_write<T: WriteTables>(tables: &mut T, write: StoreWrite) -> ApplyResult<T::Error> {
-    if is_recorded(tables, &write)? {
+    if detect_repeated_binding(tables, &write)? {
         return Ok(());
     }
     // Whether it fits is asked before anything is written, as everything is.
@@ -169,7 +169,7 @@ fn apply_write<T: WriteTables>(tables: &mut T, write: StoreWrite) -> ApplyResult
 }
 
 /// Whether this very binding is there already. Two processes that use a name for the first time both write it.
-fn is_recorded<T: WriteTables>(tables: &T, write: &StoreWrite) -> Result<bool, ApplyBatchError<T::Error>> {
+fn detect_repeated_binding<T: WriteTables>(tables: &T, write: &StoreWrite) -> Result<bool, ApplyBatchError<T::Error>> {
     let StoreWrite::Bind(binding) = write else { return Ok(false) };
     let recorded = tables.binding(&binding.environment).map_err(ApplyBatchError::Failed)?;
     Ok(recorded.is_some_and(|recorded| recorded.cluster == binding.cluster))
@@ -196,7 +196,7 @@ fn apply_to_tables<T: WriteTables>(tables: &mut T, write: StoreWrite) -> ApplyRe
         StoreWrite::Rename(rename) => take_rename(tables, &rename),
         StoreWrite::Release { environment, vmid, by, at_ms } => {
             check_storable(&[&by], at_ms)?;
-            is_current(tables, &environment)?;
+            check_current(tables, &environment)?;
             let held = tables.hold(&environment, vmid).map_err(ApplyBatchError::Failed)?;
             held.ok_or(StoreRefusal::NotHeld(vmid))?;
             tables.put_release(&environment, vmid, &by, at_ms).map_err(ApplyBatchError::Failed)
@@ -204,7 +204,7 @@ fn apply_to_tables<T: WriteTables>(tables: &mut T, write: StoreWrite) -> ApplyRe
         StoreWrite::Freeze(freeze) => apply_freeze(tables, freeze),
         StoreWrite::Thaw { environment, by, at_ms } => {
             check_storable(&[&by], at_ms)?;
-            is_current(tables, &environment)?;
+            check_current(tables, &environment)?;
             let frozen = tables.freeze(&environment).map_err(ApplyBatchError::Failed)?;
             frozen.ok_or_else(|| StoreRefusal::NotFrozen(environment.clone()))?;
             tables.put_thaw(&environment, &by, at_ms).map_err(ApplyBatchError::Failed)
@@ -233,13 +233,13 @@ fn take_binding<T: WriteTables>(tables: &mut T, binding: EnvironmentBinding) -> 
 fn take_rename<T: WriteTables>(tables: &mut T, rename: &EnvironmentRename) -> ApplyResult<T::Error> {
     let EnvironmentRename { from, to, by, reason, at_ms } = rename;
     check_storable(&[by, reason], *at_ms)?;
-    is_current(tables, from)?;
-    if !is_used(tables, from)? {
+    check_current(tables, from)?;
+    if !detect_name_use(tables, from)? {
         return Err(StoreRefusal::EnvironmentUnrecorded(from.clone()).into());
     }
     let is_free = match tables.renamed_to(to).map_err(ApplyBatchError::Failed)? {
         Some(now) => now == *from,
-        None => !is_used(tables, to)?,
+        None => !detect_name_use(tables, to)?,
     };
     if !is_free {
         return Err(StoreRefusal::NameInUse(to.clone()).into());
@@ -248,13 +248,13 @@ fn take_rename<T: WriteTables>(tables: &mut T, rename: &EnvironmentRename) -> Ap
 }
 
 /// Whether anything is recorded under a name.
-fn is_used<T: WriteTables>(tables: &T, environment: &EnvironmentName) -> Result<bool, ApplyBatchError<T::Error>> {
+fn detect_name_use<T: WriteTables>(tables: &T, environment: &EnvironmentName) -> Result<bool, ApplyBatchError<T::Error>> {
     let is_bound = tables.binding(environment).map_err(ApplyBatchError::Failed)?.is_some();
-    Ok(is_bound || tables.has_state(environment).map_err(ApplyBatchError::Failed)?)
+    Ok(is_bound || tables.find_state(environment).map_err(ApplyBatchError::Failed)?)
 }
 
 /// Nothing new is said of an environment under a former name: it would bind nobody who uses the new one.
-fn is_current<T: WriteTables>(tables: &T, environment: &EnvironmentName) -> ApplyResult<T::Error> {
+fn check_current<T: WriteTables>(tables: &T, environment: &EnvironmentName) -> ApplyResult<T::Error> {
     match tables.renamed_to(environment).map_err(ApplyBatchError::Failed)? {
         None => Ok(()),
         Some(now) => Err(StoreRefusal::Name(NameConflict::Renamed { environment: environment.clone(), now }).into()),
@@ -292,7 +292,7 @@ fn apply_intent<T: WriteTables>(tables: &mut T, operation: Box<Operation>, at_ms
         return Err(StoreRefusal::OtherRun { id: operation.id }.into());
     }
     if tables.binding(&operation.environment).map_err(ApplyBatchError::Failed)?.is_none() {
-        is_current(tables, &operation.environment)?;
+        check_current(tables, &operation.environment)?;
         return Err(StoreRefusal::EnvironmentUnbound(operation.environment).into());
     }
     check_guest_free(tables, &operation)?;
@@ -438,7 +438,7 @@ pub fn key_named_in(entry: &[u8]) -> Option<Box<str>> {
 
 fn apply_run<T: WriteTables>(tables: &mut T, run: RunStart, inputs: &DecisionInputs) -> ApplyResult<T::Error> {
     check_storable(&[&run.by, &inputs.program], run.at_ms)?;
-    is_current(tables, &run.environment)?;
+    check_current(tables, &run.environment)?;
     if tables.run(&run.id).map_err(ApplyBatchError::Failed)?.is_some() {
         return Err(StoreRefusal::RunExists(run.id).into());
     }
@@ -447,7 +447,7 @@ fn apply_run<T: WriteTables>(tables: &mut T, run: RunStart, inputs: &DecisionInp
 
 fn apply_hold<T: WriteTables>(tables: &mut T, hold: Hold) -> ApplyResult<T::Error> {
     check_storable(&[&hold.by, &hold.reason], hold.at_ms)?;
-    is_current(tables, &hold.environment)?;
+    check_current(tables, &hold.environment)?;
     if let Some(held) = tables.hold(&hold.environment, hold.vmid).map_err(ApplyBatchError::Failed)? {
         return Err(StoreRefusal::AlreadyHeld(held).into());
     }
@@ -456,7 +456,7 @@ fn apply_hold<T: WriteTables>(tables: &mut T, hold: Hold) -> ApplyResult<T::Erro
 
 fn apply_freeze<T: WriteTables>(tables: &mut T, freeze: Freeze) -> ApplyResult<T::Error> {
     check_storable(&[&freeze.by, &freeze.reason], freeze.at_ms)?;
-    is_current(tables, &freeze.environment)?;
+    check_current(tables, &freeze.environment)?;
     if let Some(frozen) = tables.freeze(&freeze.environment).map_err(ApplyBatchError::Failed)? {
         return Err(StoreRefusal::Frozen { environment: frozen.environment, reason: frozen.reason }.into());
     }

@@ -157,7 +157,7 @@ fn is_uuid(text: &str) -> bool {
 }
 
 /// A link is followed where the user who runs this made it, or root did. Others could lead a write to any file of this user.
-pub(super) fn is_followed(path: &Path) -> io::Result<()> {
+pub(super) fn check_link_target(path: &Path) -> io::Result<()> {
     let Ok(there) = fs::symlink_metadata(path) else { return Ok(()) };
     let is_trusted = [0, rustix::process::geteuid().as_raw()].contains(&there.uid());
     if !there.is_symlink() || is_trusted {

@@ -5,7 +5,6 @@ use converger_core::evidence::LedgerEntry;
 use converger_runtime::Recovered;
 use converger_store::{Batch, SqliteStore, Store as _, StoreError, StoreWrite};
 
-use super::recovery::is_tasked;
 use super::*;
 
 const ROOM: u64 = 1 << 20;
@@ -40,7 +39,7 @@ async fn make_room(store: &SqliteStore, filler: Digest) {
     assert!(store.commit(Batch::from(prune)).await.is_ok(), "it frees more than it needs");
 }
 
-fn is_capacity(event: &RunEvent) -> Option<&'static str> {
+fn capacity_word(event: &RunEvent) -> Option<&'static str> {
     match event {
         RunEvent::StoreFull => Some("full"),
         RunEvent::StoreWritable => Some("writable"),
@@ -60,10 +59,10 @@ fn full_disk_fails_runs_is_reported_once_and_room_is_reported_with_the_next_run(
             let error = start_run(&environment, CORES_102).await.err().expect("there is no room");
             assert!(error.to_string().contains("full") && error.to_string().contains("make room"), "{error}");
         }
-        assert_eq!(wait_for(&mut capacity, is_capacity).await.0, "full");
+        assert_eq!(wait_for(&mut capacity, capacity_word).await.0, "full");
         make_room(state.store().inner(), filler).await;
         drop(start_run(&environment, CORES_102).await.expect("there is room again"));
-        assert_eq!(wait_for(&mut capacity, is_capacity).await.0, "writable", "a full disk is reported once");
+        assert_eq!(wait_for(&mut capacity, capacity_word).await.0, "writable", "a full disk is reported once");
     });
 }
 
@@ -75,16 +74,16 @@ fn operation_in_flight_when_the_disk_fills_is_recovered_by_the_same_process_once
         let environment = stage.open_ready(&state);
         let (run, _, _) = approved_run(&environment, &mut events, START_101).await;
         let mut apply = pin!(run.apply());
-        assert!(matches!(select(&mut apply, pin!(wait_for(&mut events, is_tasked))).await, Either::Right(_)));
+        assert!(matches!(select(&mut apply, pin!(wait_for(&mut events, find_tasked))).await, Either::Right(_)));
         let filler = fill_disk(state.store().inner()).await;
         stage.pass(200_000).await;
         let report = apply.await;
         assert!(!report.operations.operations()[0].is_recorded, "{report:?}");
-        assert_eq!(wait_for(&mut events, is_capacity).await.0, "full");
+        assert_eq!(wait_for(&mut events, capacity_word).await.0, "full");
         make_room(state.store().inner(), filler).await;
         let Recovered::Settled(report) = environment.recover().await.expect("there is room") else { panic!("it is the same cluster") };
         assert_eq!(report.operations().iter().map(|reported| reported.outcome.end()).collect::<Vec<_>>(), [OperationEnd::Done]);
-        assert_eq!(wait_for(&mut events, is_capacity).await.0, "writable");
+        assert_eq!(wait_for(&mut events, capacity_word).await.0, "writable");
         environment.close().await.expect("there is no witness");
     });
 }

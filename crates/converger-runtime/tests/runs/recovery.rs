@@ -16,10 +16,6 @@ fn shown_recovery(report: &RecoveryReport) -> Vec<String> {
     shown.map(|(vmid, end)| format!("{vmid} {}", end.word())).collect()
 }
 
-pub(super) fn is_tasked(event: &RunEvent) -> Option<()> {
-    matches!(event, RunEvent::OperationAdvanced(progress) if progress.phase == Phase::Tasked).then_some(())
-}
-
 #[test]
 fn recovery_settles_operations_that_an_earlier_process_left_in_flight() {
     block(async {
@@ -28,7 +24,7 @@ fn recovery_settles_operations_that_an_earlier_process_left_in_flight() {
         let environment = stage.open_ready(&state);
         let (run, _, _) = approved_run(&environment, &mut events, START_101).await;
         let mut apply = pin!(run.apply());
-        assert!(matches!(select(&mut apply, pin!(wait_for(&mut events, is_tasked))).await, Either::Right(_)));
+        assert!(matches!(select(&mut apply, pin!(wait_for(&mut events, find_tasked))).await, Either::Right(_)));
         environment.request_stop(RunSignal::Leave);
         assert_eq!(shown(&apply.await.operations), ["101 held run-left"]);
         environment.close().await.expect("there is no witness");
@@ -51,7 +47,7 @@ fn recovery_skips_operations_that_this_process_executes_and_sends_nothing_for_th
         let environment = stage.open_ready(&state);
         let (run, id, _) = approved_run(&environment, &mut events, START_101).await;
         let mut apply = pin!(run.apply());
-        assert!(matches!(select(&mut apply, pin!(wait_for(&mut events, is_tasked))).await, Either::Right(_)));
+        assert!(matches!(select(&mut apply, pin!(wait_for(&mut events, find_tasked))).await, Either::Right(_)));
         assert_eq!(recover(&environment).await, RecoveryReport::default());
         stage.pass(200_000).await;
         assert_eq!(shown(&apply.await.operations), ["101 done"]);

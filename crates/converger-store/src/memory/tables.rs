@@ -285,7 +285,7 @@ impl ReadTables for MemoryTables {
         Ok(self.names.renamed_to(environment).cloned())
     }
 
-    fn has_state(&self, environment: &EnvironmentName) -> Result<bool, Infallible> {
+    fn find_state(&self, environment: &EnvironmentName) -> Result<bool, Infallible> {
         let has_run = self.runs.iter().any(|run| self.names.current(&run.run.environment) == environment);
         let has_hold = active_rows(&self.hold_history.holds).any(|hold| hold.environment == *environment);
         Ok(has_run || has_hold || self.active_freeze(environment).is_some())

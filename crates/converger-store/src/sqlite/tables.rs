@@ -209,7 +209,7 @@ impl ReadTables for SqlTables<'_> {
         self.query_one("SELECT environment FROM former_names WHERE name = ?1", params![environment.as_str()], rows::parse_environment)
     }
 
-    fn has_state(&self, environment: &EnvironmentName) -> SqlResult<bool> {
+    fn find_state(&self, environment: &EnvironmentName) -> SqlResult<bool> {
         let sql = "SELECT EXISTS (SELECT 1 FROM runs \
                 WHERE environment IN (SELECT ?1 UNION ALL SELECT name FROM former_names WHERE environment = ?1)) \
             OR EXISTS (SELECT 1 FROM holds WHERE environment = ?1 AND released_at_ms IS NULL) \

@@ -276,7 +276,7 @@ async fn run_prove(proving: &ProveArgs) -> Result<ExitStatus, CommandError> {
     let replaces = Replaces::own(OwnFile::Receipt, proving.overwrite.overwrite);
     if let Some(path) = &proving.out {
         super::check_output_is_no_state(path, proving.ledger.config.as_deref())?;
-        super::may_replace(path, replaces)?;
+        super::check_output_replaceable(path, replaces)?;
     }
     let signed = sign_ledger(proving.ledger.config.as_deref()).await?;
     let (what, receipt) = signed.location.read(|book| prove::prove(book, &signed, &proving.what))?;

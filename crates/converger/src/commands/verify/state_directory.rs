@@ -6,7 +6,7 @@ use converger_core::artifact::Digest;
 use converger_core::failure::FailureCode;
 use converger_ledger::{LogBuilder, LogHash, NoteVerifier, TILE_WIDTH, Tile, root_of_size};
 use converger_runtime::LedgerReader;
-use converger_runtime::ledger_key::{is_next, load_signer};
+use converger_runtime::ledger_key::{load_signer, matches_next_key};
 use converger_store::{LedgerHead, LedgerRows, StoreError, StoreReader as _, find_journal_mismatch, wait_for};
 
 use super::super::CommandError;
@@ -131,7 +131,7 @@ fn check_keys(book: &LedgerReader, named: Option<&NoteVerifier>, given: Option<&
     }
     match load_signer(book.directory())? {
         Some(signer) if signer.verifier() == *named => Ok(Vec::new()),
-        _ if is_next(book.directory(), &named.to_string())? => {
+        _ if matches_next_key(book.directory(), &named.to_string())? => {
             Ok(vec!["the key was replaced, and is not in its place yet: the next command that signs puts it there".to_owned()])
         }
         Some(_) => {
