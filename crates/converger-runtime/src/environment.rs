@@ -394,6 +394,6 @@ pub fn check_contract() -> Result<(), RuntimeError> {
     if contract::check().holds() {
         return Ok(());
     }
-    let fault = crate::error::RuntimeFault::new("the contract of this program is broken, so that it does not act");
+    let fault = crate::error::RuntimeFault::new("the contract of this program is broken, so it does not act");
     Err(RuntimeError::Broken { fault: fault.with_help("see `converger contract`"), entry: None })
 }

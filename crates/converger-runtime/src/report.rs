@@ -80,22 +80,22 @@ pub struct RunReport {
 
 impl RunReport {
     /// The report of a run whose plan was applied.
-    pub(crate) fn applied(context: &RunContext, operations: ExecutionReport, left_out: u64) -> Self {
+    pub(crate) fn for_applied(context: &RunContext, operations: ExecutionReport, left_out: u64) -> Self {
         let end = operations.end();
-        Self { operations, left_out, ..Self::not_sent(context, end) }
+        Self { operations, left_out, ..Self::without_operations(context, end) }
     }
 
     /// The report of a run that was refused or declined.
-    pub(crate) fn refused(context: &RunContext, end: OperationEnd, causes: Vec<Refusal>) -> Self {
-        Self { causes, ..Self::not_sent(context, end) }
+    pub(crate) fn for_refused(context: &RunContext, end: OperationEnd, causes: Vec<Refusal>) -> Self {
+        Self { causes, ..Self::without_operations(context, end) }
     }
 
     /// The report of a run that an error ended before it sent anything.
-    pub(crate) fn failed(context: &RunContext, error: RuntimeError) -> Self {
-        Self { error: Some(error), ..Self::not_sent(context, OperationEnd::Failed) }
+    pub(crate) fn for_error(context: &RunContext, error: RuntimeError) -> Self {
+        Self { error: Some(error), ..Self::without_operations(context, OperationEnd::Failed) }
     }
 
-    fn not_sent(context: &RunContext, end: OperationEnd) -> Self {
+    fn without_operations(context: &RunContext, end: OperationEnd) -> Self {
         let RunContext { settings, record, recovered, held_before, .. } = context;
         Self {
             environment: settings.reader.name().clone(),

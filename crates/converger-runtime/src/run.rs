@@ -181,11 +181,11 @@ impl Run {
             (Admitted::Approved(plan), Ok(())) => RunAdmission::Approved(ApprovedRun { context, slot, plan }),
             (Admitted::Refused(causes), Ok(())) => {
                 context.record.end_without_sending(end).await;
-                RunAdmission::Ended(RunReport::refused(&context, end, causes))
+                RunAdmission::Ended(RunReport::for_refused(&context, end, causes))
             }
             (_, Err(error)) => {
                 context.record.end_without_sending(OperationEnd::Failed).await;
-                RunAdmission::Ended(RunReport::failed(&context, error))
+                RunAdmission::Ended(RunReport::for_error(&context, error))
             }
         }
     }
@@ -217,7 +217,7 @@ async fn decide(record: &mut RunRecord, staleness: Option<Refusal>, judged: Judg
 }
 
 fn admit_safe(safe: SafePlan, admission: &Admission) -> Result<Admitted, RuntimeError> {
-    admit(safe, admission).map_err(|error| RuntimeError::failed(format!("the plan cannot be written: {error}")))
+    admit(safe, admission).map_err(|error| RuntimeError::failed(format!("cannot encode the plan: {error}")))
 }
 
 impl ApprovedRun {
@@ -232,16 +232,16 @@ impl ApprovedRun {
         // Attest before sending: a state directory restored from an older copy must not be able to hide this run (decision 0020).
         if let Err(error) = context.environment.attest_ledger().await {
             context.record.end_without_sending(OperationEnd::Failed).await;
-            return RunReport::failed(&context, error);
+            return RunReport::for_error(&context, error);
         }
         let left_out = count_refused(&plan);
         match context.execute(slot, plan).await {
-            Ok(report) => RunReport::applied(&context, report, left_out),
+            Ok(report) => RunReport::for_applied(&context, report, left_out),
             Err(error) => {
                 if matches!(error, EngineError::NotAccepting(_)) {
                     context.record.end_without_sending(OperationEnd::Failed).await;
                 }
-                RunReport::failed(&context, context.environment.engine_error(error))
+                RunReport::for_error(&context, context.environment.engine_error(error))
             }
         }
     }

@@ -134,7 +134,7 @@ fn a_rekey_that_is_killed_is_done_or_not_done() {
             assert_ne!(bed.key(), old, "{call}");
             bed.run_expecting(&["verify"], 0);
         } else {
-            bed.check_fails(&["ledger", "key"], 6, "the key of this ledger is not there");
+            bed.check_fails(&["ledger", "key"], 6, "the key of this ledger is missing");
             rekey(&bed, &[]);
         }
     }
