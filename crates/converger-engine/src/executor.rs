@@ -21,7 +21,9 @@ use converger_core::approve::ApprovedPlan;
 use converger_core::evidence::LedgerEntry;
 use converger_core::guest::{EnvironmentName, Vmid};
 use converger_core::refusal::Refusal;
-use converger_store::{Batch, CommitAck, LIST_MAX, OperationFilter, OperationStatus, Store, StoreError, StoreRefusal, StoreWrite};
+use converger_store::{
+    Batch, CommitAck, LIST_MAX, OperationFilter, OperationStatus, Store, StoreError, StoreReader, StoreRefusal, StoreWrite,
+};
 use thiserror::Error;
 
 use crate::clock::Clock;
@@ -97,7 +99,7 @@ pub enum EngineError {
 }
 
 /// Checks that the journal has the run as started for this plan. Otherwise every intent would be refused.
-async fn check_started(store: &impl Store, plan: &ApprovedPlan, run: &RunId) -> Result<(), EngineError> {
+async fn check_started(store: &impl StoreReader, plan: &ApprovedPlan, run: &RunId) -> Result<(), EngineError> {
     let found = store.run(run.clone()).await?;
     let is_its_own = found.is_some_and(|found| found.run.plan == plan.digest() && found.ended.is_none());
     if is_its_own { Ok(()) } else { Err(EngineError::RunMismatch(run.clone())) }
@@ -108,7 +110,7 @@ async fn check_started(store: &impl Store, plan: &ApprovedPlan, run: &RunId) -> 
 ///
 /// # Errors
 /// The journal cannot be read.
-pub async fn load_unsettled(store: &impl Store, environment: &EnvironmentName) -> Result<Vec<OperationHistory>, StoreError> {
+pub async fn load_unsettled(store: &impl StoreReader, environment: &EnvironmentName) -> Result<Vec<OperationHistory>, StoreError> {
     let mut found = store.open_operations(environment.clone()).await?;
     let mut before = None;
     loop {
@@ -133,7 +135,7 @@ pub async fn load_unsettled(store: &impl Store, environment: &EnvironmentName) -
 }
 
 /// Checks whether a store has a hold on a guest or a freeze of its environment.
-pub async fn check_holds(store: &impl Store, environment: EnvironmentName, vmid: Vmid) -> operation::OperationEvent {
+pub async fn check_holds(store: &impl StoreReader, environment: EnvironmentName, vmid: Vmid) -> operation::OperationEvent {
     let said = async {
         let freeze = store.freeze(environment.clone()).await?.map(|freeze| Refusal::changes_frozen(&freeze.reason));
         let hold = store.holds(environment).await?.into_iter().find(|hold| hold.vmid == vmid);
@@ -159,7 +161,7 @@ fn expire_hold_check(event: operation::OperationEvent) -> operation::OperationEv
 
 /// Finds out from a store which of these tasks belong to other operations.
 pub async fn find_task_owners(
-    store: &impl Store,
+    store: &impl StoreReader,
     environment: EnvironmentName,
     id: &OperationId,
     tasks: Vec<TaskId>,

@@ -168,6 +168,13 @@ impl RunMachine {
         self.take_effects()
     }
 
+    /// Limits operations that begin from now on.
+    #[must_use]
+    pub fn set_limits(&mut self, limits: ConcurrencyLimits, now_ms: u64) -> Vec<RunEffect> {
+        self.feed_schedule(schedule::ScheduleEvent::SetLimits(limits), now_ms);
+        self.take_effects()
+    }
+
     /// Whether nothing is in flight or queued.
     #[must_use]
     pub fn is_idle(&self) -> bool {

@@ -39,6 +39,12 @@ impl Default for ConcurrencyLimits {
     }
 }
 
+impl ConcurrencyLimits {
+    fn at_least_one(self) -> Self {
+        Self { per_node: self.per_node.max(1), overall: self.overall.max(1) }
+    }
+}
+
 /// The maximum number of steps in the schedule.
 pub const QUEUE_MAX: usize = 65_536;
 
@@ -129,6 +135,8 @@ pub enum ScheduleEvent {
         /// The reason.
         code: FailureCode,
     },
+    /// These limits hold for operations that begin from now on. Operations in flight are not stopped.
+    SetLimits(ConcurrencyLimits),
 }
 
 /// The runs that a stop affects.
@@ -220,7 +228,7 @@ impl ScheduleState {
     #[must_use]
     pub fn new(limits: ConcurrencyLimits) -> Self {
         Self {
-            limits: ConcurrencyLimits { per_node: limits.per_node.max(1), overall: limits.overall.max(1) },
+            limits: limits.at_least_one(),
             stop_code: None,
             runs: BTreeMap::new(),
             next_position: 0,
@@ -281,6 +289,7 @@ pub fn step(mut state: ScheduleState, event: ScheduleEvent) -> (ScheduleState, V
         ScheduleEvent::Ended { id, end } => state.end_operation(&id, end, &mut commands),
         ScheduleEvent::Moved { id, node } => state.move_operation(&id, node),
         ScheduleEvent::Stop { scope, code } => state.stop(&scope, code, &mut commands),
+        ScheduleEvent::SetLimits(limits) => state.limits = limits.at_least_one(),
     }
     state.begin_ready(&mut commands);
     (state, commands)

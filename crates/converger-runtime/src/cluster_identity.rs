@@ -1,7 +1,7 @@
-//! Which cluster an environment name stands for: `apply` compares before it sends anything, a hold or a freeze before it is recorded, `plan` and `audit`
-//! only say what an apply would refuse.
+//! Which cluster an environment name stands for. `apply` compares before it sends anything, `hold` and `freeze` before they are recorded; `plan` and
+//! `audit` only report what an apply would refuse.
 //!
-//! The store decides, in its transaction; the adapter reads the certificate, and core has the rules.
+//! The store decides in its transaction, the adapter reads the certificate, and core has the rules.
 
 use std::collections::BTreeMap;
 
@@ -20,8 +20,8 @@ use crate::error::RuntimeError;
 use crate::state_dir::{StateDirectory, WriteOutcome};
 use crate::{files, host};
 
-/// Compares the cluster that answers with the one that the environment stands for, or records it at first use. Nothing was sent before this, and
-/// nothing is sent where it is refused.
+/// Compares the cluster that answers with the one that the environment stands for, or records it at first use. Nothing is sent before this, or after a
+/// refusal.
 pub(crate) async fn bind_environment(
     state: &StateDirectory,
     environment: &EnvironmentName,
@@ -41,8 +41,7 @@ fn binding(environment: &EnvironmentName, cluster: ClusterIdentity) -> StoreWrit
     StoreWrite::Bind(EnvironmentBinding { environment: environment.clone(), cluster, by: host::actor().into(), at_ms: host::now_ms() })
 }
 
-/// What an apply would refuse, where the state directory has a cluster recorded. Nothing is written (G5), and a state directory that has none is
-/// compared with nothing.
+/// What an apply would refuse, if the state directory has a cluster recorded. Writes nothing (G5).
 pub(crate) async fn describe_conflict(
     names: &EnvironmentNames,
     environment: &EnvironmentName,
@@ -56,26 +55,26 @@ pub(crate) async fn describe_conflict(
     }
 }
 
-/// What a quick look at the cluster found.
+/// The result of a quick check of a guest.
 #[derive(Debug)]
 pub enum GuestCheck {
-    /// Nothing that refuses.
+    /// Nothing refuses it.
     Checked(Checked),
     /// A fresh observation proves that the guest does not exist.
     Absent(Refusal),
 }
 
-/// What could be checked, and what could not.
+/// What was checked.
 #[derive(Debug)]
 pub struct Checked {
-    /// The binding that what a person says rests on, where the cluster said who it is.
+    /// The binding to record with the hold or freeze, if the cluster could be identified.
     pub binding: Option<StoreWrite>,
-    /// What could not be checked, for people.
+    /// What could not be checked, as text for people.
     pub notes: Vec<String>,
 }
 
 impl Checked {
-    /// Nothing could be checked, for this cause.
+    /// The result if nothing could be checked, for this cause.
     #[must_use]
     pub fn unchecked(environment: &EnvironmentName, guest: Option<Vmid>, cause: &str) -> Self {
         Self { binding: None, notes: vec![format!("{} of {environment} could not be checked: {cause}", subject(guest))] }
@@ -86,8 +85,8 @@ fn subject(guest: Option<Vmid>) -> String {
     guest.map_or_else(|| "the cluster".to_owned(), |vmid| format!("guest {vmid}"))
 }
 
-/// Takes a quick look at the cluster before a hold or a freeze is recorded. A guest that is proven absent is refused; a cluster that does not answer, or
-/// a guest that cannot be read, is no reason to refuse: the person may know better, and it may be urgent.
+/// Checks the cluster and the guest before a hold or a freeze is recorded. A guest that is proven absent is refused. A cluster that does not answer, or a
+/// guest that cannot be read, is not: the person may know better, and it may be urgent.
 pub async fn check_guest(environment: &EnvironmentName, connection: &ConnectionConfig, guest: Option<Vmid>) -> GuestCheck {
     let (report, identity) = match observe_briefly(environment, connection, guest).await {
         Ok(observed) => observed,
@@ -107,7 +106,7 @@ pub async fn check_guest(environment: &EnvironmentName, connection: &ConnectionC
     GuestCheck::Checked(Checked { binding: binding.ok(), notes })
 }
 
-/// One short observation, with the identity of the cluster that it came from; or why there is none.
+/// One short observation with the identity of its cluster, or why there is none.
 async fn observe_briefly(
     environment: &EnvironmentName,
     connection: &ConnectionConfig,
@@ -116,7 +115,7 @@ async fn observe_briefly(
     let mut settings = connection.resolve_settings(environment)?;
     settings.bounds = settings.bounds.brief();
     let plain = |error: &dyn std::fmt::Display| files::escape_hidden(&error.to_string());
-    // No guest is read in full: only whether it is there matters.
+    // No guest is read in full: only its existence matters.
     let proxmox = ProxmoxObserver::new(settings).map_err(|error| plain(&error))?.with_needs(ReadSet::Declared(BTreeMap::new()));
     let report = proxmox.take_report(&Scope::new(guest.into_iter().collect())).await.map_err(|error| plain(&error))?;
     let identity = proxmox.identity(&report).await;

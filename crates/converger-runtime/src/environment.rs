@@ -1,54 +1,65 @@
 //! One environment, locked for this process: recovers what an earlier process left in flight, and starts runs.
 //!
-//! The command line opens it for the length of one command, a daemon for as long as it runs. All runs of an environment share one executor: its lanes,
-//! its limits, and its stop.
+//! The command line opens it for the length of one command, a daemon for as long as it runs. All runs of an environment share one executor, with its
+//! queues, its limits and its stop signal.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, RwLock};
 
-use converger_adapters::proxmox::actuator::ProxmoxActuator as ProxmoxHand;
-use converger_adapters::proxmox::client::ProxmoxClient;
 use converger_adapters::proxmox::observe::ReadSet;
+use converger_adapters::proxmox::{ObservationReport, ProxmoxObserver};
 use converger_core::apply::{OperationEnd, OperationHistory, RunId};
 use converger_core::approve::ApprovalMode;
 use converger_core::artifact::Provenance;
 use converger_core::contract;
 use converger_core::desired::Scope;
+use converger_core::failure::FailureCode;
 use converger_core::refusal::Refusal;
-use converger_engine::executor::{EngineError, ExecutionReport, RecoverySubmission, RunSignal};
-use converger_store::StoreConditions;
+use converger_engine::executor::{EngineError, RecoverySubmission, RunSignal, Unsettled};
+use converger_store::{StoreCapacity, StoreConditions};
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 
+use crate::config::Config;
 use crate::error::RuntimeError;
-use crate::event::RunEvent;
-use crate::executor::{EnvironmentActuator, EnvironmentExecutor, publish_to};
+use crate::event::{EventSink, RunEvent};
+use crate::executor::{EndpointActuator, EnvironmentActuator, EnvironmentExecutor, publish_to};
 use crate::reader::{EnvironmentReader, Observed, find_undeclared_pending};
 use crate::record::{self, RunRecord};
-use crate::report::HeldBefore;
-use crate::run::{Run, RunRequest};
+use crate::report::{HeldBefore, RecoveryReport};
+use crate::run::{Run, RunContext, RunRequest};
 use crate::run_clock::RunClock;
 use crate::slow_response::SlowResponseNotice;
-use crate::state_dir::{LockOutcome, StateDirectory, store_error};
+use crate::state_dir::{LockOutcome, StateDirectory, StateStore, store_error};
 use crate::{cluster_identity, host};
 
 /// An environment that this process drives until it is closed, or until the last clone is dropped and nothing is in flight.
 #[derive(Clone)]
 pub struct Environment {
-    inner: Arc<Inner>,
+    shared: Arc<OpenEnvironment>,
 }
 
-struct Inner {
-    reader: EnvironmentReader,
+/// What the clones of an [`Environment`] share.
+struct OpenEnvironment {
+    settings: RwLock<RunSettings>,
     state: StateDirectory,
-    mode: ApprovalMode,
     clock: RunClock,
     slow_response: Arc<SlowResponseNotice>,
     stop: watch::Sender<RunSignal>,
     executor: EnvironmentExecutor,
+    _capacity: CapacityEvents,
+}
+
+/// The configuration of one run. A run keeps the settings that it started with.
+#[derive(Clone)]
+pub(crate) struct RunSettings {
+    pub(crate) reader: EnvironmentReader,
+    pub(crate) mode: ApprovalMode,
 }
 
 /// The result of opening an environment. A refusal is a decision: it cannot be passed on with `?`.
 pub enum Opened {
-    /// It is open.
+    /// The environment is open.
     Ready(Environment),
     /// Another process drives it.
     Refused(Refusal),
@@ -58,13 +69,27 @@ pub enum Opened {
 pub enum StartedRun {
     /// Its plan waits for confirmation.
     Run(Box<Run>),
-    /// The environment name does not stand for the cluster that answers, or the cluster does not say who it is.
+    /// The environment name does not stand for the cluster that answers, or the cluster cannot be identified.
+    Refused(Refusal),
+}
+
+/// The result of a recovery. A refusal is a decision: it cannot be passed on with `?`.
+#[derive(Debug)]
+pub enum Recovered {
+    /// Operations that an earlier process left in flight are settled or held; none is the usual case.
+    Settled(RecoveryReport),
+    /// The environment name does not stand for the cluster that answers, or the cluster cannot be identified. Nothing was settled.
+    Refused(Refusal),
+}
+
+/// The endpoint of a cluster that the environment name stands for.
+enum SelectedEndpoint {
+    Verified(Arc<EndpointActuator>),
     Refused(Refusal),
 }
 
 impl Environment {
-    /// Takes the environment's lock and starts its executor, for which it is called within a runtime. Sends no request: opening works while the cluster is
-    /// down.
+    /// Takes the environment's lock and starts its executor; call it within a runtime. It sends no request: opening works while the cluster is down.
     ///
     /// # Errors
     /// The program does not keep its contract, the environment is not configured for applying, or the lock cannot be taken.
@@ -79,161 +104,278 @@ impl Environment {
         let stop = watch::Sender::new(RunSignal::Continue);
         let limits = reader.config().at_once;
         let executor = EnvironmentExecutor::start(reader.name().clone(), &state, &clock, limits, stop.subscribe(), lock);
-        let inner = Inner { reader, state, mode, clock, slow_response, stop, executor };
-        Ok(Opened::Ready(Self { inner: Arc::new(inner) }))
+        let capacity = CapacityEvents::start(state.store(), Arc::clone(reader.events()));
+        let settings = RwLock::new(RunSettings { reader, mode });
+        let shared = OpenEnvironment { settings, state, clock, slow_response, stop, executor, _capacity: capacity };
+        Ok(Opened::Ready(Self { shared: Arc::new(shared) }))
     }
 
-    /// Read access to the same environment.
+    /// Read access to the same environment, under the configuration of the next run.
     #[must_use]
-    pub fn reader(&self) -> &EnvironmentReader {
-        &self.inner.reader
+    pub fn reader(&self) -> EnvironmentReader {
+        self.settings().reader
     }
 
     /// The open state directory.
     #[must_use]
     pub fn state(&self) -> &StateDirectory {
-        &self.inner.state
+        &self.shared.state
     }
 
     /// The clock of its runs.
     #[must_use]
     pub fn clock(&self) -> &RunClock {
-        &self.inner.clock
+        &self.shared.clock
     }
 
-    pub(crate) fn mode(&self) -> ApprovalMode {
-        self.inner.mode
-    }
-
-    /// Who may ask for a stop, and who listens for one.
+    /// The stop signal of the environment: send to request a stop, subscribe to learn of one.
     #[must_use]
     pub fn stop_sender(&self) -> &watch::Sender<RunSignal> {
-        &self.inner.stop
+        &self.shared.stop
     }
 
     pub(crate) fn executor(&self) -> &EnvironmentExecutor {
-        &self.inner.executor
+        &self.shared.executor
     }
 
-    /// `Drain` starts nothing new and waits for operations in flight. `Quit` stops waiting; the next start recovers them.
+    fn settings(&self) -> RunSettings {
+        self.shared.settings.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Uses `config` from the next run on. Runs in progress keep theirs.
+    ///
+    /// # Errors
+    /// The configuration cannot be used for applying, or changes something that is fixed while the environment is open: its state directory, its
+    /// witness or its clock. The old configuration stays in force.
+    pub fn reload(&self, config: Arc<Config>) -> Result<(), RuntimeError> {
+        let mut settings = self.shared.settings.write().unwrap_or_else(PoisonError::into_inner);
+        let reader = settings.reader.with_config(config);
+        let mode = reader.approval_mode()?;
+        check_reloadable(&settings.reader, &reader)?;
+        *settings = RunSettings { reader, mode };
+        Ok(())
+    }
+
+    /// `Drain` starts nothing new and waits for operations in flight. `Leave` stops waiting; the next start recovers them.
     pub fn request_stop(&self, signal: RunSignal) {
-        self.inner.stop.send_replace(signal);
+        self.shared.stop.send_replace(signal);
     }
 
-    /// Starts nothing new of one run and lets its operations in flight end. Other runs go on.
+    /// Starts nothing new of one run and waits for its operations in flight. Other runs are not affected.
     pub fn stop_run(&self, run: RunId) {
-        self.inner.executor.stop_run(run);
+        self.shared.executor.stop_run(run);
+    }
+
+    /// Settles operations that an earlier process left in flight, by reading only (G13). Skips operations that this process is executing.
+    ///
+    /// It sends no request if there is nothing to recover. Otherwise it observes first, to select an endpoint and to identify the cluster.
+    ///
+    /// # Errors
+    /// There is no observation, or the journal cannot be used.
+    pub async fn recover(&self) -> Result<Recovered, RuntimeError> {
+        let reader = self.reader();
+        let unsettled = self.find_unsettled().await?;
+        if unsettled.histories().is_empty() {
+            return Ok(Recovered::Settled(RecoveryReport::default()));
+        }
+        let guests = unsettled.histories().iter().map(|history| history.operation.guest.vmid).collect();
+        // No guest is read in full: settling reads each guest itself.
+        let proxmox = reader.connect()?.with_needs(ReadSet::Declared(BTreeMap::new()));
+        let report = reader.observe_live(&proxmox, &Scope::new(guests)).await?;
+        match self.select_endpoint(&reader, &proxmox, &report).await? {
+            SelectedEndpoint::Verified(actuator) => Ok(Recovered::Settled(self.settle(&reader, unsettled, &actuator).await?)),
+            SelectedEndpoint::Refused(refusal) => Ok(Recovered::Refused(refusal)),
+        }
     }
 
     /// Observes, recovers, plans, judges and records. Sends no change.
     ///
     /// # Errors
-    /// Too many runs are open or a stop was asked for, there is no observation, or the journal cannot be used.
+    /// Too many runs are open, a stop was requested, there is no observation, or the journal cannot be used.
     pub async fn start_run(&self, request: RunRequest) -> Result<StartedRun, RuntimeError> {
-        let Inner { reader, state, executor, .. } = &*self.inner;
+        let settings = self.settings();
+        let (reader, executor) = (&settings.reader, &self.shared.executor);
         // Held until the run has ended: the number of open runs is bounded before anything is read for them.
         let slot = executor.reserve_slot().map_err(|reason| RuntimeError::not_accepting(reader.name(), reason))?;
+        executor.set_limits(reader.config().at_once);
         let scope = request.desired.scope();
-        // An observation first: it selects the endpoint that recovery asks and that changes are sent to.
+        // Observe first: it selects the endpoint that recovery reads from and that changes are sent to.
         let proxmox = reader.connect()?.with_needs(ReadSet::for_desired(&request.desired));
         let report = reader.observe_live(&proxmox, &scope).await?;
-        // The cluster is the one that the name stands for, before anything is recovered, recorded or sent there.
-        if let Some(refusal) = cluster_identity::bind_environment(state, reader.name(), proxmox.identity(&report).await).await? {
-            return Ok(StartedRun::Refused(refusal));
-        }
-        let hand = proxmox.actuator(&report.endpoint).map_err(|error| RuntimeError::failed(error.to_string()))?;
-        let hand = Arc::new(hand);
-        // A guest whose last operation is unresolved must not be planned as if it were idle (G13).
-        let recovered = Arc::new(self.recover(&hand).await?);
-        let report = match recovered.operations() {
-            [] => report,
-            _ => reader.observe_live(&proxmox, &scope).await?,
+        let actuator = match self.select_endpoint(reader, &proxmox, &report).await? {
+            SelectedEndpoint::Verified(actuator) => actuator,
+            SelectedEndpoint::Refused(refusal) => return Ok(StartedRun::Refused(refusal)),
         };
-        let mut conditions = state.load_conditions(reader.name()).await?;
-        conditions.writes = state.load_operations(reader.name(), find_undeclared_pending(&request.desired, &report.reading)).await?;
-        let in_flight = take_in_flight(&mut conditions, &recovered);
-        self.publish_held(&conditions, &recovered);
-        let held_before = find_held(&recovered, &conditions, &scope);
+        // A guest whose last operation is unresolved must not be planned as if it were idle (G13).
+        let recovered = self.settle(reader, self.find_unsettled().await?, &actuator).await?;
+        let report = if recovered.operations().is_empty() { report } else { reader.observe_live(&proxmox, &scope).await? };
+        let (conditions, held_before) = self.load_conditions(reader, &request, &report, &recovered).await?;
         let observed = Observed { observation: report.reading.clone(), provenance: Provenance::Live };
-        // Operations in flight are not held, and their guests get no step all the same.
-        conditions.unsettled.extend(in_flight);
         let RunRequest { desired, expected, narrowed, refused, on_failure } = request;
         let planned = reader.judge(desired, observed, &conditions);
         let staleness = expected.map(|expected| expected.find_difference(planned.judged.plan(), narrowed)).transpose()?.flatten();
-        // Record before returning: nobody learns of a decision that the ledger does not have (G10).
-        let record = RunRecord::start(state, &planned.judged, reader.config().snapshot.clone(), host::new_run_id()?).await?;
+        // Record before returning: no caller sees a decision that the ledger does not have (G10).
+        let snapshot = reader.config().snapshot.clone();
+        let record = RunRecord::start(&self.shared.state, &planned.judged, snapshot, host::new_run_id()?).await?;
         reader.events().publish(RunEvent::PlanRecorded { run: record.run().clone(), plan: record.plan() });
-        let run = Run::new(self.clone(), slot, hand, record, planned, recovered, held_before, staleness, refused, on_failure);
-        Ok(StartedRun::Run(Box::new(run)))
+        let context = RunContext { environment: self.clone(), settings, actuator, record, recovered, held_before, on_failure };
+        Ok(StartedRun::Run(Box::new(Run { context, slot, planned, staleness, refused })))
     }
 
-    /// Accepts nothing more, begins nothing new, waits for operations in flight, releases the lock, and tells the witness what the ledger holds.
-    /// Call it after success and after failure.
+    /// Accepts nothing more, starts nothing new, waits for operations in flight, releases the lock, and attests the ledger to the witness. Call it
+    /// after success and after failure.
     ///
     /// # Errors
-    /// The witness cannot be told, or has seen another ledger.
+    /// The witness cannot be written, or has a checkpoint of another ledger.
     pub async fn close(self) -> Result<(), RuntimeError> {
-        self.inner.executor.close().await;
+        self.shared.executor.close().await;
         self.attest_ledger().await
     }
 
-    /// Tells the witness what the ledger holds by now. Call it after a run, whatever came of it.
+    /// Attests the ledger to the witness. Call it after a run, whatever its result.
     ///
     /// # Errors
-    /// The witness cannot be told, or has seen another ledger.
+    /// The witness cannot be written, or has a checkpoint of another ledger.
     pub async fn attest_ledger(&self) -> Result<(), RuntimeError> {
-        self.inner.state.attest_ledger().await
+        self.shared.state.attest_ledger().await
     }
 
-    /// Settles operations that an earlier process left in flight, by reading only (G13). Those that this process is executing are left out.
-    async fn recover(&self, hand: &Arc<ProxmoxHand<ProxmoxClient>>) -> Result<ExecutionReport, RuntimeError> {
-        let Inner { reader, state, clock, slow_response, executor, .. } = &*self.inner;
-        let unsettled = executor.find_unsettled().await.map_err(|error| self.engine_error(error))?;
-        if unsettled.histories().is_empty() {
-            return Ok(ExecutionReport::default());
+    /// Checks that the cluster is the one that the name stands for, before anything is recovered, recorded or sent there.
+    async fn select_endpoint(
+        &self,
+        reader: &EnvironmentReader,
+        proxmox: &ProxmoxObserver,
+        report: &ObservationReport,
+    ) -> Result<SelectedEndpoint, RuntimeError> {
+        let identity = proxmox.identity(report).await;
+        if let Some(refusal) = cluster_identity::bind_environment(&self.shared.state, reader.name(), identity).await? {
+            return Ok(SelectedEndpoint::Refused(refusal));
         }
+        let actuator = proxmox.actuator(&report.endpoint).map_err(|error| RuntimeError::failed(error.to_string()))?;
+        Ok(SelectedEndpoint::Verified(Arc::new(actuator)))
+    }
+
+    async fn find_unsettled(&self) -> Result<Unsettled, RuntimeError> {
+        self.shared.executor.find_unsettled().await.map_err(|error| self.engine_error(error))
+    }
+
+    /// Settles operations by reading, and records before that it does.
+    async fn settle(
+        &self,
+        reader: &EnvironmentReader,
+        unsettled: Unsettled,
+        actuator: &Arc<EndpointActuator>,
+    ) -> Result<RecoveryReport, RuntimeError> {
+        if unsettled.histories().is_empty() {
+            return Ok(RecoveryReport::default());
+        }
+        let OpenEnvironment { state, clock, slow_response, executor, .. } = &*self.shared;
         let ids: Vec<_> = unsettled.histories().iter().map(|history| history.id().clone()).collect();
         record::record_recovery(state, reader.name(), &ids).await?;
         let events = reader.events();
         events.publish(RunEvent::RecoveryStarted { operations: ids.len() });
-        let actuator = EnvironmentActuator::for_recovery(hand, slow_response, clock);
+        let actuator = EnvironmentActuator::for_recovery(actuator, slow_response, clock);
         let (patience, on_notice) = (reader.config().patience.for_startup(), publish_to(events, true));
         let recovery = executor.recover(RecoverySubmission { unsettled, actuator, patience, on_notice });
-        let report = recovery.wait().await.map_err(|error| self.engine_error(error))?;
-        events.publish(RunEvent::RecoveryEnded(Arc::new(report.clone())));
+        let report = RecoveryReport::new(recovery.wait().await.map_err(|error| self.engine_error(error))?);
+        events.publish(RunEvent::RecoveryEnded(report.clone()));
         Ok(report)
     }
 
-    fn publish_held(&self, conditions: &StoreConditions, recovered: &ExecutionReport) {
-        let is_new = |history: &&OperationHistory| !recovered.operations().iter().any(|told| told.operation.id == *history.id());
-        let held: Vec<OperationHistory> = conditions.unsettled.iter().filter(is_new).cloned().collect();
-        if !held.is_empty() {
-            self.inner.reader.events().publish(RunEvent::OperationsHeld(held.into()));
-        }
+    /// What the journal holds that decides about the plan of a run, and where operations of earlier runs are held.
+    async fn load_conditions(
+        &self,
+        reader: &EnvironmentReader,
+        request: &RunRequest,
+        report: &ObservationReport,
+        recovered: &RecoveryReport,
+    ) -> Result<(StoreConditions, HeldBefore), RuntimeError> {
+        let state = &self.shared.state;
+        let mut conditions = state.load_conditions(reader.name()).await?;
+        conditions.writes = state.load_operations(reader.name(), find_undeclared_pending(&request.desired, &report.reading)).await?;
+        let in_flight = take_in_flight(&mut conditions, recovered);
+        publish_held(reader.events(), &conditions, recovered);
+        let held_before = find_held(recovered, &conditions, &request.desired.scope());
+        // Operations in flight are not held, but their guests get no step either.
+        conditions.unsettled.extend(in_flight);
+        Ok((conditions, held_before))
     }
 
     /// An actuator for a run that was observed over this endpoint.
-    pub(crate) fn actuator(&self, hand: &Arc<ProxmoxHand<ProxmoxClient>>) -> Arc<EnvironmentActuator> {
-        EnvironmentActuator::for_apply(hand, &self.inner.slow_response)
+    pub(crate) fn actuator(&self, endpoint: &Arc<EndpointActuator>) -> Arc<EnvironmentActuator> {
+        EnvironmentActuator::for_apply(endpoint, &self.shared.slow_response)
     }
 
     pub(crate) fn engine_error(&self, error: EngineError) -> RuntimeError {
         match error {
             EngineError::Store(error) => store_error(&error),
-            EngineError::NotAccepting(reason) => RuntimeError::not_accepting(self.inner.reader.name(), reason),
+            EngineError::NotAccepting(reason) => RuntimeError::not_accepting(self.settings().reader.name(), reason),
             EngineError::MissingIds | EngineError::RunMismatch(_) | EngineError::ExecutorLost => RuntimeError::failed(error.to_string()),
         }
     }
 }
 
-/// Takes out operations of other runs of this process that are in flight: the journal has no end of them, and recovery left them out.
-fn take_in_flight(conditions: &mut StoreConditions, recovered: &ExecutionReport) -> Vec<OperationHistory> {
-    let was_recovered = |history: &OperationHistory| recovered.operations().iter().any(|reported| reported.operation.id == *history.id());
-    conditions.unsettled.extract_if(.., |history| history.progress().is_open() && !was_recovered(history)).collect()
+/// Publishes [`RunEvent::StoreFull`] and [`RunEvent::StoreWritable`] for as long as it lives.
+struct CapacityEvents(JoinHandle<()>);
+
+impl CapacityEvents {
+    fn start(store: &StateStore, events: Arc<dyn EventSink>) -> Self {
+        let mut capacity = store.watch_capacity();
+        // Another environment may have found the disk full before this one was opened.
+        capacity.mark_changed();
+        Self(tokio::spawn(async move {
+            let mut was_full = false;
+            while capacity.changed().await.is_ok() {
+                let is_full = matches!(*capacity.borrow_and_update(), StoreCapacity::Full { .. });
+                if is_full != was_full {
+                    events.publish(if is_full { RunEvent::StoreFull } else { RunEvent::StoreWritable });
+                }
+                was_full = is_full;
+            }
+        }))
+    }
 }
 
-/// Where operations of earlier runs are held. Guests outside of the scope are reported, and do not decide how the run ends.
-fn find_held(recovered: &ExecutionReport, conditions: &StoreConditions, scope: &Scope) -> HeldBefore {
+impl Drop for CapacityEvents {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Checks that a new configuration changes nothing that is fixed while an environment is open.
+fn check_reloadable(old: &EnvironmentReader, new: &EnvironmentReader) -> Result<(), RuntimeError> {
+    let (before, after) = (old.config(), new.config());
+    let changed = if before.state != after.state {
+        "`directory` in `[store]`"
+    } else if before.witness != after.witness {
+        "`witness` in `[ledger]`"
+    } else if old.connection()?.clock != new.connection()?.clock {
+        "the clock of the environment"
+    } else {
+        return Ok(());
+    };
+    let text =
+        format!("environment `{}` cannot use the new configuration: it changes {changed}, which is fixed while it is open", old.name());
+    Err(RuntimeError::input(text)
+        .with_code(FailureCode::ConfigInvalid)
+        .with_help("restart the program to use it; until then the old configuration stays in force"))
+}
+
+fn publish_held(events: &Arc<dyn EventSink>, conditions: &StoreConditions, recovered: &RecoveryReport) {
+    let is_new = |history: &&OperationHistory| !recovered.contains(history.id());
+    let held: Vec<OperationHistory> = conditions.unsettled.iter().filter(is_new).cloned().collect();
+    if !held.is_empty() {
+        events.publish(RunEvent::OperationsHeld(held.into()));
+    }
+}
+
+/// Takes out operations of other runs of this process that are in flight: they have no end in the journal, and recovery skipped them.
+fn take_in_flight(conditions: &mut StoreConditions, recovered: &RecoveryReport) -> Vec<OperationHistory> {
+    conditions.unsettled.extract_if(.., |history| history.progress().is_open() && !recovered.contains(history.id())).collect()
+}
+
+/// Where operations of earlier runs are held. Guests outside of the scope are reported, but do not decide how the run ends.
+fn find_held(recovered: &RecoveryReport, conditions: &StoreConditions, scope: &Scope) -> HeldBefore {
     let held = recovered.operations().iter().filter(|reported| reported.outcome.end() == OperationEnd::Held);
     let held = held.map(|reported| reported.operation.guest.vmid);
     let unsettled = conditions.unsettled.iter().map(|history| history.operation.guest.vmid);
@@ -244,7 +386,7 @@ fn find_held(recovered: &ExecutionReport, conditions: &StoreConditions, scope: &
     }
 }
 
-/// A program that does not keep its contract may read, and may not act.
+/// Checks the contract of the program. A program that does not keep it may read, but not act.
 ///
 /// # Errors
 /// The contract is broken.
@@ -252,6 +394,6 @@ pub fn check_contract() -> Result<(), RuntimeError> {
     if contract::check().holds() {
         return Ok(());
     }
-    let fault = crate::error::RuntimeFault::new("the contract of this program is broken, so that it does not act");
+    let fault = crate::error::RuntimeFault::new("the contract of this program is broken, so it does not act");
     Err(RuntimeError::Broken { fault: fault.with_help("see `converger contract`"), entry: None })
 }

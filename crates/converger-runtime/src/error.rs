@@ -1,7 +1,7 @@
-//! The errors of this crate. A refusal is not one of them: it is a decision, and is returned as data.
+//! The errors of this crate. A refusal is not an error: it is a decision, returned as data.
 //!
-//! Each error says what happened, carries the code under which `converger explain` has more, and says what to do next. The exit status and the
-//! HTTP status follow from the code (`core::status`) and from nothing else.
+//! Each error has a message, a code that `converger explain` describes, and a remedy. Exit status and HTTP status follow from the code alone
+//! (`core::status`).
 
 use converger_adapters::ObserveError;
 use converger_core::evidence::LedgerFault;
@@ -10,7 +10,7 @@ use converger_core::guest::EnvironmentName;
 use converger_engine::executor::NotAccepting;
 use thiserror::Error;
 
-/// What happened, its code, and what to do about it.
+/// A message with its code and remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuntimeFault {
     message: String,
@@ -30,13 +30,13 @@ impl RuntimeFault {
         Self { code: Some(code), ..self }
     }
 
-    /// The same with what to do about it.
+    /// The same with a remedy.
     #[must_use]
     pub fn with_help(self, help: impl Into<String>) -> Self {
         Self { help: Some(help.into()), ..self }
     }
 
-    /// What happened, and to what.
+    /// What happened, and to which object.
     #[must_use]
     pub fn message(&self) -> &str {
         &self.message
@@ -48,39 +48,39 @@ impl RuntimeFault {
         self.code
     }
 
-    /// What to do about it.
+    /// The remedy.
     #[must_use]
     pub fn help(&self) -> Option<&str> {
         self.help.as_deref()
     }
 }
 
-/// Why something was not done although no rule refused it.
+/// Why something was not done, although no rule refused it.
 #[derive(Debug, Error)]
 pub enum RuntimeError {
     /// The configuration or an argument cannot be used. Nothing was read or sent.
     #[error("{}", .0.message)]
     Input(RuntimeFault),
-    /// It was tried and could not be done.
+    /// It failed.
     #[error("{}", .0.message)]
     Failed(RuntimeFault),
     /// The recorded evidence contradicts itself, or the program does not keep its contract. Nothing is sent in this state.
     #[error("{}", fault.message)]
     Broken {
-        /// What contradicts what.
+        /// What is contradictory.
         fault: RuntimeFault,
-        /// The entry of the ledger at which it was found.
+        /// The ledger entry at which it was found.
         entry: Option<u64>,
     },
-    /// The environment accepts no run at the moment. Nothing was read or sent.
+    /// The environment accepts no run now. Nothing was read or sent.
     #[error("{}", fault.message)]
     NotAccepting {
         /// Why.
         reason: NotAccepting,
-        /// The same for people.
+        /// The same as text for people.
         fault: RuntimeFault,
     },
-    /// The environment or the recording gave no observation.
+    /// There is no observation.
     #[error(transparent)]
     Observe(#[from] ObserveError),
 }
@@ -91,23 +91,23 @@ impl RuntimeError {
         Self::Input(RuntimeFault::new(message))
     }
 
-    /// It could not be done.
+    /// Something failed.
     pub fn failed(message: impl Into<String>) -> Self {
         Self::Failed(RuntimeFault::new(message))
     }
 
-    /// The environment accepts no run at the moment.
+    /// The environment accepts no run now.
     #[must_use]
     pub fn not_accepting(environment: &EnvironmentName, reason: NotAccepting) -> Self {
         let (code, help) = match reason {
             NotAccepting::TooManyRuns => (FailureCode::QueueFull, "wait until one of them has ended, then try again"),
-            NotAccepting::Stopping => (FailureCode::RunStopped, "try again after it was started again"),
+            NotAccepting::Stopping => (FailureCode::RunStopped, "try again after a restart"),
         };
         let fault = RuntimeFault::new(format!("environment `{environment}` accepts no runs: {reason}")).with_code(code).with_help(help);
         Self::NotAccepting { reason, fault }
     }
 
-    /// An error in the evidence, with the remedy that its code has.
+    /// An error in the evidence, with the remedy of its code.
     pub fn broken(code: FailureCode, message: impl Into<String>) -> Self {
         let fault = RuntimeFault::new(message).with_code(code).with_help(code.entry().remedy);
         Self::Broken { fault, entry: None }
@@ -137,7 +137,7 @@ impl RuntimeError {
         self
     }
 
-    /// The same, found at an entry of the ledger.
+    /// The same, found at a ledger entry.
     #[must_use]
     pub fn at_entry(mut self, index: u64) -> Self {
         if let Self::Broken { entry, .. } = &mut self {
@@ -146,7 +146,7 @@ impl RuntimeError {
         self
     }
 
-    /// The message, code and remedy, where it is not an observation that failed.
+    /// The message, code and remedy; none for a failed observation.
     #[must_use]
     pub fn fault(&self) -> Option<&RuntimeFault> {
         match self {

@@ -1,7 +1,7 @@
-//! What happens during a run, as data: a caller shows it as a bar, a log line or a server-sent event.
+//! Progress of runs as data. A caller shows it as a bar, a log line or a server-sent event.
 //!
-//! A sink is called in place and must return at once. [`EventBus`] is the sink for long-lived processes: each subscriber has a bounded queue, and one
-//! that is slow loses events and learns how many; it never delays a run.
+//! A sink is called in place and must return at once. [`EventBus`] is the sink for long-lived processes: each subscriber has a bounded queue. A slow
+//! subscriber loses events and receives their count; it never delays a run.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -9,78 +9,83 @@ use converger_adapters::proxmox::ObservationReport as Observation;
 use converger_core::apply::{Operation, OperationHistory, Outcome, RunId};
 use converger_core::artifact::Digest;
 use converger_core::guest::EnvironmentName;
-use converger_engine::executor::ExecutionReport;
 use converger_engine::operation::Phase;
 use tokio::sync::mpsc;
 
-/// Something that happened during a run.
+use crate::report::RecoveryReport;
+
+/// Progress of a run.
 #[derive(Clone, Debug)]
 pub enum RunEvent {
-    /// The journal has operations without an end; an apply settles them before it plans.
+    /// The journal has operations in flight; an apply settles them before it plans.
     OperationsOpen(Arc<[OperationHistory]>),
-    /// An environment is being read; one of these endpoints is asked.
+    /// An observation has started; it reads from one of these endpoints.
     ObservationStarted {
         /// The environment.
         environment: EnvironmentName,
         /// Its endpoints, in the order in which they are tried.
         endpoints: Vec<String>,
     },
-    /// It was read.
+    /// The observation ended.
     ObservationTaken(Arc<Observation>),
-    /// Something that a person should know, though nothing is refused.
+    /// A note for people. Nothing is refused because of it.
     Note(String),
-    /// It was not: the error follows as the result of the call.
+    /// The observation failed; the call returns the error.
     ObservationFailed,
-    /// Operations that an earlier process left in flight are being settled by reading.
+    /// Recovery has started: it settles operations that an earlier process left in flight, by reading.
     RecoveryStarted {
         /// How many.
         operations: usize,
     },
-    /// That is over.
-    RecoveryEnded(Arc<ExecutionReport>),
+    /// Recovery ended.
+    RecoveryEnded(RecoveryReport),
     /// Held operations that recovery did not settle.
     OperationsHeld(Arc<[OperationHistory]>),
-    /// The plan and everything that it rests on is in the ledger.
+    /// The ledger has the plan and its inputs.
     PlanRecorded {
         /// The run.
         run: RunId,
         /// The digest of the plan.
         plan: Digest,
     },
-    /// The steps of an approved plan are being applied.
+    /// An approved plan is being applied.
     ApplyStarted {
         /// How many.
         steps: usize,
     },
-    /// An operation is further than before.
+    /// An operation reached another phase.
     OperationAdvanced(OperationProgress),
-    /// No answer for some time: the request is still waited for, and not sent again.
+    /// No response for some time. The request is still waited for, and not sent again.
     ResponseSlow,
     /// All operations of the plan have ended, or were left in flight.
     ApplyEnded,
-    /// This subscriber was too slow and lost events.
+    /// The disk of the state directory is full: `start_run` fails until there is room, and open runs send nothing more.
+    StoreFull,
+    /// The state directory could be written again. The next `recover` or `start_run` settles what the full disk left in flight.
+    StoreWritable,
+    /// This subscriber read too slowly and lost events.
     Skipped {
         /// How many.
         count: u64,
     },
 }
 
-/// How far an operation is.
+/// The progress of one operation.
 #[derive(Clone, Debug)]
 pub struct OperationProgress {
     /// The operation.
     pub operation: Arc<Operation>,
-    /// How far.
+    /// Its phase.
     pub phase: Phase,
-    /// How it ended, once it has.
+    /// Its outcome, once it has ended.
     pub outcome: Option<Arc<Outcome>>,
-    /// Whether it is an operation of an earlier run that is only being settled.
+    /// Whether recovery settles it: it belongs to an earlier run.
     pub is_recovery: bool,
 }
 
-/// Receives events as they happen. It must not block: runs wait for it.
+/// Receives events in place. It must not block: runs wait for it.
 pub trait EventSink: Send + Sync {
-    /// Takes an event.
+    /// Receives an event.
     fn publish(&self, event: RunEvent);
 }
 
@@ -92,7 +97,7 @@ impl EventSink for NoEvents {
     fn publish(&self, _: RunEvent) {}
 }
 
-/// Hands events on to any number of subscribers.
+/// Forwards events to any number of subscribers.
 #[derive(Debug, Default)]
 pub struct EventBus {
     subscribers: Mutex<Vec<Subscriber>>,
@@ -111,7 +116,7 @@ pub struct EventStream {
 }
 
 impl EventBus {
-    /// Subscribes from here on. `capacity` events are kept for a subscriber that does not read; later ones are lost to it.
+    /// Subscribes to all later events. Up to `capacity` events are kept for a subscriber that does not read; it loses the others.
     pub fn subscribe(&self, capacity: usize) -> EventStream {
         let (sender, queue) = mpsc::channel(capacity.max(1));
         self.lock().push(Subscriber { queue: sender, skipped: 0 });
@@ -130,9 +135,9 @@ impl EventSink for EventBus {
 }
 
 impl Subscriber {
-    /// Queues an event; false where nobody reads any more.
+    /// Queues an event; false if the subscriber is gone.
     fn send(&mut self, event: RunEvent) -> bool {
-        // A gap is announced before the next event, so that a reader never mistakes two events for neighbours.
+        // A gap is announced before the next event, so that a reader never takes two events for consecutive ones.
         if self.skipped > 0 {
             match self.queue.try_send(RunEvent::Skipped { count: self.skipped }) {
                 Ok(()) => self.skipped = 0,
@@ -155,7 +160,7 @@ impl Subscriber {
 }
 
 impl EventStream {
-    /// The next event; none once the bus is gone and everything was read.
+    /// The next event; `None` once the bus is gone and all events were read.
     pub async fn next(&mut self) -> Option<RunEvent> {
         self.queue.recv().await
     }

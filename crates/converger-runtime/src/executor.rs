@@ -1,11 +1,11 @@
-//! Connects the engine to an environment: the one place where the two meet, and the only `impl Hand` of the program.
+//! Connects the engine to an environment, and has the only `impl Actuator for` of the program.
 //!
-//! What is sent and when is decided by the engine; this only carries requests there and responses back.
+//! The engine decides what is sent and when; this module only forwards requests and responses.
 
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use converger_adapters::proxmox::actuator::ProxmoxActuator as ProxmoxHand;
+use converger_adapters::proxmox::actuator::ProxmoxActuator;
 use converger_adapters::proxmox::client::{NodePermit, ProxmoxClient};
 use converger_core::apply::{EnvFault, EnvRequest, EnvResponse, GuestAddress};
 use converger_core::guest::EnvironmentName;
@@ -21,47 +21,46 @@ use crate::run_clock::RunClock;
 use crate::slow_response::SlowResponseNotice;
 use crate::state_dir::{StateDirectory, wait_for_task};
 
+/// Sends requests to one endpoint of a Proxmox cluster.
+pub(crate) type EndpointActuator = ProxmoxActuator<ProxmoxClient>;
+
 /// Sends requests of the engine to the endpoint that the observation came from.
 pub(crate) struct EnvironmentActuator {
-    hand: Arc<ProxmoxHand<ProxmoxClient>>,
+    endpoint: Arc<EndpointActuator>,
     slow_response: Arc<SlowResponseNotice>,
-    /// During recovery: nodes that are not asked again.
+    /// During recovery: nodes that get no more requests.
     unresponsive: Option<UnresponsiveNodes>,
 }
 
 impl EnvironmentActuator {
     /// An actuator for applying a plan.
-    pub(crate) fn for_apply(hand: &Arc<ProxmoxHand<ProxmoxClient>>, slow_response: &Arc<SlowResponseNotice>) -> Arc<Self> {
-        Arc::new(Self { hand: Arc::clone(hand), slow_response: Arc::clone(slow_response), unresponsive: None })
+    pub(crate) fn for_apply(endpoint: &Arc<EndpointActuator>, slow_response: &Arc<SlowResponseNotice>) -> Arc<Self> {
+        Arc::new(Self { endpoint: Arc::clone(endpoint), slow_response: Arc::clone(slow_response), unresponsive: None })
     }
 
-    /// An actuator for recovery, which gives up on a node that does not answer. On a lab's clock nothing is waited for.
-    pub(crate) fn for_recovery(
-        hand: &Arc<ProxmoxHand<ProxmoxClient>>,
-        slow_response: &Arc<SlowResponseNotice>,
-        clock: &RunClock,
-    ) -> Arc<Self> {
+    /// An actuator for recovery, which gives up on a node that does not answer in time. With a lab's clock there is no such timeout.
+    pub(crate) fn for_recovery(endpoint: &Arc<EndpointActuator>, slow_response: &Arc<SlowResponseNotice>, clock: &RunClock) -> Arc<Self> {
         let unresponsive = clock.is_real().then(UnresponsiveNodes::default);
-        Arc::new(Self { hand: Arc::clone(hand), slow_response: Arc::clone(slow_response), unresponsive })
+        Arc::new(Self { endpoint: Arc::clone(endpoint), slow_response: Arc::clone(slow_response), unresponsive })
     }
 }
 
 impl Actuator for EnvironmentActuator {
     type Permit = NodePermit;
 
-    async fn acquire_permit(&self, place: GuestAddress) -> Result<NodePermit, EnvFault> {
-        self.hand.acquire_permit(&place).await
+    async fn acquire_permit(&self, address: GuestAddress) -> Result<NodePermit, EnvFault> {
+        self.endpoint.acquire_permit(&address).await
     }
 
-    async fn send(&self, turn: NodePermit, ask: EnvRequest) -> EnvResponse {
-        self.slow_response.watch(self.hand.send_with_permit(turn, &ask)).await
+    async fn send(&self, permit: NodePermit, request: EnvRequest) -> EnvResponse {
+        self.slow_response.watch(self.endpoint.send_with_permit(permit, &request)).await
     }
 
-    async fn request(&self, ask: EnvRequest) -> EnvResponse {
-        let answer = self.slow_response.watch(self.hand.request(&ask));
+    async fn request(&self, request: EnvRequest) -> EnvResponse {
+        let response = self.slow_response.watch(self.endpoint.request(&request));
         match &self.unresponsive {
-            Some(nodes) => nodes.bound_response(answering_node(&ask), answer).await,
-            None => answer.await,
+            Some(nodes) => nodes.bound_response(answering_node(&request), response).await,
+            None => response.await,
         }
     }
 }
@@ -73,7 +72,7 @@ pub(crate) struct EnvironmentExecutor {
 }
 
 impl EnvironmentExecutor {
-    /// Starts it, within a runtime. The lock belongs to its task: operations may be in flight after the last caller has gone.
+    /// Starts the executor; call it within a runtime. Its task owns the lock: operations may be in flight after the last caller has gone.
     pub(crate) fn start(
         name: EnvironmentName,
         state: &StateDirectory,
@@ -91,7 +90,7 @@ impl EnvironmentExecutor {
         Self { executor, task: Mutex::new(Some(task)) }
     }
 
-    /// Accepts nothing more, begins nothing new, and returns once everything in flight has ended and the lock is released.
+    /// Accepts nothing more, starts nothing new, and returns once all operations in flight have ended and the lock is released.
     pub(crate) async fn close(&self) {
         self.executor.close();
         let task = self.task.lock().unwrap_or_else(PoisonError::into_inner).take();

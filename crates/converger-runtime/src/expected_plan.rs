@@ -1,7 +1,6 @@
-//! A plan that a person saved and read. It is evidence and not permission: what is planned now, on a fresh observation, must have the same steps on the
-//! same guests.
+//! A plan that a person saved and read. It is evidence, not permission: a new plan on a fresh observation must have the same steps on the same guests.
 //!
-//! Nothing is applied from the document itself. What counts as the same is decided in core (`artifact::RecordedPlan`).
+//! Nothing is applied from the document itself. Core decides which plans are the same (`artifact::RecordedPlan`).
 
 use converger_core::artifact::{Digest, GuestOmission, PLAN_SCHEMA, RecordedPlan, has_body_digest};
 use converger_core::document::{Diagnostics, check_unique_keys};
@@ -11,7 +10,7 @@ use serde_json::Value as Json;
 
 use crate::error::RuntimeError;
 
-/// A saved plan that is intact.
+/// An intact saved plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExpectedPlan {
     body: Json,
@@ -24,12 +23,12 @@ pub enum ExpectedPlanError {
     Invalid {
         /// What is wrong with it.
         why: String,
-        /// What to do about it.
+        /// The remedy.
         help: &'static str,
     },
-    /// A key is given twice: the digest could cover the one and the comparison use the other.
+    /// A key occurs twice: the digest could cover one value and the comparison use the other.
     RepeatedKeys(Diagnostics),
-    /// It was made from a recording, which is never applied (G7).
+    /// It was made from a recorded observation, which is never applied (G7).
     Recorded(Refusal),
 }
 
@@ -37,7 +36,7 @@ impl ExpectedPlan {
     /// Parses a saved plan.
     ///
     /// # Errors
-    /// It is not a plan of a live observation as the program wrote it.
+    /// It is not an unchanged plan of a live observation.
     pub fn parse(bytes: &[u8]) -> Result<Self, ExpectedPlanError> {
         let invalid = |why: &str, help| ExpectedPlanError::Invalid { why: why.to_owned(), help };
         let save = "`converger plan --out FILE` saves one";
@@ -48,8 +47,8 @@ impl ExpectedPlan {
         }
         let digest = plan["digest"].as_str().and_then(Digest::parse);
         if !digest.is_some_and(|digest| has_body_digest(&String::from_utf8_lossy(bytes), &digest)) {
-            let why = "its digest is not that of its body as it is written there, so that it was edited, cut or laid out anew";
-            return Err(invalid(why, "save it again, and read that"));
+            let why = "its digest does not match its body: it was edited, cut or reformatted";
+            return Err(invalid(why, "save it again with `converger plan --out FILE`, and review that"));
         }
         if plan["provenance"] != "live" {
             return Err(ExpectedPlanError::Recorded(Refusal::replay_not_appliable()));
@@ -57,12 +56,12 @@ impl ExpectedPlan {
         Ok(Self { body: plan["body"].take() })
     }
 
-    /// A refusal that names the differences guest by guest, if the plan of now has other steps.
+    /// A refusal that names the differences guest by guest, if the new plan has other steps.
     ///
     /// # Errors
-    /// The plan cannot be written.
+    /// The plan cannot be encoded.
     pub fn find_difference(&self, plan: &Plan, narrowed: GuestOmission) -> Result<Option<Refusal>, RuntimeError> {
-        let now = RecordedPlan::from_plan(plan).map_err(|error| RuntimeError::failed(format!("the plan cannot be written: {error}")))?;
+        let now = RecordedPlan::from_plan(plan).map_err(|error| RuntimeError::failed(format!("cannot encode the plan: {error}")))?;
         Ok(RecordedPlan::from_body(&self.body).stale_refusal(&now, narrowed))
     }
 }
@@ -81,7 +80,7 @@ mod tests {
         json!({ "environment": "lab", "guests": guests })
     }
 
-    /// The digest covers the first of two bodies, and a parsed tree has the last.
+    /// The digest covers the first of two bodies; a parsed document has the last.
     #[test]
     fn refuses_a_plan_with_a_repeated_key() {
         let start = json!([{ "change": "start" }]);

@@ -1,6 +1,6 @@
-//! The key that signs checkpoints: made on first use, in a file of its own that nobody else can read, never in the database.
+//! The key that signs checkpoints: created on first use, in a private file of its own, never in the database.
 //!
-//! The ledger names it in an entry. A key that no entry names signs nothing: it was put there by somebody else.
+//! The ledger names the key in an entry. A key that no entry names signs nothing: someone else put it there.
 
 use std::fs;
 use std::io::{self, Read as _, Write as _};
@@ -10,17 +10,17 @@ use std::path::Path;
 use converger_core::evidence::LedgerEntry;
 use converger_core::failure::FailureCode;
 use converger_ledger::NoteSigner;
-use converger_store::{Batch, KEY_FILE, Store as _, StoreError, StoreRefusal, StoreView, StoreWrite, key_named_in};
+use converger_store::{Batch, KEY_FILE, Store as _, StoreError, StoreReader, StoreRefusal, StoreView, StoreWrite, key_named_in, wait_for};
 
 use crate::error::RuntimeError;
 use crate::ledger_reader::{integrity_error, ledger_store_error};
 use crate::state_dir::{StateDirectory, store_error, unreadable_error};
 use crate::{files, host};
 
-/// A key is one line; more is none.
+/// A key has one line; a larger file is not one.
 const KEY_BYTES_MAX: u64 = 4096;
 
-/// The key of a ledger. Where there is none yet, it is made, and the ledger says so before anything is signed with it.
+/// The key of a ledger. If it has none, a key is created and recorded in the ledger before it signs anything.
 ///
 /// # Errors
 /// The key cannot be read or written, or is not the one that the ledger names.
@@ -30,17 +30,17 @@ pub fn load_or_create_signer(state: &StateDirectory) -> Result<NoteSigner, Runti
     }
     let signer = load_unrecorded_signer(state)?;
     let key = LedgerEntry::Key { verifier: signer.verifier().to_string().into(), at_ms: host::now_ms() };
-    match state.wait(state.store().commit(Batch::from(StoreWrite::decision(key)))) {
+    match wait_for(state.store().commit(Batch::from(StoreWrite::decision(key)))) {
         Ok(_) => Ok(signer),
-        // Somebody else signed for the first time at the same moment and came first. The file is one, so that theirs is this one, or is told.
+        // Another process recorded its key first. There is one key file, so it is the same key, or the check below reports it.
         Err(StoreError::Refused(StoreRefusal::SecondKey)) => {
-            load_recorded_signer(state)?.ok_or_else(|| integrity_error("the key that the ledger names comes and goes"))
+            load_recorded_signer(state)?.ok_or_else(|| integrity_error("the key that the ledger names appeared and disappeared"))
         }
         Err(error) => Err(store_error(&error)),
     }
 }
 
-/// The key of a ledger that names none yet. One that is there was made by somebody who died before they could say so.
+/// The key of a ledger that names none yet. An existing file was left by a process that died before it recorded the key.
 ///
 /// # Errors
 /// The key cannot be read or written, or is not the one that the ledger names.
@@ -50,7 +50,7 @@ pub fn load_unrecorded_signer(state: &StateDirectory) -> Result<NoteSigner, Runt
     read_key_file(&path)?.map_or_else(|| create_key_file(&path, &name()?), Ok)
 }
 
-/// The key that the ledger names, if it names one. Nothing is made.
+/// The key that the ledger names, if it names one. Creates nothing.
 fn load_recorded_signer(state: &StateDirectory) -> Result<Option<NoteSigner>, RuntimeError> {
     let path = state.path().join(KEY_FILE);
     let shown = files::display_path(&path);
@@ -59,19 +59,19 @@ fn load_recorded_signer(state: &StateDirectory) -> Result<Option<NoteSigner>, Ru
     match read_key_file(&path)? {
         Some(signer) if named.current() == signer.verifier().to_string() => Ok(Some(signer)),
         Some(_) => Err(integrity_error(format!("{shown} is not the key that the ledger names: somebody replaced it"))
-            .with_help("put the right one back from a copy, and find out who wrote there")),
-        None => Err(integrity_error(format!("the key of this ledger is not there: {shown}")).with_help(
-            "put it back from a copy; if there is none, `converger ledger rekey --reason \"...\"` makes a new one and records that",
+            .with_help("restore the right one from a copy, and find out who wrote the file")),
+        None => Err(integrity_error(format!("the key of this ledger is missing: {shown}")).with_help(
+            "restore it from a copy; without one, `converger ledger rekey --reason \"...\"` creates a new key and records that",
         )),
     }
 }
 
-/// The keys that a ledger names, each with the entry that does. There is one, and one more for each time that it was replaced.
+/// The keys that a ledger names, each with the index of its entry: the first one, and one for each replacement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedKeys(Vec<(u64, String)>);
 
 impl NamedKeys {
-    /// None: no key is named.
+    /// The keys; `None` if there are none.
     pub fn of(named: Vec<(u64, String)>) -> Option<Self> {
         (!named.is_empty()).then_some(Self(named))
     }
@@ -81,7 +81,7 @@ impl NamedKeys {
         self.at(u64::MAX)
     }
 
-    /// The key that signed when the ledger had so many entries. What was signed before the first was named is signed with that.
+    /// The key that signed when the ledger had this size. The first key also signed before its own entry.
     pub fn at(&self, size: u64) -> &str {
         let before = self.0.iter().rev().find(|(index, _)| *index < size);
         before.or(self.0.first()).map_or("", |(_, key)| key)
@@ -94,28 +94,28 @@ impl NamedKeys {
     }
 }
 
-/// The keys that the ledger in a directory names, for whoever only looks.
+/// The keys that the ledger in a directory names, read without opening it for writing.
 ///
 /// # Errors
 /// The key cannot be read or written, or is not the one that the ledger names.
 pub fn recorded_key(directory: &Path) -> Result<Option<NamedKeys>, RuntimeError> {
     let Some(store) = StoreView::open(directory).map_err(|error| unreadable_error(&error))? else { return Ok(None) };
-    all_named(|next| store.entries(next, PAGE_ENTRIES))
+    find_named_keys(&store)
 }
 
-/// The same of the store that is open. It is asked itself: a second look at its file would bring file and log together in memory.
+/// The same for the open store. Reading its file beside it would load file and log into memory.
 ///
 /// # Errors
 /// The key cannot be read or written, or is not the one that the ledger names.
 pub fn recorded_key_in_store(state: &StateDirectory) -> Result<Option<NamedKeys>, RuntimeError> {
-    all_named(|next| state.wait(state.store().entries(next, PAGE_ENTRIES)))
+    find_named_keys(state.store())
 }
 
-/// The keys in entries that are read page by page. All entries are looked at, because any of them may replace the key.
-fn all_named(read: impl Fn(u64) -> Result<Vec<Vec<u8>>, StoreError>) -> Result<Option<NamedKeys>, RuntimeError> {
+/// The keys that a ledger names. All entries are read, because any of them may replace the key.
+fn find_named_keys(store: &impl StoreReader) -> Result<Option<NamedKeys>, RuntimeError> {
     let (mut next, mut named) = (0, Vec::new());
     loop {
-        let page = read(next).map_err(|error| ledger_store_error(&error))?;
+        let page = wait_for(store.entries(next, PAGE_ENTRIES)).map_err(|error| ledger_store_error(&error))?;
         if page.is_empty() {
             return Ok(NamedKeys::of(named));
         }
@@ -124,26 +124,26 @@ fn all_named(read: impl Fn(u64) -> Result<Vec<Vec<u8>>, StoreError>) -> Result<O
     }
 }
 
-/// So many entries are looked at before more are read.
+/// How many entries are read at once.
 const PAGE_ENTRIES: u32 = 256;
 
-/// A new key lies here until the ledger names it: a process that is killed in between leaves the old one in its place.
+/// A new key is in this file until the ledger names it, so that a process that is killed in between leaves the old key in place.
 const NEXT_FILE: &str = "ledger.key.next";
 
-/// Whether this key waits to take its place: a process was killed after the ledger named it.
+/// Whether the new key file holds this key: a process was killed after the ledger named it and before the file was moved.
 ///
 /// # Errors
 /// The key cannot be read or written, or is not the one that the ledger names.
-pub fn is_next(directory: &Path, named: &str) -> Result<bool, RuntimeError> {
+pub fn matches_next_key(directory: &Path, named: &str) -> Result<bool, RuntimeError> {
     Ok(read_key_file(&directory.join(NEXT_FILE))?.is_some_and(|next| next.verifier().to_string() == named))
 }
 
-/// Puts a new key into its place that the ledger names.
+/// Moves the new key file into place if the ledger names its key.
 ///
 /// # Errors
 /// The key cannot be read or written, or is not the one that the ledger names.
 pub fn finish_rekey(directory: &Path, named: &str) -> Result<(), RuntimeError> {
-    if !is_next(directory, named)? {
+    if !matches_next_key(directory, named)? {
         return Ok(());
     }
     let (next, path) = (directory.join(NEXT_FILE), directory.join(KEY_FILE));
@@ -151,17 +151,17 @@ pub fn finish_rekey(directory: &Path, named: &str) -> Result<(), RuntimeError> {
     moved.map_err(|error| {
         RuntimeError::failed(format!("cannot move {} to {}: {error}", files::display_path(&next), files::display_path(&path)))
             .with_code(FailureCode::JournalUnwritable)
-            .with_help("see to it that this user may write there, and try again: the ledger names the new key already")
+            .with_help("let this user write there and try again: the ledger already names the new key")
     })
 }
 
-/// A new key for the log of this name, which is not in its place yet.
+/// Creates a new key for the log of this name, in the file for the next key.
 ///
 /// # Errors
 /// The key cannot be read or written, or is not the one that the ledger names.
 pub fn make_next(directory: &Path, name: &str) -> Result<NoteSigner, RuntimeError> {
     let path = directory.join(NEXT_FILE);
-    // One that the ledger does not name was left by a process that was killed before it could say so.
+    // A file whose key the ledger does not name was left by a process that was killed before it recorded the key.
     match fs::remove_file(&path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             return Err(RuntimeError::failed(format!("cannot remove {}: {error}", files::display_path(&path)))
@@ -172,7 +172,7 @@ pub fn make_next(directory: &Path, name: &str) -> Result<NoteSigner, RuntimeErro
     create_key_file(&path, name)
 }
 
-/// The key in a state directory, whatever the ledger says of it.
+/// The key file of a state directory, whether or not the ledger names its key.
 ///
 /// # Errors
 /// The key cannot be read or written, or is not the one that the ledger names.
@@ -191,28 +191,30 @@ fn read_key_file(path: &Path) -> Result<Option<NoteSigner>, RuntimeError> {
     let mode = file.metadata().map_err(unreadable)?.permissions().mode();
     if mode & 0o077 != 0 {
         let text =
-            format!("others may read or write {}, and whoever has it can sign (mode {:03o})", files::display_path(path), mode & 0o777);
+            format!("others may read or write {}, and anyone who has it can sign (mode {:03o})", files::display_path(path), mode & 0o777);
         return Err(RuntimeError::failed(text)
             .with_help(format!("chmod 600 {}", files::display_path(path)))
             .with_code(FailureCode::JournalUnreadable));
     }
     let mut text = String::new();
     file.take(KEY_BYTES_MAX).read_to_string(&mut text).map_err(unreadable)?;
-    // The text is a secret, and is shown nowhere.
+    // The text is a secret and must not be shown.
     NoteSigner::parse(&text).map(Some).map_err(|error| integrity_error(format!("{} is damaged: {error}", files::display_path(path))))
 }
 
 fn create_key_file(path: &Path, name: &str) -> Result<NoteSigner, RuntimeError> {
     let failed = |what: &str| {
-        RuntimeError::failed(format!("cannot make {}: {what}", files::display_path(path))).with_code(FailureCode::JournalUnwritable)
+        RuntimeError::failed(format!("cannot create {}: {what}", files::display_path(path))).with_code(FailureCode::JournalUnwritable)
     };
     let mut secret = [0; 32];
     let random = |bytes: &mut [u8]| fs::File::open("/dev/urandom").and_then(|mut source| source.read_exact(bytes));
     random(&mut secret).map_err(|error| failed(&error.to_string()))?;
     let signer = NoteSigner::new(name, &secret).map_err(|error| failed(&error.to_string()))?;
     match files::create_private(path, |file| writeln!(file, "{}", signer.to_secret_text())) {
-        // Somebody else made one meanwhile: that one counts.
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => read_key_file(path)?.ok_or_else(|| failed("it comes and goes")),
+        // Another process created the file in the meantime; that key counts.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            read_key_file(path)?.ok_or_else(|| failed("it appeared and disappeared"))
+        }
         made => made.map(|()| signer).map_err(|error| failed(&error.to_string())),
     }
 }

@@ -1,7 +1,6 @@
-//! The ledger of a state directory with the journal beside it, as commands read them: page by page, and without touching anything.
+//! Reads the ledger and the journal of a state directory for commands: page by page, and without changing anything.
 //!
-//! What never enters: making or opening a store for writing. A copy on a disk that cannot be written to, or a store that an apply has open at
-//! this moment, is read like any other.
+//! It never opens a store for writing. A copy on read-only storage, or a store that an apply has open, is read like any other.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +9,9 @@ use converger_core::artifact::Digest;
 use converger_core::evidence::{LedgerEntry, parse_entry};
 use converger_core::failure::FailureCode;
 use converger_ledger::{LogHash, MerkleTree, SubtreeHashes, Tile, TiledHashes};
-use converger_store::{LIST_MAX, LedgerHead, LedgerHeads, OperationFilter, StoreError, StoreOpenError, StoreView};
+use converger_store::{
+    LIST_MAX, LedgerHead, LedgerHeads, OperationFilter, StoreError, StoreOpenError, StoreReader as _, StoreView, wait_for,
+};
 
 use crate::error::RuntimeError;
 use crate::state_dir::{StateLocation, store_error, unreadable_error};
@@ -21,20 +22,20 @@ use crate::{config, files};
 pub struct LedgerLocation {
     /// The state directory.
     pub directory: PathBuf,
-    /// The file on other storage that keeps the last checkpoint, where one is named.
+    /// The witness, if converger.toml names one.
     pub witness: Option<PathBuf>,
-    /// How another one is named, for whoever finds nothing in this one.
+    /// How to name another directory, for a person who finds nothing in this one.
     other_hint: &'static str,
 }
 
-/// How often it is looked again where somebody writes at the same time.
+/// How many times a read is tried while another process writes.
 const READ_ATTEMPTS_MAX: usize = 8;
 
 impl LedgerLocation {
-    /// The one that converger.toml leads to.
+    /// The ledger of the state directory that converger.toml names.
     ///
     /// # Errors
-    /// The configuration cannot be used, or says nothing about where the state is.
+    /// The configuration cannot be used, or there is no state directory.
     pub fn from_config(config: Option<&Path>) -> Result<Self, RuntimeError> {
         let survey = config::find_config_path(config).map(|_| config::load_environments(config)).transpose()?;
         let (configured, witness) = survey.map_or((None, None), |survey| (survey.state, survey.witness));
@@ -42,7 +43,7 @@ impl LedgerLocation {
         Ok(Self { directory, witness, other_hint: "--config names another state directory" })
     }
 
-    /// A directory that was named.
+    /// The ledger of this directory.
     #[must_use]
     pub fn from_directory(directory: &Path) -> Self {
         Self {
@@ -52,7 +53,7 @@ impl LedgerLocation {
         }
     }
 
-    /// There is a ledger. Whoever opens one for writing asks this first: none is made for whoever looks for one.
+    /// Checks that there is a ledger. Call it before opening one for writing, which would create it.
     ///
     /// # Errors
     /// The ledger or the journal cannot be read, or is not as it was recorded.
@@ -60,53 +61,53 @@ impl LedgerLocation {
         LedgerReader::open(&self.directory)?.map(drop).ok_or_else(|| self.missing_ledger_error())
     }
 
-    /// What is told of the ledger, all of it of one moment: where somebody wrote to it meanwhile it is told again.
+    /// Runs a read that sees one state of the ledger: it is repeated if another process wrote in the meantime.
     ///
     /// # Errors
     /// The ledger or the journal cannot be read, or is not as it was recorded.
-    pub fn read<T, E: From<RuntimeError>>(&self, told: impl Fn(&LedgerReader) -> Result<T, E>) -> Result<T, E> {
-        self.read_if_present(told)?.ok_or_else(|| self.missing_ledger_error().into())
+    pub fn read<T, E: From<RuntimeError>>(&self, read: impl Fn(&LedgerReader) -> Result<T, E>) -> Result<T, E> {
+        self.read_if_present(read)?.ok_or_else(|| self.missing_ledger_error().into())
     }
 
-    /// The same where there may be nothing at all.
+    /// The same; `None` if there is no ledger.
     ///
     /// # Errors
     /// The ledger or the journal cannot be read, or is not as it was recorded.
-    pub fn read_if_present<T, E: From<RuntimeError>>(&self, told: impl Fn(&LedgerReader) -> Result<T, E>) -> Result<Option<T>, E> {
+    pub fn read_if_present<T, E: From<RuntimeError>>(&self, read: impl Fn(&LedgerReader) -> Result<T, E>) -> Result<Option<T>, E> {
         for _ in 0..READ_ATTEMPTS_MAX {
-            let Some(book) = LedgerReader::open(&self.directory)? else { return Ok(None) };
-            let told = told(&book);
-            if book.view.is_unchanged() {
-                return told.map(Some);
+            let Some(ledger) = LedgerReader::open(&self.directory)? else { return Ok(None) };
+            let result = read(&ledger);
+            if ledger.view.is_unchanged() {
+                return result.map(Some);
             }
         }
-        let text = format!("{} is written to all the time", files::display_path(&self.directory));
+        let text = format!("{} changed during each of {READ_ATTEMPTS_MAX} attempts to read it", files::display_path(&self.directory));
         let error = RuntimeError::failed(text).with_code(FailureCode::JournalUnreadable);
-        Err(error.with_help("wait until whoever writes to it ends, or look at a copy of it").into())
+        Err(error.with_help("wait until the other process ends, or read a copy").into())
     }
 
     fn missing_ledger_error(&self) -> RuntimeError {
-        let text = format!("there is no ledger in {}: nothing was decided there yet", files::display_path(&self.directory));
-        RuntimeError::input(text).with_help(format!("`converger apply`, `hold` and `freeze` begin one; {}", self.other_hint))
+        let text = format!("there is no ledger in {}: nothing was recorded there yet", files::display_path(&self.directory));
+        RuntimeError::input(text).with_help(format!("`converger apply`, `hold` and `freeze` start one; {}", self.other_hint))
     }
 }
 
-/// The ledger and the journal as they were when they were opened.
+/// The ledger and the journal, as they were when they were opened.
 #[derive(Debug)]
 pub struct LedgerReader {
     view: StoreView,
     directory: PathBuf,
 }
 
-/// What is kept is not what was recorded.
+/// What is stored differs from what was recorded.
 pub fn integrity_error(what: impl Into<String>) -> RuntimeError {
     RuntimeError::broken(FailureCode::IntegrityViolation, what)
 }
 
 impl LedgerReader {
     fn open(directory: &Path) -> Result<Option<Self>, RuntimeError> {
-        let looked = StoreView::open(directory).map_err(|error| open_error(&error))?;
-        Ok(looked.map(|looked| Self { view: looked, directory: directory.to_owned() }))
+        let view = StoreView::open(directory).map_err(|error| open_error(&error))?;
+        Ok(view.map(|view| Self { view, directory: directory.to_owned() }))
     }
 
     /// The state directory.
@@ -115,19 +116,20 @@ impl LedgerReader {
         &self.directory
     }
 
-    /// The journal and all else that is kept.
+    /// The store itself.
     pub fn store_view(&self) -> &StoreView {
         &self.view
     }
 
+    /// The size and root of the ledger.
     ///
     /// # Errors
     /// The ledger or the journal cannot be read, or is not as it was recorded.
     pub fn heads(&self) -> Result<LedgerHeads, RuntimeError> {
-        self.view.heads().map_err(|error| ledger_store_error(&error))
+        wait_for(self.view.heads()).map_err(|error| ledger_store_error(&error))
     }
 
-    /// What is told about each entry from this place on and before that: its place, and its bytes.
+    /// Calls a function with the index and the bytes of each entry in `from..to`.
     ///
     /// # Errors
     /// The ledger or the journal cannot be read, or is not as it was recorded.
@@ -135,24 +137,24 @@ impl LedgerReader {
         &self,
         from: u64,
         to: u64,
-        mut told: impl FnMut(u64, &[u8]) -> Result<(), E>,
+        mut visit: impl FnMut(u64, &[u8]) -> Result<(), E>,
     ) -> Result<(), E> {
         let mut next = from;
         while next < to {
             let limit = u32::try_from(to - next).unwrap_or(LIST_MAX).min(LIST_MAX);
-            let page = self.view.entries(next, limit).map_err(|error| self.unreadable_entry_error(next, to, &error))?;
+            let page = wait_for(self.view.entries(next, limit)).map_err(|error| self.unreadable_entry_error(next, to, &error))?;
             if page.is_empty() {
                 return Err(integrity_error(format!("entry {next} is missing")).at_entry(next).into());
             }
             for entry in page {
-                told(next, &entry)?;
+                visit(next, &entry)?;
                 next += 1;
             }
         }
         Ok(())
     }
 
-    /// Whether the entries lead to this root.
+    /// Checks that the entries lead to this root.
     ///
     /// # Errors
     /// The ledger or the journal cannot be read, or is not as it was recorded.
@@ -166,23 +168,23 @@ impl LedgerReader {
             return Ok(());
         }
         Err(integrity_error(format!(
-            "the first {} entries lead to the root {}, and {} is recorded: it is not signed",
+            "the first {} entries lead to the root {}, but {} is recorded: it is not signed",
             head.size,
             tree.root(),
             head.root
         )))
     }
 
-    /// Which of these entries cannot be read.
+    /// The error for the first of these entries that cannot be read.
     fn unreadable_entry_error(&self, from: u64, to: u64, error: &StoreError) -> RuntimeError {
-        let found = (from..to).find_map(|index| self.view.entries(index, 1).err().map(|error| (index, error)));
+        let found = (from..to).find_map(|index| wait_for(self.view.entries(index, 1)).err().map(|error| (index, error)));
         match found {
             Some((index, error @ StoreError::Malformed { .. })) => integrity_error(format!("entry {index}: {error}")).at_entry(index),
             _ => ledger_store_error(error),
         }
     }
 
-    /// One entry as it is kept.
+    /// The bytes of one entry.
     ///
     /// # Errors
     /// The ledger or the journal cannot be read, or is not as it was recorded.
@@ -199,7 +201,7 @@ impl LedgerReader {
         Ok(found)
     }
 
-    /// What an entry says.
+    /// Parses an entry.
     ///
     /// # Errors
     /// The ledger or the journal cannot be read, or is not as it was recorded.
@@ -207,12 +209,12 @@ impl LedgerReader {
         parse_entry_at(index, bytes)
     }
 
-    /// What is kept under a digest.
+    /// The bytes under a digest.
     ///
     /// # Errors
     /// The ledger or the journal cannot be read, or is not as it was recorded.
     pub fn blob(&self, digest: Digest) -> Result<Option<Vec<u8>>, RuntimeError> {
-        self.view.blob(&digest).map_err(|error| ledger_store_error(&error))
+        wait_for(self.view.blob(digest)).map_err(|error| ledger_store_error(&error))
     }
 
     /// An operation of the journal.
@@ -220,10 +222,10 @@ impl LedgerReader {
     /// # Errors
     /// The ledger or the journal cannot be read, or is not as it was recorded.
     pub fn operation(&self, id: &OperationId) -> Result<Option<OperationHistory>, RuntimeError> {
-        self.view.operation(id).map_err(|error| ledger_store_error(&error))
+        wait_for(self.view.operation(id.clone())).map_err(|error| ledger_store_error(&error))
     }
 
-    /// The operations of a run, in their order.
+    /// The operations of a run, oldest first.
     ///
     /// # Errors
     /// The ledger or the journal cannot be read, or is not as it was recorded.
@@ -231,7 +233,7 @@ impl LedgerReader {
         let (mut all, mut before) = (Vec::new(), None);
         loop {
             let filter = OperationFilter { run: Some(run.clone()), before: before.take(), ..OperationFilter::default() };
-            let page = self.view.operations(&filter, LIST_MAX).map_err(|error| ledger_store_error(&error))?;
+            let page = wait_for(self.view.operations(filter, LIST_MAX)).map_err(|error| ledger_store_error(&error))?;
             let Some(last) = page.last() else { break };
             before = Some(last.id().clone());
             all.extend(page);
@@ -245,19 +247,18 @@ impl LedgerReader {
     /// # Errors
     /// The ledger or the journal cannot be read, or is not as it was recorded.
     pub fn tile_hashes(&self, tile: Tile) -> Result<Vec<LogHash>, RuntimeError> {
-        self.view
-            .hashes(tile)
+        wait_for(self.view.hashes(tile))
             .map_err(|error| ledger_store_error(&error))?
             .ok_or_else(|| integrity_error(format!("{} is missing", tile.path())))
     }
 
-    /// The roots of its subtrees, where it has this size.
+    /// The roots of subtrees of the ledger at this size.
     pub fn subtree_hashes(&self, size: u64) -> impl SubtreeHashes<Error = RuntimeError> {
         TiledHashes::new(size, |tile| self.tile_hashes(tile))
     }
 }
 
-/// What an entry says.
+/// Parses an entry.
 ///
 /// # Errors
 /// The ledger or the journal cannot be read, or is not as it was recorded.
@@ -265,19 +266,19 @@ pub fn parse_entry_at(index: u64, bytes: &[u8]) -> Result<LedgerEntry, RuntimeEr
     parse_entry(bytes).map_err(|error| integrity_error(format!("entry {index} is none that this program writes: {error}")).at_entry(index))
 }
 
-/// The ledger is not so long.
+/// The ledger is shorter.
 pub fn entry_out_of_range_error(index: u64, size: u64) -> RuntimeError {
     RuntimeError::input(format!("there is no entry {index}: the ledger has {size}")).with_help("entries are counted from 0")
 }
 
 fn open_error(error: &StoreOpenError) -> RuntimeError {
     match error {
-        // It may be somebody else's, or what is left of ours: what to do is not the same, and neither is to be said of the other.
+        // It may be a file of another program, or a damaged one of ours; the remedy differs.
         StoreOpenError::NotOurs { place } => integrity_error(format!("{} is not a database of this program", files::display_path(place))).with_help(
-            "if this program kept its state there, somebody replaced or damaged the file: keep it as it is, and compare with an export or a \
-             copy; if it never did, name another state directory",
+            "if this program kept its state there, the file was replaced or damaged: keep it unchanged and compare it with an export or a \
+             copy; otherwise name another state directory",
         ),
-        // Whoever only looks keeps what is there: restoring is for those who want to go on.
+        // No advice to restore: a reader must keep the evidence as it is.
         StoreOpenError::Damaged { place, cause } => integrity_error(format!("{} is damaged: {cause}", files::display_path(place))),
         StoreOpenError::Lost { place, remains } => {
             let (place, remains) = (files::display_path(place), files::display_path(remains));
@@ -287,7 +288,7 @@ fn open_error(error: &StoreOpenError) -> RuntimeError {
     }
 }
 
-/// A file that is there and cannot be read as ours is not what was recorded; one that the system does not give is something else.
+/// A malformed row means that the evidence was changed; any other error means that it cannot be read now.
 pub fn ledger_store_error(error: &StoreError) -> RuntimeError {
     match error {
         StoreError::Malformed { .. } => integrity_error(error.to_string()),

@@ -1,23 +1,23 @@
 //! One run from intent to evidence, as a library: open an environment, recover, observe, plan, judge, record, admit, apply, report.
 //!
 //! The command line, and later the daemon, the agent and MCP, call this and render what it returns. It never prints, reads a terminal, parses
-//! arguments, handles signals or ends the process; `cargo xtask tidy` proves that. What a caller needs to show progress arrives as [`RunEvent`]s.
+//! arguments, handles signals or ends the process; `cargo xtask tidy` checks that. Progress arrives as [`RunEvent`]s.
 //!
 //! | module | purpose | must not reach |
 //! |---|---|---|
 //! | [`config`] | Parses converger.toml into a validated `Config`; reads no secret before it is needed. | network, store |
-//! | [`files`] | Reads inputs and writes artifacts: bounded, and whole or not at all. | network, store |
-//! | [`host`] | Wall clock, run ids, the acting user. Nothing else here reads them. | network, store |
+//! | [`files`] | Reads inputs and writes artifacts: bounded, and complete or not at all. | network, store |
+//! | [`host`] | Wall clock, run ids, the acting user. No other module reads them. | network, store |
 //! | [`machine`] | The birth marks of the guest that this process runs in (G3). | network, store |
 //! | [`cluster_identity`] | Compares the cluster that answers with the one that an environment stands for. | engine |
 //! | [`state_dir`] | `StateDirectory`: the open store and its witness. | adapters, engine |
 //! | [`ledger_key`], [`witness`] | The signing key, and the copy of the last checkpoint on other storage. | adapters, engine |
 //! | [`ledger_reader`] | Reads ledger and journal without opening them for writing. | adapters, engine |
 //! | [`reader`] | `EnvironmentReader`: observes and plans without writing (G4, G5). | engine, store writer |
-//! | [`environment`] | `Environment`: one locked environment with one executor; recovers, starts runs, closes. | terminal |
+//! | [`environment`] | `Environment`: one locked environment with one executor; recovers, starts runs, reloads, closes. | terminal |
 //! | [`run`] | `Run` and `ApprovedRun`: one run from plan to report. | proxmox types, SQL, files |
 //! | [`record`] | Writes what a run decided to the ledger before the caller learns of it (G10). | adapters, engine |
-//! | [`executor`] | Connects the engine to an environment; has the only `impl Hand`. | config, planning, witness |
+//! | [`executor`] | Connects the engine to an environment; has the only `impl Actuator for`. | config, planning, witness |
 //! | [`report`] | `RunReport` and the `converger.result/1` document. Pure. | I/O, clock |
 //! | [`event`] | `RunEvent`, `EventSink` and the bounded `EventBus`. | store, adapters |
 
@@ -44,12 +44,12 @@ pub mod state_dir;
 pub mod witness;
 
 pub use config::{Config, ConfigError};
-pub use environment::{Environment, Opened, StartedRun};
+pub use environment::{Environment, Opened, Recovered, StartedRun};
 pub use error::{RuntimeError, RuntimeFault};
 pub use event::{EventBus, EventSink, EventStream, RunEvent};
 pub use expected_plan::ExpectedPlan;
 pub use ledger_reader::{LedgerLocation, LedgerReader};
 pub use reader::{EnvironmentReader, ObservationSource, Observed, Planned};
-pub use report::RunReport;
+pub use report::{RecoveryReport, RunReport};
 pub use run::{ApprovedRun, Question, Run, RunAdmission, RunRequest};
 pub use state_dir::{StateDirectory, StateLocation};

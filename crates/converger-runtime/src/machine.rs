@@ -1,7 +1,7 @@
-//! The machine that this program runs on: marks by which its own guest is known, so that it never stops itself (G3).
+//! The birth marks of the machine that this program runs on, so that it never stops its own guest (G3).
 //!
-//! A container shares its host's firmware, and so its UUID, with all others: there only hardware addresses tell. A mark that is there and may
-//! not be read is not one that the machine lacks: only what does not exist is none, and what follows from the rest is decided in the core.
+//! Containers share the firmware of their host, and its UUID: only hardware addresses distinguish them. A mark that exists and cannot be read is not a
+//! missing mark; core decides what follows from it.
 
 use std::path::Path;
 use std::{fs, io};
@@ -9,10 +9,10 @@ use std::{fs, io};
 use converger_core::policy::{MachineIdentity, MachineMark};
 use rustix::io::Errno;
 
-/// What QEMU writes as the maker of the case, where `smbios1` of the guest's config does not reach.
+/// The chassis vendor of QEMU guests, which `smbios1` in the guest's config does not change.
 const QEMU_CHASSIS_VENDOR: &str = "QEMU";
 
-/// The marks of this machine, as far as they may be read.
+/// Reads the marks of this machine, as far as they are readable.
 pub fn read_machine_identity() -> MachineIdentity {
     read_identity_at(Path::new("/sys/class"))
 }
@@ -28,39 +28,39 @@ fn read_identity_at(class: &Path) -> MachineIdentity {
     if has_device { host.with_device() } else { host }
 }
 
-/// The addresses of all links, and whether one of them is that of a device. Links that come and go do no harm among them.
+/// The addresses of all network links, and whether one of them belongs to a device. Links that come and go do no harm.
 fn read_hardware_addresses(net: &Path) -> io::Result<(Vec<String>, bool)> {
-    let Some(links) = none_if_gone(fs::read_dir(net))? else { return Ok((Vec::new(), false)) };
+    let Some(links) = ignore_missing(fs::read_dir(net))? else { return Ok((Vec::new(), false)) };
     let (mut macs, mut has_device) = (Vec::new(), false);
     for link in links {
         let link = link?;
-        // Links are directories; `bonding_masters` beside them is a file.
+        // Links are directories; `bonding_masters` is a file beside them.
         if link.file_type()?.is_file() {
             continue;
         }
         let path = link.path();
         let address = read_trimmed(&path.join("address"))?.filter(|mac| mac != "00:00:00:00:00:00");
-        has_device |= address.is_some() && none_if_gone(fs::metadata(path.join("device")))?.is_some();
+        has_device |= address.is_some() && ignore_missing(fs::metadata(path.join("device")))?.is_some();
         macs.extend(address);
     }
     Ok((macs, has_device))
 }
 
-/// The firmware's UUID is for root only nearly everywhere; where it cannot be that of a guest of Proxmox, nothing is missed.
+/// Usually only root may read the firmware UUID. If the chassis vendor shows that this is no guest of Proxmox, the UUID is not needed.
 fn read_firmware_uuid(dmi: &Path) -> io::Result<Option<String>> {
     read_trimmed(&dmi.join("product_uuid")).or_else(|error| match read_trimmed(&dmi.join("chassis_vendor")) {
-        Ok(Some(maker)) if maker != QEMU_CHASSIS_VENDOR => Ok(None),
+        Ok(Some(vendor)) if vendor != QEMU_CHASSIS_VENDOR => Ok(None),
         _ => Err(error),
     })
 }
 
 fn read_trimmed(path: &Path) -> io::Result<Option<String>> {
-    let text = none_if_gone(fs::read_to_string(path))?;
+    let text = ignore_missing(fs::read_to_string(path))?;
     Ok(text.map(|text| text.trim().to_owned()).filter(|text| !text.is_empty()))
 }
 
-/// What does not exist is no mark, and neither is what went away while it was looked at.
-fn none_if_gone<T>(found: io::Result<T>) -> io::Result<Option<T>> {
+/// `None` for a file that does not exist, or that disappeared during the read.
+fn ignore_missing<T>(found: io::Result<T>) -> io::Result<Option<T>> {
     let is_gone = |error: &io::Error| {
         let gone = [Errno::NOENT, Errno::NODEV, Errno::INVAL].map(Errno::raw_os_error);
         error.raw_os_error().is_some_and(|number| gone.contains(&number))
@@ -117,7 +117,7 @@ mod tests {
         assert_eq!(read_identity_at(&room.path().join("none")), MachineIdentity::default());
     }
 
-    /// A directory where a file belongs, and the other way round, cannot be read by anybody, root among them.
+    /// Not even root can read a directory as a file, or a file as a directory.
     #[test]
     fn g3_unreadable_mark_is_not_a_missing_mark() {
         let blind = read_identity_at(sysfs_fixture(&[("net", ""), ("dmi/id/product_uuid", UUID)]).path());

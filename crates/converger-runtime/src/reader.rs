@@ -1,6 +1,6 @@
-//! Read access to one environment: observes and plans, and has neither lock, store writer nor actuator, so that it cannot change anything (G5).
+//! Read access to one environment: observes and plans. It has no lock, no store writer and no actuator, so it cannot change anything (G5).
 //!
-//! Every command that plans takes this path; `apply` continues it in [`crate::environment`].
+//! Every command that plans uses it; `apply` continues in [`crate::environment`].
 
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ pub enum ObservationSource {
     Recording(RecordingObserver),
 }
 
-/// An observation in scope, and where it is from.
+/// An observation in scope, and its source.
 #[derive(Clone, Debug)]
 pub struct Observed {
     /// The observation.
@@ -48,7 +48,7 @@ pub struct Observed {
 pub struct Planned {
     /// The plan with its judgement.
     pub judged: Judged,
-    /// Where the limits come from, for people.
+    /// Where the limits come from, as text for people.
     pub origin: String,
     /// Where the observation comes from.
     pub provenance: Provenance,
@@ -63,10 +63,16 @@ pub struct EnvironmentReader {
 }
 
 impl EnvironmentReader {
-    /// A reader of this environment under this configuration. Nothing is read yet.
+    /// A reader of this environment with this configuration. It reads nothing yet.
     #[must_use]
     pub fn new(name: EnvironmentName, config: Arc<Config>, events: Arc<dyn EventSink>) -> Self {
         Self { name, config, events }
+    }
+
+    /// The same environment and events under another configuration.
+    #[must_use]
+    pub(crate) fn with_config(&self, config: Arc<Config>) -> Self {
+        Self { config, ..self.clone() }
     }
 
     /// The environment.
@@ -85,10 +91,10 @@ impl EnvironmentReader {
         &self.events
     }
 
-    /// Who approves plans here.
+    /// Who approves plans of this environment.
     ///
     /// # Errors
-    /// converger.toml does not say so. It is never guessed.
+    /// converger.toml does not say so; there is no default.
     pub fn approval_mode(&self) -> Result<ApprovalMode, RuntimeError> {
         let name = &self.name;
         let mode = self.connection()?.mode;
@@ -108,7 +114,7 @@ impl EnvironmentReader {
 
     /// Reads the guests in scope once (G4). A guest that cannot be read is unknown with a cause, which is not an error (G1, G2).
     ///
-    /// A recording holds what it holds, whatever is needed.
+    /// A recording is used as it is: `needs` does not apply to it.
     ///
     /// # Errors
     /// There is no observation at all.
@@ -156,14 +162,14 @@ impl EnvironmentReader {
     /// Plans and judges without recording anything.
     ///
     /// # Errors
-    /// There is no observation at all, or nobody knows what is held and frozen.
+    /// There is no observation at all, or the store cannot tell what is held and frozen.
     pub async fn plan(&self, desired: Desired, source: &ObservationSource) -> Result<Planned, RuntimeError> {
         let mut conditions = match source {
             ObservationSource::Live => state_dir::peek_conditions(&self.config, &self.name)?,
-            // A recording gives the same plan on every machine, whatever the state directory of this one holds (G7).
+            // A recording gives the same plan on every machine, so the local state directory must not matter (G7).
             ObservationSource::Recording(_) => StoreConditions::default(),
         };
-        // An apply settles open operations before it plans. The plan shown here is the one that it would make then.
+        // An apply settles open operations before it plans. The plan shown here is the one that it would make afterwards.
         let open: Vec<OperationHistory> = conditions.unsettled.extract_if(.., |history| history.progress().is_open()).collect();
         if !open.is_empty() {
             self.events.publish(RunEvent::OperationsOpen(open.into()));
@@ -211,7 +217,7 @@ impl EnvironmentReader {
     }
 }
 
-/// Guests with pending changes that are not declared. The journal tells whether this program wrote them.
+/// Guests with undeclared pending changes. The journal tells whether this program made them.
 pub(crate) fn find_undeclared_pending(desired: &Desired, observation: &Scoped) -> Vec<Vmid> {
     let has_undeclared = |guest: &&DesiredGuest| {
         let pending = observation.find(guest.vmid).and_then(|row| row.pending.as_ref().into_option());
@@ -234,19 +240,19 @@ fn guest_blocks(conditions: &StoreConditions) -> Vec<GuestBlock> {
     held.chain(unsettled).collect()
 }
 
-/// How an environment is configured, as help for people who have not done so.
+/// An example of how to configure an environment, as a remedy.
 #[must_use]
 pub fn configuration_example(environment: &str) -> String {
     format!(
-        "put it into converger.toml:\n  [environments.{environment}]\n  url = \"https://pve1.example:8006\"\n  \
+        "configure it in converger.toml:\n  [environments.{environment}]\n  url = \"https://pve1.example:8006\"\n  \
          token = \"converger@pve!main\"\n  secret = {{ env = \"PVE_SECRET\" }}"
     )
 }
 
-/// An environment that converger.toml does not connect to.
+/// The error of an environment without a connection in converger.toml.
 #[must_use]
 pub fn unconfigured_error(environment: &EnvironmentName) -> RuntimeError {
-    RuntimeError::input(format!("nothing says how the environment `{environment}` is reached"))
+    RuntimeError::input(format!("environment `{environment}` has no connection configured"))
         .with_code(FailureCode::EnvironmentUnconfigured)
         .with_help(configuration_example(environment.as_str()))
 }

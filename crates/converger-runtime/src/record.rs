@@ -1,7 +1,7 @@
-//! What a run decided, written to the ledger together with everything that it rests on, before the caller learns of it (G10).
+//! Writes what a run decided to the ledger, together with the inputs of the decision, before the caller learns of it (G10).
 //!
-//! A run starts here once there is something to decide on, and ends here where nothing is applied; the engine records what is applied. Nothing is decided
-//! here, and no secret is written: the configuration is kept as it was understood, without comments.
+//! A run starts here once it is planned, and ends here if nothing is applied; the engine records what is applied. Nothing is decided here, and no secret
+//! is written: the configuration is stored as parsed, without comments.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,15 +29,15 @@ pub struct RunRecord {
     state: StateDirectory,
     run: RunId,
     decision: Decision,
-    /// Codes that the plan or its judgement refused the whole run for.
+    /// Refusal codes of the plan and its judgement that concern the whole run.
     refused: BTreeSet<refusal::RefusalCode>,
-    /// Everything that was refused so far: for a guest, or for the whole run.
+    /// All refusals so far, of a guest or of the whole run.
     refusals: Vec<(Option<Vmid>, Refusal)>,
-    /// What the decision rests on, by digest.
+    /// The inputs of the decision, by digest.
     blobs: BTreeMap<Digest, Vec<u8>>,
 }
 
-/// Records that operations of an earlier run are settled before anything else.
+/// Records that operations of an earlier run are about to be settled.
 ///
 /// # Errors
 /// The journal cannot be written.
@@ -52,10 +52,10 @@ pub(crate) async fn record_recovery(
     state.commit(Batch::new(operations.chunks(OPERATIONS_MAX).map(entry).collect())).await
 }
 
-/// As many ids fit into one entry, whatever they are.
+/// This many ids of the largest size fit into one entry.
 const OPERATIONS_MAX: usize = 256;
 
-/// Everything that a judged plan refuses: for the whole run, for a guest, and by its judgement.
+/// All refusals of a judged plan: of the whole run, of its guests, and of its judgement.
 fn plan_refusals(judged: &Judged) -> impl Iterator<Item = (Option<Vmid>, &Refusal)> {
     let plan = judged.plan();
     let whole = plan.refusals().iter().chain(judged.judgement().refusals()).map(|refusal| (None, refusal));
@@ -67,12 +67,12 @@ fn plan_refusals(judged: &Judged) -> impl Iterator<Item = (Option<Vmid>, &Refusa
 }
 
 impl RunRecord {
-    /// Records that a run starts, what it rests on, its plan, and everything that is refused in it.
+    /// Records the start of a run, its inputs, its plan and all refusals in it.
     ///
     /// # Errors
     /// The journal cannot be written.
     pub(crate) async fn start(state: &StateDirectory, judged: &Judged, config: Vec<u8>, run: RunId) -> Result<Self, RuntimeError> {
-        let failed = |error: std::io::Error| RuntimeError::failed(format!("what the run rests on cannot be written: {error}"));
+        let failed = |error: std::io::Error| RuntimeError::failed(format!("cannot encode the inputs of the run: {error}"));
         let DecisionRecord { inputs, plan, judgement, blobs } =
             record_decision(judged, env!("CARGO_PKG_VERSION"), config).map_err(failed)?;
         let (environment, at_ms) = (judged.plan().desired().environment().clone(), host::now_ms());
@@ -102,13 +102,13 @@ impl RunRecord {
         self.decision.plan
     }
 
-    /// Everything that was refused in it.
+    /// All refusals in it.
     #[must_use]
     pub fn refusals(&self) -> &[(Option<Vmid>, Refusal)] {
         &self.refusals
     }
 
-    /// Records what else refuses it.
+    /// Records further refusals of the run.
     ///
     /// # Errors
     /// The journal cannot be written.
@@ -118,15 +118,15 @@ impl RunRecord {
         self.write(writes).await
     }
 
-    /// Derives the admission again from its evidence alone, and records it with who agreed and what refuses it.
+    /// Derives the admission again from its evidence alone, and records it with its approval and its refusals.
     ///
-    /// The first decision is not believed here: where the evidence gives another answer, nothing is applied (G6, G15). What was refused with the plan or
-    /// for its guests is recorded already.
+    /// The first decision is not trusted: if the evidence leads to another one, nothing is applied (G6, G15). Refusals of the plan and its guests are
+    /// recorded already.
     ///
     /// # Errors
-    /// The journal cannot be written, or the evidence gives another answer.
+    /// The journal cannot be written, or the evidence leads to another decision.
     pub(crate) async fn write_admission(&mut self, admission: &Admission, causes: &[Refusal]) -> Result<(), RuntimeError> {
-        let failed = |error: std::io::Error| RuntimeError::failed(format!("the evidence cannot be written: {error}"));
+        let failed = |error: std::io::Error| RuntimeError::failed(format!("cannot encode the evidence of the admission: {error}"));
         let bundle =
             AdmissionBundle::new(&host::actor(), self.decision.clone(), admission.clone(), causes).to_canonical_json().map_err(failed)?;
         let answer = check_admissibility(&bundle, |digest| self.blobs.get(&digest).cloned(), config::parse_config_snapshot);
@@ -146,25 +146,25 @@ impl RunRecord {
             Admissibility::Inadmissible(_) if !causes.is_empty() => Ok(()),
             Admissibility::Broken(broken) => Err(RuntimeError::broken(broken.code, broken.what)),
             Admissibility::Admissible | Admissibility::Inadmissible(_) | Admissibility::Undecidable(_) => {
-                let text = "the evidence of this plan gives another answer than its admission gave";
+                let text = "the evidence of this plan leads to another decision than its admission made";
                 Err(RuntimeError::broken(FailureCode::DeterminismBreach, text))
             }
         }
     }
 
-    /// Who agreed to it, if somebody did.
+    /// The approval of the plan, if there is one.
     fn approval(&self, confirmation: &Confirmation, at_ms: u64) -> Option<StoreWrite> {
         let (by, how, plan, names) = match confirmation {
             Confirmation::None | Confirmation::Declined { .. } => return None,
             Confirmation::Typed { by, names } => (by, "typed", self.decision.plan, names.as_slice()),
-            // The admission decides whether that is the digest of this plan.
+            // The admission decides whether it is the digest of this plan.
             Confirmation::FullDigest { by, digest } => (by, "digest", *digest, [].as_slice()),
         };
         let (run, by, how, names) = (self.run.clone(), by.clone(), word(how), names.into());
         Some(StoreWrite::decision(LedgerEntry::Approved { run, plan, by, how, names, at_ms }))
     }
 
-    /// Records that the run ends without sending anything. A run whose end cannot be recorded has ended all the same.
+    /// Records that the run ends without sending anything. A run whose end cannot be recorded has still ended.
     pub(crate) async fn end_without_sending(&self, end: OperationEnd) {
         let ended = StoreWrite::RunEnded { id: self.run.clone(), end, at_ms: host::now_ms() };
         let _ = self.state.commit(Batch::from(ended)).await;
@@ -175,7 +175,7 @@ impl RunRecord {
         StoreWrite::decision(LedgerEntry::from_refusal(self.run.clone(), guest, refusal, at_ms))
     }
 
-    /// In as few transactions as possible; earlier writes become durable first.
+    /// Writes in as few transactions as possible; earlier writes become durable first.
     async fn write(&self, mut writes: Vec<StoreWrite>) -> Result<(), RuntimeError> {
         while !writes.is_empty() {
             let rest = writes.split_off(writes.len().min(Batch::WRITES_MAX));
@@ -189,5 +189,5 @@ impl RunRecord {
 /// A word of our own tables.
 fn word(text: &str) -> Slug {
     // INVARIANT: the words of our own tables are words; `every_code_is_a_word` and the table of stages prove it.
-    Slug::new(text).unwrap_or_else(|| unreachable!("`{text}` is no word"))
+    Slug::new(text).unwrap_or_else(|| unreachable!("`{text}` is not a word"))
 }

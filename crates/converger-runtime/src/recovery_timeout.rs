@@ -20,7 +20,7 @@ const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 pub(crate) struct UnresponsiveNodes(Mutex<BTreeSet<NodeName>>);
 
 impl UnresponsiveNodes {
-    /// The answer, or `Unread` if the node does not answer in time.
+    /// The response, or `Unreadable` if the node does not answer in time.
     pub(crate) async fn bound_response(&self, node: Option<NodeName>, answer: impl Future<Output = EnvResponse>) -> EnvResponse {
         self.bound_by(node, answer, tokio::time::sleep(RESPONSE_TIMEOUT)).await
     }
@@ -33,13 +33,13 @@ impl UnresponsiveNodes {
     ) -> EnvResponse {
         let silent = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if node.as_ref().is_some_and(|node| silent().contains(node)) {
-            return unread_answer("it did not answer a moment ago");
+            return unread_answer("the node did not respond to an earlier request of this recovery");
         }
         match select(pin!(answer), pin!(patience)).await {
             Either::Left((answer, _)) => answer,
             Either::Right(_) => {
                 silent().extend(node);
-                unread_answer("no answer came in time, and whoever comes back after a crash waits no longer")
+                unread_answer("no response within 10 s, and recovery waits no longer")
             }
         }
     }
@@ -49,9 +49,9 @@ fn unread_answer(text: &str) -> EnvResponse {
     EnvResponse::Unreadable(EnvFault::new(EnvFaultKind::Other, "node-silent", text))
 }
 
-/// The node that answers this, where it is a certain one.
-pub(crate) fn answering_node(ask: &EnvRequest) -> Option<NodeName> {
-    match ask {
+/// The node that answers this request, if only one can.
+pub(crate) fn answering_node(request: &EnvRequest) -> Option<NodeName> {
+    match request {
         EnvRequest::Status(place) | EnvRequest::Config(place) | EnvRequest::Tasks { address: place, .. } => Some(place.node.clone()),
         EnvRequest::Task(task) => Upid::new(task.as_str()).map(|upid| upid.node().clone()),
         // Any node answers these; recovery sends nothing.
@@ -69,39 +69,39 @@ mod tests {
 
     use super::*;
 
-    fn node_named(name: &str) -> Option<NodeName> {
+    fn node_name(name: &str) -> Option<NodeName> {
         NodeName::new(name)
     }
 
-    /// What is told of an answer that comes at once, or never.
-    fn told(silent: &UnresponsiveNodes, node: Option<NodeName>, comes: bool) -> Option<String> {
+    /// The error text for a response that comes at once, or never.
+    fn error_text(silent: &UnresponsiveNodes, node: Option<NodeName>, comes: bool) -> Option<String> {
         let answer = async { if comes { EnvResponse::Task(TaskState::Running) } else { pending().await } };
         match silent.bound_by(node, answer, ready(())).now_or_never() {
             Some(EnvResponse::Unreadable(cause)) => Some(cause.text.to_string()),
             Some(_) => None,
-            None => panic!("it waits for a node that is silent"),
+            None => panic!("it waits for a node that does not respond"),
         }
     }
 
     #[test]
-    fn l4_a_silent_node_is_waited_for_once_and_others_are_asked() {
+    fn l4_waits_once_for_an_unresponsive_node_and_asks_the_others() {
         let silent = UnresponsiveNodes::default();
-        assert_eq!(told(&silent, node_named("pve1"), true), None, "what comes in time is the answer");
-        let late = told(&silent, node_named("pve1"), false).expect("unread");
-        assert!(late.contains("no answer came in time"), "{late}");
-        let again = told(&silent, node_named("pve1"), true).expect("unread");
-        assert!(again.contains("a moment ago"), "it is not asked again: {again}");
-        assert_eq!(told(&silent, node_named("pve2"), true), None);
-        // What any node can answer says nothing about one.
-        assert!(told(&silent, None, false).is_some() && told(&silent, None, true).is_none());
+        assert_eq!(error_text(&silent, node_name("pve1"), true), None, "a response in time is passed on");
+        let late = error_text(&silent, node_name("pve1"), false).expect("unread");
+        assert!(late.contains("no response within 10 s"), "{late}");
+        let again = error_text(&silent, node_name("pve1"), true).expect("unread");
+        assert!(again.contains("earlier request"), "it is not asked again: {again}");
+        assert_eq!(error_text(&silent, node_name("pve2"), true), None);
+        // A request that any node can answer says nothing about one node.
+        assert!(error_text(&silent, None, false).is_some() && error_text(&silent, None, true).is_none());
     }
 
     #[test]
-    fn every_reading_of_a_guest_and_its_task_is_known_by_its_node() {
-        let place = GuestAddress { node: node_named("pve2").expect("a name"), kind: GuestKind::Qemu, vmid: Vmid::new(101).expect("an id") };
+    fn requests_for_a_guest_and_its_task_name_their_node() {
+        let place = GuestAddress { node: node_name("pve2").expect("a name"), kind: GuestKind::Qemu, vmid: Vmid::new(101).expect("an id") };
         let task = TaskId::new("UPID:pve2:0000C0DE:00A1B2C3:6AFAF0B3:qmstart:101:root@pam!lab:").expect("an id");
         for ask in [EnvRequest::Status(place.clone()), EnvRequest::Config(place), EnvRequest::Task(task)] {
-            assert_eq!(answering_node(&ask), node_named("pve2"), "{ask:?}");
+            assert_eq!(answering_node(&ask), node_name("pve2"), "{ask:?}");
         }
         assert_eq!(answering_node(&EnvRequest::Cluster), None);
     }

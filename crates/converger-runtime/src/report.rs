@@ -1,8 +1,8 @@
-//! What became of a run, and the `converger.result/1` document about it. Pure: nothing is read or written here.
+//! The report of a run or a recovery, and the `converger.result/1` document. Pure: nothing is read or written here.
 
 use std::sync::Arc;
 
-use converger_core::apply::{OperationEnd, RunId, write_outcome};
+use converger_core::apply::{OperationEnd, OperationId, RunId, write_outcome};
 use converger_core::artifact::Digest;
 use converger_core::guest::{EnvironmentName, Vmid};
 use converger_core::refusal::Refusal;
@@ -11,9 +11,8 @@ use converger_engine::executor::{ExecutionReport, OperationReport, worst_end};
 use converger_engine::schedule::ConcurrencyLimits;
 use serde_json::{Value as Json, json};
 
-use crate::environment::Environment;
 use crate::error::RuntimeError;
-use crate::record::RunRecord;
+use crate::run::RunContext;
 
 /// The schema id of the document.
 pub const RESULT_SCHEMA: &str = "converger.result/1";
@@ -21,15 +20,37 @@ pub const RESULT_SCHEMA: &str = "converger.result/1";
 /// Where operations of earlier runs are held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeldBefore {
-    /// None is.
+    /// No operation is held.
     Nowhere,
-    /// On guests outside of the scope: reported, and of no consequence for how the run ends.
+    /// On guests outside of the scope: reported, but they do not decide how the run ends.
     OutOfScope,
     /// On a guest in scope.
     InScope,
 }
 
-/// What became of a run.
+/// Operations that an earlier process left in flight, as recovery settled or held them. Cheap to clone.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RecoveryReport(Arc<ExecutionReport>);
+
+impl RecoveryReport {
+    pub(crate) fn new(report: ExecutionReport) -> Self {
+        Self(Arc::new(report))
+    }
+
+    /// The operations, oldest first.
+    #[must_use]
+    pub fn operations(&self) -> &[OperationReport] {
+        self.0.operations()
+    }
+
+    /// Whether it reports this operation.
+    #[must_use]
+    pub fn contains(&self, id: &OperationId) -> bool {
+        self.operations().iter().any(|reported| reported.operation.id == *id)
+    }
+}
+
+/// The report of a run.
 #[derive(Debug)]
 pub struct RunReport {
     /// The environment.
@@ -38,11 +59,11 @@ pub struct RunReport {
     pub run: RunId,
     /// The digest of its plan.
     pub plan: Digest,
-    /// How many operations may be in flight at once.
+    /// How many operations could be in flight at once.
     pub at_once: ConcurrencyLimits,
     /// Operations that an earlier process left in flight, as recovery settled them.
-    pub recovered: Arc<ExecutionReport>,
-    /// Everything that was refused: for a guest, or for the whole run.
+    pub recovered: RecoveryReport,
+    /// All refusals, of a guest or of the whole run.
     pub refusals: Vec<(Option<Vmid>, Refusal)>,
     /// The operations of the plan.
     pub operations: ExecutionReport,
@@ -50,47 +71,44 @@ pub struct RunReport {
     pub left_out: u64,
     /// Where operations of earlier runs are held.
     pub held_before: HeldBefore,
-    /// Why nothing was sent, where the admission refused it.
+    /// Why the admission refused the plan, if it did.
     pub causes: Vec<Refusal>,
-    /// Why nothing was sent, where it could not be.
+    /// Why nothing was sent, if an error prevented it.
     pub error: Option<RuntimeError>,
     end: OperationEnd,
 }
 
 impl RunReport {
-    pub(crate) fn applied(
-        environment: &Environment,
-        record: &RunRecord,
-        recovered: &Arc<ExecutionReport>,
-        held_before: HeldBefore,
-        operations: ExecutionReport,
-        left_out: u64,
-    ) -> Self {
+    /// The report of a run whose plan was applied.
+    pub(crate) fn for_applied(context: &RunContext, operations: ExecutionReport, left_out: u64) -> Self {
         let end = operations.end();
-        Self { operations, left_out, ..Self::not_sent(environment, record, recovered, held_before, end, Vec::new(), None) }
+        Self { operations, left_out, ..Self::without_operations(context, end) }
     }
 
-    pub(crate) fn not_sent(
-        environment: &Environment,
-        record: &RunRecord,
-        recovered: &Arc<ExecutionReport>,
-        held_before: HeldBefore,
-        end: OperationEnd,
-        causes: Vec<Refusal>,
-        error: Option<RuntimeError>,
-    ) -> Self {
+    /// The report of a run that was refused or declined.
+    pub(crate) fn for_refused(context: &RunContext, end: OperationEnd, causes: Vec<Refusal>) -> Self {
+        Self { causes, ..Self::without_operations(context, end) }
+    }
+
+    /// The report of a run that an error ended before it sent anything.
+    pub(crate) fn for_error(context: &RunContext, error: RuntimeError) -> Self {
+        Self { error: Some(error), ..Self::without_operations(context, OperationEnd::Failed) }
+    }
+
+    fn without_operations(context: &RunContext, end: OperationEnd) -> Self {
+        let RunContext { settings, record, recovered, held_before, .. } = context;
         Self {
-            environment: environment.reader().name().clone(),
+            environment: settings.reader.name().clone(),
             run: record.run().clone(),
             plan: record.plan(),
-            at_once: environment.reader().config().at_once,
-            recovered: Arc::clone(recovered),
+            at_once: settings.reader.config().at_once,
+            recovered: recovered.clone(),
             refusals: record.refusals().to_vec(),
             operations: ExecutionReport::default(),
             left_out: 0,
-            held_before,
-            causes,
-            error,
+            held_before: *held_before,
+            causes: Vec::new(),
+            error: None,
             end,
         }
     }
@@ -101,7 +119,7 @@ impl RunReport {
         self.end
     }
 
-    /// The worst of how the run ended and of what is still held: failed, held, refused, not run, done.
+    /// The worse of how the run ended and of what is still held, in this order: failed, held, refused, not run, done.
     #[must_use]
     pub fn end(&self) -> OperationEnd {
         let held = if self.held_before == HeldBefore::InScope { OperationEnd::Held } else { OperationEnd::Done };

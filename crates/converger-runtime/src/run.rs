@@ -1,11 +1,9 @@
 //! One run: a recorded and judged plan that waits for a confirmation, then one that is applied.
 //!
-//! Confirmation is a value and not a callback: the caller asks a person where [`Run::question`] says so, for as long as that takes, and hands in the answer.
+//! Confirmation is a value and not a callback: the caller asks a person if [`Run::question`] says so, however long that takes, and passes the answer in.
 
 use std::sync::Arc;
 
-use converger_adapters::proxmox::actuator::ProxmoxActuator as ProxmoxHand;
-use converger_adapters::proxmox::client::ProxmoxClient;
 use converger_core::apply::{OperationEnd, OperationId};
 use converger_core::approve::{
     Admission, Admitted, ApprovalMode, ApprovedPlan, Confirmation, RefusedGuestPolicy, admit, guests_to_stop, objections,
@@ -19,25 +17,25 @@ use converger_core::safety::{Judged, SafePlan};
 use converger_engine::executor::{EngineError, ExecutionReport, RunOptions, RunSlot, RunSubmission};
 use converger_engine::schedule::OnFailure;
 
-use crate::environment::Environment;
+use crate::environment::{Environment, RunSettings};
 use crate::error::RuntimeError;
 use crate::event::RunEvent;
-use crate::executor::publish_to;
+use crate::executor::{EndpointActuator, publish_to};
 use crate::expected_plan::ExpectedPlan;
 use crate::host;
 use crate::reader::Planned;
 use crate::record::RunRecord;
-use crate::report::{HeldBefore, RunReport};
+use crate::report::{HeldBefore, RecoveryReport, RunReport};
 use crate::state_dir::wait_for_task;
 
 /// What to do, and how.
 #[derive(Debug)]
 pub struct RunRequest {
-    /// The declared state, narrowed to what is meant.
+    /// The desired state, narrowed to the guests of this run.
     pub desired: Desired,
-    /// A plan that was saved before: the same steps must come out now.
+    /// A plan that was saved earlier: the new plan must have the same steps.
     pub expected: Option<ExpectedPlan>,
-    /// Whether the declared state was narrowed.
+    /// Whether the desired state was narrowed.
     pub narrowed: GuestOmission,
     /// What a refused guest means for the others.
     pub refused: RefusedGuestPolicy,
@@ -45,18 +43,24 @@ pub struct RunRequest {
     pub on_failure: OnFailure,
 }
 
+/// What every stage of one run needs.
+pub(crate) struct RunContext {
+    pub(crate) environment: Environment,
+    pub(crate) settings: RunSettings,
+    pub(crate) actuator: Arc<EndpointActuator>,
+    pub(crate) record: RunRecord,
+    pub(crate) recovered: RecoveryReport,
+    pub(crate) held_before: HeldBefore,
+    pub(crate) on_failure: OnFailure,
+}
+
 /// A recorded and judged plan that waits for confirmation. Dropping it is safe: nothing was sent.
 pub struct Run {
-    environment: Environment,
-    slot: RunSlot,
-    hand: Arc<ProxmoxHand<ProxmoxClient>>,
-    record: RunRecord,
-    planned: Planned,
-    recovered: Arc<ExecutionReport>,
-    held_before: HeldBefore,
-    staleness: Option<Refusal>,
-    refused: RefusedGuestPolicy,
-    on_failure: OnFailure,
+    pub(crate) context: RunContext,
+    pub(crate) slot: RunSlot,
+    pub(crate) planned: Planned,
+    pub(crate) staleness: Option<Refusal>,
+    pub(crate) refused: RefusedGuestPolicy,
 }
 
 /// What has to be confirmed, and by whom.
@@ -64,32 +68,32 @@ pub struct Run {
 pub enum Question {
     /// The plan has no steps.
     NotNeeded,
-    /// It is refused whatever anybody says.
+    /// The plan is refused, whatever anyone confirms.
     Refused,
-    /// Somebody other than the caller has to approve it.
+    /// Someone other than the caller has to approve it.
     AnotherPerson,
     /// The caller confirms it.
     Confirm {
-        /// Guests that go down and stay down; the name of each is typed.
+        /// Guests that the plan stops; the caller types the name of each.
         going_down: Vec<GoingDown>,
         /// Refused guests that are left out.
         left_out: Vec<Vmid>,
     },
 }
 
-/// A guest that goes down.
+/// A guest that the plan stops.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GoingDown {
     /// The guest.
     pub vmid: Vmid,
-    /// Its name, which is typed.
+    /// Its name, which the caller types.
     pub name: Box<str>,
 }
 
 /// The result of an admission.
 #[allow(clippy::large_enum_variant)]
 pub enum RunAdmission {
-    /// It may be applied.
+    /// The plan may be applied.
     Approved(ApprovedRun),
     /// Nothing is applied; the report says why.
     Ended(RunReport),
@@ -97,55 +101,37 @@ pub enum RunAdmission {
 
 /// An approved run. Dropping it is safe: nothing was sent.
 pub struct ApprovedRun {
-    environment: Environment,
+    context: RunContext,
     slot: RunSlot,
-    hand: Arc<ProxmoxHand<ProxmoxClient>>,
-    record: RunRecord,
     plan: ApprovedPlan,
-    recovered: Arc<ExecutionReport>,
-    held_before: HeldBefore,
-    on_failure: OnFailure,
 }
 
-impl Run {
-    #[allow(clippy::too_many_arguments)]
-    pub(crate) fn new(
-        environment: Environment,
-        slot: RunSlot,
-        hand: Arc<ProxmoxHand<ProxmoxClient>>,
-        record: RunRecord,
-        planned: Planned,
-        recovered: Arc<ExecutionReport>,
-        held_before: HeldBefore,
-        staleness: Option<Refusal>,
-        refused: RefusedGuestPolicy,
-        on_failure: OnFailure,
-    ) -> Self {
-        Self { environment, slot, hand, record, planned, recovered, held_before, staleness, refused, on_failure }
-    }
+/// The decision about a plan, and whether the ledger has it.
+type RecordedDecision = (Admitted, Result<(), RuntimeError>);
 
+impl Run {
     /// The judged plan.
     #[must_use]
     pub fn planned(&self) -> &Planned {
         &self.planned
     }
 
-    /// How the plan differs from the one that was expected. Then it is not applied whatever anybody says.
+    /// How the plan differs from the expected one. Such a plan is not applied, whatever anyone confirms.
     #[must_use]
     pub fn staleness(&self) -> Option<&Refusal> {
         self.staleness.as_ref()
     }
 
-    /// Who approves plans here.
+    /// Who approves plans of this environment.
     #[must_use]
     pub fn mode(&self) -> ApprovalMode {
-        self.environment.mode()
+        self.context.settings.mode
     }
 
     /// Where operations of earlier runs are held.
     #[must_use]
     pub fn held_before(&self) -> HeldBefore {
-        self.held_before
+        self.context.held_before
     }
 
     /// The guests that the plan refuses.
@@ -179,85 +165,93 @@ impl Run {
             provenance: self.planned.provenance,
             confirmation,
             refused: self.refused,
-            // Read now: the confirmation may have taken an hour, and the observation may be too old.
+            // Read the clock now: the confirmation may have taken an hour, and the observation may be too old.
             now_ms: host::now_ms(),
             age_secs_max: Admission::AGE_SECS_MAX,
         }
     }
 
-    /// Decides whether the plan may be applied, and records that with its evidence.
-    pub async fn admit(mut self, confirmation: Confirmation) -> RunAdmission {
+    /// Decides whether the plan may be applied, and records the decision with its evidence.
+    pub async fn admit(self, confirmation: Confirmation) -> RunAdmission {
         let admission = self.admission(confirmation);
-        let end =
-            if matches!(admission.confirmation, Confirmation::Declined { .. }) { OperationEnd::NotRun } else { OperationEnd::Refused };
-        let (admitted, recorded) = match (self.staleness.take(), self.planned.judged) {
-            (Some(stale), _) => {
-                let recorded = self.record.write_refusals(std::slice::from_ref(&stale)).await;
-                (Admitted::Refused(vec![stale]), recorded)
-            }
-            (None, Judged::Refused(plan)) => {
-                let judged = Judged::Refused(plan);
-                let causes: Vec<Refusal> = judged.judgement().refusals().iter().chain(judged.plan().refusals()).cloned().collect();
-                let recorded = self.record.write_admission(&admission, &causes).await;
-                (Admitted::Refused(causes), recorded)
-            }
-            (None, Judged::Safe(safe)) => match admit_safe(safe, &admission) {
-                Ok(Admitted::Approved(plan)) => {
-                    let recorded = self.record.write_admission(&admission, &[]).await;
-                    (Admitted::Approved(plan), recorded)
-                }
-                Ok(Admitted::Refused(causes)) => {
-                    let recorded = self.record.write_admission(&admission, &causes).await;
-                    (Admitted::Refused(causes), recorded)
-                }
-                Err(error) => (Admitted::Refused(Vec::new()), Err(error)),
-            },
-        };
-        let Self { environment, slot, hand, record, recovered, held_before, on_failure, .. } = self;
-        match (admitted, recorded) {
-            (Admitted::Approved(plan), Ok(())) => {
-                RunAdmission::Approved(ApprovedRun { environment, slot, hand, record, plan, recovered, held_before, on_failure })
-            }
+        let is_declined = matches!(admission.confirmation, Confirmation::Declined { .. });
+        let end = if is_declined { OperationEnd::NotRun } else { OperationEnd::Refused };
+        let Self { mut context, slot, planned, staleness, .. } = self;
+        match decide(&mut context.record, staleness, planned.judged, &admission).await {
+            (Admitted::Approved(plan), Ok(())) => RunAdmission::Approved(ApprovedRun { context, slot, plan }),
             (Admitted::Refused(causes), Ok(())) => {
-                record.end_without_sending(end).await;
-                RunAdmission::Ended(RunReport::not_sent(&environment, &record, &recovered, held_before, end, causes, None))
+                context.record.end_without_sending(end).await;
+                RunAdmission::Ended(RunReport::for_refused(&context, end, causes))
             }
             (_, Err(error)) => {
-                record.end_without_sending(OperationEnd::Failed).await;
-                RunAdmission::Ended(RunReport::not_sent(
-                    &environment,
-                    &record,
-                    &recovered,
-                    held_before,
-                    OperationEnd::Failed,
-                    Vec::new(),
-                    Some(error),
-                ))
+                context.record.end_without_sending(OperationEnd::Failed).await;
+                RunAdmission::Ended(RunReport::for_error(&context, error))
             }
         }
     }
 }
 
+/// Decides about a plan and records the decision.
+async fn decide(record: &mut RunRecord, staleness: Option<Refusal>, judged: Judged, admission: &Admission) -> RecordedDecision {
+    let safe = match (staleness, judged) {
+        (Some(stale), _) => {
+            let recorded = record.write_refusals(std::slice::from_ref(&stale)).await;
+            return (Admitted::Refused(vec![stale]), recorded);
+        }
+        (None, Judged::Refused(plan)) => {
+            let judged = Judged::Refused(plan);
+            let causes: Vec<Refusal> = judged.judgement().refusals().iter().chain(judged.plan().refusals()).cloned().collect();
+            let recorded = record.write_admission(admission, &causes).await;
+            return (Admitted::Refused(causes), recorded);
+        }
+        (None, Judged::Safe(safe)) => safe,
+    };
+    match admit_safe(safe, admission) {
+        Ok(admitted) => {
+            let causes = if let Admitted::Refused(causes) = &admitted { causes.as_slice() } else { &[] };
+            let recorded = record.write_admission(admission, causes).await;
+            (admitted, recorded)
+        }
+        Err(error) => (Admitted::Refused(Vec::new()), Err(error)),
+    }
+}
+
 fn admit_safe(safe: SafePlan, admission: &Admission) -> Result<Admitted, RuntimeError> {
-    admit(safe, admission).map_err(|error| RuntimeError::failed(format!("the plan cannot be written: {error}")))
+    admit(safe, admission).map_err(|error| RuntimeError::failed(format!("cannot encode the plan: {error}")))
 }
 
 impl ApprovedRun {
-    /// Applies the plan, once, and reports every operation. Dropping the future after it was polled cancels nothing: the operations go on, and the end of the
-    /// run is recorded.
+    /// Applies the plan, once, and reports every operation. Dropping the future after its first poll cancels nothing: the operations continue, and the
+    /// end of the run is recorded.
     pub async fn apply(self) -> RunReport {
         wait_for_task(tokio::spawn(self.apply_to_end())).await
     }
 
     async fn apply_to_end(self) -> RunReport {
-        let Self { environment, slot, hand, record, plan, recovered, held_before, on_failure } = self;
+        let Self { context, slot, plan } = self;
         // Attest before sending: a state directory restored from an older copy must not be able to hide this run (decision 0020).
-        if let Err(error) = environment.attest_ledger().await {
-            record.end_without_sending(OperationEnd::Failed).await;
-            return RunReport::not_sent(&environment, &record, &recovered, held_before, OperationEnd::Failed, Vec::new(), Some(error));
+        if let Err(error) = context.environment.attest_ledger().await {
+            context.record.end_without_sending(OperationEnd::Failed).await;
+            return RunReport::for_error(&context, error);
         }
         let left_out = count_refused(&plan);
-        let events = Arc::clone(environment.reader().events());
+        match context.execute(slot, plan).await {
+            Ok(report) => RunReport::for_applied(&context, report, left_out),
+            Err(error) => {
+                if matches!(error, EngineError::NotAccepting(_)) {
+                    context.record.end_without_sending(OperationEnd::Failed).await;
+                }
+                RunReport::for_error(&context, context.environment.engine_error(error))
+            }
+        }
+    }
+}
+
+impl RunContext {
+    /// Submits the plan to the executor and waits for all its operations.
+    async fn execute(&self, slot: RunSlot, plan: ApprovedPlan) -> Result<ExecutionReport, EngineError> {
+        let Self { environment, settings, actuator, record, on_failure, .. } = self;
+        let events = settings.reader.events();
         events.publish(RunEvent::ApplyStarted { steps: count_steps(&plan) });
         let run = record.run().clone();
         let prefix = run.as_str().to_owned();
@@ -266,26 +260,17 @@ impl ApprovedRun {
             plan,
             run,
             ids: Box::new(move |number| OperationId::new(&format!("{prefix}-{number}"))),
-            actuator: environment.actuator(&hand),
-            options: RunOptions { on_failure, patience: environment.reader().config().patience },
-            on_notice: publish_to(&events, false),
+            actuator: environment.actuator(actuator),
+            options: RunOptions { on_failure: *on_failure, patience: settings.reader.config().patience },
+            on_notice: publish_to(events, false),
         };
         let applied = environment.executor().submit(slot, submission).wait().await;
         events.publish(RunEvent::ApplyEnded);
-        match applied {
-            Ok(report) => RunReport::applied(&environment, &record, &recovered, held_before, report, left_out),
-            Err(error) => {
-                if matches!(error, EngineError::NotAccepting(_)) {
-                    record.end_without_sending(OperationEnd::Failed).await;
-                }
-                let error = environment.engine_error(error);
-                RunReport::not_sent(&environment, &record, &recovered, held_before, OperationEnd::Failed, Vec::new(), Some(error))
-            }
-        }
+        applied
     }
 }
 
-/// How many guests are refused and left out.
+/// Counts the guests that are refused and left out.
 fn count_refused(approved: &ApprovedPlan) -> u64 {
     let refused = approved.plan().verdicts().iter().filter(|verdict| matches!(verdict, Verdict::Refused(_)));
     u64::try_from(refused.count()).unwrap_or(u64::MAX)

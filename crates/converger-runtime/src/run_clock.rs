@@ -1,6 +1,6 @@
-//! The clock of a run: that of this machine or, on a lab whose time advances with requests only, one that does not wait at all.
+//! The clock of a run: the clock of this machine or, for a lab whose time advances with requests only, one that never waits.
 //!
-//! How long anything waits is decided by the engine.
+//! The engine decides how long anything waits.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,13 +12,13 @@ use tokio::time::Instant;
 
 use crate::config;
 
-/// The clock of one environment. Clones share what has passed.
+/// The clock of one environment. Clones share the elapsed time.
 #[derive(Clone, Debug)]
 pub struct RunClock {
     clock: config::ClockSetting,
-    /// When it was made.
+    /// When the clock was created.
     began: Instant,
-    /// The sum of all waits on a lab's clock, where none really waits.
+    /// The sum of all waits with a lab's clock, none of which really waits.
     passed_ms: Arc<watch::Sender<u64>>,
 }
 
@@ -35,7 +35,7 @@ impl RunClock {
         self.clock == config::ClockSetting::Real
     }
 
-    /// Returns once this many seconds have passed since the clock was made.
+    /// Returns once this many seconds have passed since the clock was created.
     pub async fn after(&self, seconds: u64) {
         match self.clock {
             config::ClockSetting::Real => tokio::time::sleep_until(self.began + Duration::from_secs(seconds)).await,

@@ -1,6 +1,6 @@
-//! Announces a slow response once, so that a person does not face a silent screen while a lost network is being noticed.
+//! Announces a slow response once, so that a person learns what the program waits for while a lost connection is not yet detected.
 //!
-//! How long a response may take is decided by the client.
+//! The client decides how long a response may take.
 
 use std::future::Future;
 use std::pin::pin;
@@ -15,10 +15,10 @@ use crate::event::{EventSink, RunEvent};
 /// A response that takes longer is announced.
 const SLOW_AFTER: Duration = Duration::from_secs(2);
 
-/// Publishes [`RunEvent::ResponseSlow`] once per silence: again only after a response arrived in between.
+/// Publishes [`RunEvent::ResponseSlow`] once, and again only after a response in between.
 pub(crate) struct SlowResponseNotice {
     events: Arc<dyn EventSink>,
-    /// On a lab's clock time advances with responses: nothing is slow there.
+    /// With a lab's clock time advances with responses, so none is slow.
     is_real_time: bool,
     is_published: AtomicBool,
 }

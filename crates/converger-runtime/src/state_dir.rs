@@ -1,6 +1,6 @@
-//! The state directory: where it is, the store in it opened for writing, and the witness that is asked before and told after.
+//! The state directory: its location, its store opened for writing, and its witness, which is checked before and attested after a write.
 //!
-//! Opening is not locking: a hold or a freeze must reach an apply that runs in another process. Only a run takes the environment's lock.
+//! Opening takes no lock: a hold or a freeze must reach an apply that runs in another process. Only a run takes the environment's lock.
 
 use std::error::Error as _;
 use std::path::{Path, PathBuf};
@@ -12,31 +12,30 @@ use converger_core::guest::{EnvironmentName, Vmid};
 use converger_core::refusal::Refusal;
 use converger_core::timestamp;
 use converger_store::{
-    Batch, CommitAck, EnvironmentLock, FatalCause, LockError, SqliteStore, Store as _, StoreConditions, StoreError, StoreOpenError,
-    StoreRefusal, StoreSettings,
+    Batch, CommitAck, EnvironmentLock, FatalCause, LockError, MonitoredStore, SqliteStore, Store as _, StoreConditions, StoreError,
+    StoreOpenError, StoreReader as _, StoreRefusal, StoreSettings, StoreView, wait_for,
 };
 use rustix::io::Errno;
-use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
 use crate::config::Config;
 use crate::error::{RuntimeError, RuntimeFault};
 use crate::{files, host, witness};
 
-/// Where a state directory is, and the file on other storage that keeps its last checkpoint.
+/// The location of a state directory and of its witness.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StateLocation {
     /// The directory.
     pub directory: PathBuf,
-    /// The witness, where converger.toml names one.
+    /// The witness, if converger.toml names one: a file on other storage that keeps the last checkpoint.
     pub witness: Option<PathBuf>,
 }
 
 impl StateLocation {
-    /// The location that a configuration leads to.
+    /// The location that a configuration names.
     ///
     /// # Errors
-    /// Neither the configuration nor the environment of the process says where the state is kept.
+    /// Neither the configuration nor the environment of the process names a state directory.
     pub fn from_config(config: &Config) -> Result<Self, RuntimeError> {
         Self::from_parts(config.state.as_deref(), config.witness.as_deref())
     }
@@ -44,7 +43,7 @@ impl StateLocation {
     /// The same from its two parts.
     ///
     /// # Errors
-    /// Neither the configuration nor the environment of the process says where the state is kept.
+    /// Neither the configuration nor the environment of the process names a state directory.
     pub fn from_parts(directory: Option<&Path>, witness: Option<&Path>) -> Result<Self, RuntimeError> {
         let invalid = |text| RuntimeError::Input(RuntimeFault::new(text).with_code(FailureCode::ConfigInvalid));
         let directory = locate_directory(directory).map_err(invalid)?;
@@ -52,21 +51,23 @@ impl StateLocation {
     }
 }
 
-/// The state directory: as configured, or where the system keeps such things for this user.
+/// The state directory: as configured, or the default of the system for this user.
 ///
 /// # Errors
-/// Nothing says where it is.
+/// There is no default, or several.
 pub fn locate_directory(configured: Option<&Path>) -> Result<PathBuf, String> {
     let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    // The XDG specification says to ignore a relative path there. A service may have several state directories.
+    // The XDG specification says to ignore a relative path. systemd may give a service several state directories.
     let home = || set("XDG_STATE_HOME").filter(|home| home.is_absolute());
     if configured.is_none() && set("STATE_DIRECTORY").is_some_and(|several| several.as_os_str().as_encoded_bytes().contains(&b':')) {
-        return Err("STATE_DIRECTORY names several directories; write `[store]` with `directory = \"...\"` into converger.toml".to_owned());
+        return Err("STATE_DIRECTORY names several directories; set `directory = \"...\"` in `[store]` of converger.toml".to_owned());
     }
     let own = || home().or_else(|| set("HOME").map(|home| home.join(".local/state"))).map(|home| home.join("converger"));
-    configured.map(Path::to_owned).or_else(|| set("STATE_DIRECTORY")).or_else(own).ok_or_else(|| {
-        "nothing says where the state is kept; write `[store]` with `directory = \"...\"` into converger.toml, or set HOME".to_owned()
-    })
+    configured
+        .map(Path::to_owned)
+        .or_else(|| set("STATE_DIRECTORY"))
+        .or_else(own)
+        .ok_or_else(|| "no state directory is configured; set `directory = \"...\"` in `[store]` of converger.toml, or set HOME".to_owned())
 }
 
 /// Called when the disk may have lost an acknowledged write: it must end the process (G11).
@@ -75,12 +76,16 @@ pub type OnFatal = Box<dyn FnMut(&FatalCause) + Send>;
 /// Journal, ledger, holds and freezes of all environments that share one directory, open for writing. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct StateDirectory {
-    inner: Arc<Inner>,
+    shared: Arc<OpenState>,
 }
 
+/// The store of a state directory: the one place that names SQLite. Everything else uses the traits of the store.
+pub type StateStore = MonitoredStore<SqliteStore>;
+
+/// What the clones of a [`StateDirectory`] share.
 #[derive(Debug)]
-struct Inner {
-    store: SqliteStore,
+struct OpenState {
+    store: StateStore,
     directory: PathBuf,
     witness: Option<PathBuf>,
 }
@@ -88,7 +93,7 @@ struct Inner {
 /// The result of taking an environment's lock.
 #[derive(Debug)]
 pub enum LockOutcome {
-    /// This process drives the environment now.
+    /// This process drives the environment.
     Taken(EnvironmentLock),
     /// Another process does.
     Refused(Refusal),
@@ -104,50 +109,62 @@ pub enum WriteOutcome {
 }
 
 impl StateDirectory {
-    /// Asks the witness whether the directory may be written to, then opens the store in it.
+    /// Compares the ledger with the witness, then opens the store.
     ///
     /// # Errors
-    /// The witness has seen more of the ledger or another one, or the store cannot be used.
+    /// The witness has a longer or another ledger, or the store cannot be used.
     pub async fn open(location: &StateLocation, on_fatal: OnFatal) -> Result<Self, RuntimeError> {
+        Self::open_with(location, StoreSettings::new(on_fatal)).await
+    }
+
+    /// The same with settings of the store.
+    ///
+    /// # Errors
+    /// The witness has a longer or another ledger, or the store cannot be used.
+    pub async fn open_with(location: &StateLocation, settings: StoreSettings) -> Result<Self, RuntimeError> {
         if location.witness.is_some() {
             let location = location.clone();
             run_blocking(move || witness::check_ledger(&location.directory, location.witness.as_deref())).await?;
         }
-        Self::open_unwitnessed(location, on_fatal)
+        Self::open_store(location, settings)
     }
 
-    /// Opens the store without asking the witness: for the command that takes a restored directory back into service.
+    /// Opens the store without comparing it with the witness: for the command that takes a restored directory back into service.
     ///
     /// # Errors
     /// The store cannot be used.
     pub fn open_unwitnessed(location: &StateLocation, on_fatal: OnFatal) -> Result<Self, RuntimeError> {
+        Self::open_store(location, StoreSettings::new(on_fatal))
+    }
+
+    fn open_store(location: &StateLocation, settings: StoreSettings) -> Result<Self, RuntimeError> {
         let StateLocation { directory, witness } = location.clone();
         if let Some(parent) = directory.parent() {
-            // The store makes the last part itself, with its own permissions; the path to it is made here.
+            // The store creates the directory itself, with its own permissions; its parents are created here.
             let _ = std::fs::create_dir_all(parent);
         }
-        let store = SqliteStore::open(&directory, StoreSettings::new(on_fatal)).map_err(|error| open_error(&error))?;
-        Ok(Self { inner: Arc::new(Inner { store, directory, witness }) })
+        let store = SqliteStore::open(&directory, settings).map_err(|error| open_error(&error))?;
+        Ok(Self { shared: Arc::new(OpenState { store: MonitoredStore::new(store), directory, witness }) })
     }
 
     /// The store.
     #[must_use]
-    pub fn store(&self) -> &SqliteStore {
-        &self.inner.store
+    pub fn store(&self) -> &StateStore {
+        &self.shared.store
     }
 
     /// The directory.
     #[must_use]
     pub fn path(&self) -> &Path {
-        &self.inner.directory
+        &self.shared.directory
     }
 
-    /// Makes a batch durable, or says which rule refuses it.
+    /// Makes a batch durable, or returns the refusal of the rule that forbids it.
     ///
     /// # Errors
     /// The store cannot be written to.
     pub async fn write(&self, batch: Batch) -> Result<WriteOutcome, RuntimeError> {
-        match self.inner.store.commit(batch).await {
+        match self.shared.store.commit(batch).await {
             Ok(acknowledged) => Ok(WriteOutcome::Written(acknowledged)),
             Err(StoreError::Refused(refused)) => match coded_refusal(&refused) {
                 Some(refusal) => Ok(WriteOutcome::Refused(refusal)),
@@ -157,20 +174,20 @@ impl StateDirectory {
         }
     }
 
-    /// Makes a batch durable that no rule can refuse.
+    /// Makes a batch durable that no rule refuses.
     ///
     /// # Errors
     /// The store cannot be written to.
     pub async fn commit(&self, batch: Batch) -> Result<(), RuntimeError> {
-        self.inner.store.commit(batch).await.map(drop).map_err(|error| store_error(&error))
+        self.shared.store.commit(batch).await.map(drop).map_err(|error| store_error(&error))
     }
 
-    /// Holds, a freeze and unsettled operations of an environment.
+    /// The holds, the freeze and the unsettled operations of an environment.
     ///
     /// # Errors
     /// The store cannot be read.
     pub async fn load_conditions(&self, environment: &EnvironmentName) -> Result<StoreConditions, RuntimeError> {
-        self.inner.store.conditions(environment.clone()).await.map_err(|error| store_error(&error))
+        self.shared.store.conditions(environment.clone()).await.map_err(|error| store_error(&error))
     }
 
     /// The newest operations of these guests.
@@ -181,17 +198,17 @@ impl StateDirectory {
         if guests.is_empty() {
             return Ok(Vec::new());
         }
-        self.inner.store.writes(environment.clone(), guests).await.map_err(|error| store_error(&error))
+        self.shared.store.guest_operations(environment.clone(), guests).await.map_err(|error| store_error(&error))
     }
 
-    /// Takes the lock by which one process drives an environment. It never waits.
+    /// Takes the lock that lets one process drive an environment. It does not wait.
     ///
     /// # Errors
     /// The lock file cannot be used.
     pub fn lock_environment(&self, environment: &EnvironmentName) -> Result<LockOutcome, RuntimeError> {
         match EnvironmentLock::acquire(self.path(), environment, &host::actor(), host::now_ms()) {
             Ok(lock) => {
-                self.inner.store.rely_on(&lock);
+                self.shared.store.inner().rely_on(&lock);
                 Ok(LockOutcome::Taken(lock))
             }
             Err(LockError::Busy { holder: Some(holder), .. }) => {
@@ -203,31 +220,26 @@ impl StateDirectory {
         }
     }
 
-    /// Tells the witness, where one is named, how far the ledger is durable now.
+    /// Attests the durable part of the ledger to the witness, if there is one.
     ///
     /// # Errors
-    /// The witness cannot be told, or has seen another ledger.
+    /// The witness cannot be written, or has a checkpoint of another ledger.
     pub async fn attest_ledger(&self) -> Result<(), RuntimeError> {
-        let Some(witness) = self.inner.witness.clone() else { return Ok(()) };
+        let Some(witness) = self.shared.witness.clone() else { return Ok(()) };
         let state = self.clone();
         run_blocking(move || witness::attest(&state, &witness)).await
     }
-
-    /// Waits for a future of the store. For blocking threads only ([`run_blocking`]): on a thread of the runtime it would panic.
-    pub fn wait<T>(&self, future: impl Future<Output = T>) -> T {
-        Handle::current().block_on(future)
-    }
 }
 
-/// Runs work that blocks (files on slow storage, a lock that others hold) on a thread of its own, so that the runtime goes on.
+/// Runs blocking work (files on slow storage, a lock of another process) on a thread of its own, so that the runtime continues.
 ///
 /// # Errors
-/// Those of the work.
+/// The errors of the work.
 pub async fn run_blocking<T: Send + 'static, E: Send + 'static>(work: impl FnOnce() -> Result<T, E> + Send + 'static) -> Result<T, E> {
     wait_for_task(tokio::task::spawn_blocking(work)).await
 }
 
-/// The result of a task. A panic there is a panic here: it is a defect, and the journal makes stopping safe.
+/// The result of a task. A panic of the task is passed on: it is a defect, and the journal makes stopping safe.
 pub(crate) async fn wait_for_task<T>(task: JoinHandle<T>) -> T {
     match task.await {
         Ok(result) => result,
@@ -235,28 +247,34 @@ pub(crate) async fn wait_for_task<T>(task: JoinHandle<T>) -> T {
     }
 }
 
-/// Operations of these guests, newest first, read from the files alone, without touching anything (G5).
+/// The newest operations of these guests, read from the files without changing anything (G5).
 ///
 /// # Errors
 /// There is a store and it cannot be read.
 pub fn peek_operations(config: &Config, environment: &EnvironmentName, guests: &[Vmid]) -> Result<Vec<OperationHistory>, RuntimeError> {
-    let Ok(directory) = locate_directory(config.state.as_deref()) else { return Ok(Vec::new()) };
-    converger_store::glance_writes(&directory, environment, guests).map_err(|error| unreadable_error(&error))
+    let read = |view: &StoreView| wait_for(view.guest_operations(environment.clone(), guests.to_vec()));
+    peek_store(config, read).map_err(|error| unreadable_error(&error))
 }
 
-/// Conditions of an environment read from the files alone, without touching anything (G5). Without a store there are none; a store that cannot be
-/// read makes planning fail, because nobody knows what it holds (G17).
+/// The conditions of an environment, read from the files without changing anything (G5). Without a store there are none; a store that cannot be read
+/// makes planning fail, because it may hold or freeze something (G17).
 ///
 /// # Errors
 /// There is a store and it cannot be read.
 pub fn peek_conditions(config: &Config, environment: &EnvironmentName) -> Result<StoreConditions, RuntimeError> {
-    let Ok(directory) = locate_directory(config.state.as_deref()) else { return Ok(StoreConditions::default()) };
-    converger_store::peek_conditions(&directory, environment).map_err(|error| {
+    peek_store(config, |view| wait_for(view.conditions(environment.clone()))).map_err(|error| {
         let (said, help) = describe(&error);
-        let fault = RuntimeFault::new(format!("whether something is frozen or held is not known: {said}"))
-            .with_code(FailureCode::JournalUnreadable);
+        let fault =
+            RuntimeFault::new(format!("cannot tell whether anything is frozen or held: {said}")).with_code(FailureCode::JournalUnreadable);
         RuntimeError::Failed(help.into_iter().fold(fault, RuntimeFault::with_help))
     })
+}
+
+/// Reads from the store that a configuration names without changing anything; the default value if there is no store.
+fn peek_store<T: Default>(config: &Config, read: impl FnOnce(&StoreView) -> Result<T, StoreError>) -> Result<T, StoreOpenError> {
+    let Ok(directory) = locate_directory(config.state.as_deref()) else { return Ok(T::default()) };
+    let Some(view) = StoreView::open_undamaged(&directory)? else { return Ok(T::default()) };
+    read(&view).map_err(|error| StoreOpenError::Failed { place: view.path().to_path_buf(), cause: error.to_string() })
 }
 
 fn lock_error(error: &LockError) -> RuntimeError {
@@ -266,14 +284,14 @@ fn lock_error(error: &LockError) -> RuntimeError {
     RuntimeError::Failed(if error.is_full() { fault.with_help(full) } else { fault })
 }
 
-/// A store that cannot be read.
+/// The error of a store that cannot be opened for reading.
 #[must_use]
 pub fn unreadable_error(error: &StoreOpenError) -> RuntimeError {
     open_error_with(error, FailureCode::JournalUnreadable)
 }
 
 fn open_error(error: &StoreOpenError) -> RuntimeError {
-    // Nothing can read what a later program wrote, whatever it is opened for.
+    // A store of another version cannot be read either.
     let is_newer = matches!(error, StoreOpenError::Newer { .. } | StoreOpenError::Older { .. });
     open_error_with(error, if is_newer { FailureCode::JournalUnreadable } else { FailureCode::JournalUnwritable })
 }
@@ -283,26 +301,24 @@ fn open_error_with(error: &StoreOpenError, code: FailureCode) -> RuntimeError {
     RuntimeError::Failed(help.into_iter().fold(RuntimeFault::new(said).with_code(code), RuntimeFault::with_help))
 }
 
-/// What is wrong with a store, and what to do where the sentence itself does not say so.
+/// The message for a store that cannot be opened, and a remedy if the message has none.
 fn describe(error: &StoreOpenError) -> (String, Option<&'static str>) {
     let is_out_of_files =
         |source: &std::io::Error| [Errno::MFILE, Errno::NFILE].iter().any(|own| source.raw_os_error() == Some(own.raw_os_error()));
     match error {
         StoreOpenError::Unusable { what, place, source, .. } if is_out_of_files(source) => {
-            let help = "this process may have too few files open at once: look at its limits (`ulimit -n`), not at the disk";
+            let help = "this process may open too few files: raise its limit (`ulimit -n`); the disk is not the cause";
             (format!("cannot {what} {}: {source}", files::display_path(place)), Some(help))
         }
         StoreOpenError::Unusable { what, place, help, source } => {
             (format!("cannot {what} {}: {source}", files::display_path(place)), Some(help))
         }
-        StoreOpenError::Failed { .. } => {
-            (error.to_string(), Some("look at the disk of the state directory: is there room, and is it whole"))
-        }
+        StoreOpenError::Failed { .. } => (error.to_string(), Some("check the disk of the state directory for free space and errors")),
         _ => (error.to_string(), None),
     }
 }
 
-/// A store that cannot do what it was asked.
+/// The error of a read or a write of the store.
 #[must_use]
 pub fn store_error(error: &StoreError) -> RuntimeError {
     RuntimeError::Failed(RuntimeFault::new(error.to_string()).with_code(FailureCode::JournalUnwritable))

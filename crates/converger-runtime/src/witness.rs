@@ -1,10 +1,10 @@
-//! The witness: a file on other storage that keeps the last checkpoint, so that a state directory which was put back from an older copy is noticed
+//! The witness: a file on other storage that keeps the last checkpoint, so that a state directory that was restored from an older copy is detected
 //! before anything is done with it (C8).
 //!
-//! Whoever writes asks it first and tells it last. A ledger that is shorter than the witness has seen, or another one, is only looked at until a person
-//! takes it back into service with a recorded reason.
+//! Every command that writes compares the ledger with the witness first and attests the ledger to it last. A ledger that is shorter than the
+//! checkpoint, or another ledger, can only be read until a person takes it back into service with a recorded reason (`resync`).
 //!
-//! What never enters: mending either of the two.
+//! This module repairs neither the ledger nor the witness.
 
 use std::fs::{self, TryLockError};
 use std::io::{self, Write as _};
@@ -18,7 +18,7 @@ use converger_core::evidence::LedgerEntry;
 use converger_core::failure::FailureCode;
 use converger_core::timestamp;
 use converger_ledger::{Checkpoint, LogHash, MerkleTree, NoteSigner, NoteVerifier, SubtreeHashes, Tile, TiledHashes, root_of_size};
-use converger_store::{Batch, LedgerHead, Store as _, StoreError, StoreView, StoreWrite};
+use converger_store::{Batch, LedgerHead, StoreReader, StoreView, StoreWrite, wait_for};
 
 use crate::error::RuntimeError;
 use crate::files::{OwnFile, Replaces};
@@ -27,18 +27,18 @@ use crate::ledger_reader::{integrity_error, ledger_store_error};
 use crate::state_dir::{StateDirectory, store_error, unreadable_error};
 use crate::{files, host};
 
-/// How a ledger stands to what a witness has seen of it.
+/// A ledger compared with the checkpoint of its witness.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WitnessComparison {
-    /// It is the same, or has grown since.
+    /// The ledger is the same, or has grown since.
     Extends,
-    /// It is shorter: it was put back from an older copy.
+    /// The ledger is shorter: it was restored from an older copy.
     Shorter,
-    /// It is another one: the two differ in what the witness has seen.
+    /// It is another ledger: the two differ in entries that the witness has seen.
     Other,
 }
 
-/// `root` is that of the ledger when it was as long as the witness has seen it; none where it is not so long.
+/// `root` is the root of the ledger at the size of the checkpoint; none if the ledger is shorter.
 fn compare_roots(seen: &Checkpoint, own: LedgerHead, root: Option<LogHash>) -> WitnessComparison {
     match root {
         None => WitnessComparison::Shorter,
@@ -48,10 +48,10 @@ fn compare_roots(seen: &Checkpoint, own: LedgerHead, root: Option<LogHash>) -> W
     }
 }
 
-/// Whether a state directory may be written to. Where no witness is named, nobody can tell.
+/// Checks that a state directory may be written. Without a witness there is nothing to compare with.
 ///
 /// # Errors
-/// The witness has seen more of the ledger, or another one, or cannot be asked.
+/// The witness has a longer or another ledger, or cannot be read.
 pub fn check_ledger(directory: &Path, witness: Option<&Path>) -> Result<(), RuntimeError> {
     let Some(path) = witness else { return Ok(()) };
     check_separate(directory, path)?;
@@ -61,14 +61,14 @@ pub fn check_ledger(directory: &Path, witness: Option<&Path>) -> Result<(), Runt
     check_extends(compare_directory(directory, &seen)?, &seen, directory)
 }
 
-/// Whether a ledger goes on from what the witness has seen of it.
-fn check_extends(standing: WitnessComparison, seen: &Checkpoint, directory: &Path) -> Result<(), RuntimeError> {
+/// Checks that a ledger extends the checkpoint of its witness.
+fn check_extends(comparison: WitnessComparison, seen: &Checkpoint, directory: &Path) -> Result<(), RuntimeError> {
     let shown = files::display_path(directory);
-    let help = "find out who put it there; look with `converger ledger tail` and `verify`, and take it back into service with `converger ledger resync --reason \"...\"`";
-    match standing {
+    let help = "find out who restored it; inspect it with `converger ledger tail` and `converger verify`, then take it back into service with `converger ledger resync --reason \"...\"`";
+    match comparison {
         WitnessComparison::Extends => Ok(()),
         WitnessComparison::Shorter => {
-            let text = format!("{shown} was put back from an older copy: the witness has seen {} entries of its ledger", seen.size);
+            let text = format!("{shown} was restored from an older copy: the witness has seen {} entries of its ledger", seen.size);
             Err(integrity_error(text).with_help(help))
         }
         WitnessComparison::Other => {
@@ -79,144 +79,130 @@ fn check_extends(standing: WitnessComparison, seen: &Checkpoint, directory: &Pat
     }
 }
 
-/// A witness that lies in the state directory is put back together with what it guards, or is one of its files.
+/// Checks that the witness is outside of the state directory: inside, it would be restored together with the ledger that it protects.
 ///
 /// # Errors
-/// The witness cannot be used, or has seen another ledger.
+/// The witness is inside.
 pub fn check_separate(directory: &Path, path: &Path) -> Result<(), RuntimeError> {
     let (Ok(state), Ok(room)) = (directory.canonicalize(), parent_directory(path).canonicalize()) else { return Ok(()) };
     if !room.starts_with(&state) && path.canonicalize().map_or(true, |path| !path.starts_with(&state)) {
         return Ok(());
     }
-    let text = format!("the witness {} lies in the state directory {}", files::display_path(path), files::display_path(directory));
-    let help =
-        "name a file on other storage with `witness` in `[ledger]`: whoever puts the state back from an older copy would put it back too";
+    let text = format!("the witness {} is inside the state directory {}", files::display_path(path), files::display_path(directory));
+    let help = "name a file on other storage as `witness` in `[ledger]`: a restored state directory would restore this one with it";
     Err(RuntimeError::input(text).with_code(FailureCode::ConfigInvalid).with_help(help))
 }
 
-/// The file of the witness is not there, and the ledger was signed before: it may have been told, and its storage may not be mounted.
+/// The witness is missing although the ledger was signed before: its storage may not be mounted.
 fn missing_witness_error(directory: &Path, path: &Path) -> RuntimeError {
     let text = format!(
-        "the witness {} is not there, and the ledger in {} was signed before",
+        "the witness {} is missing, but the ledger in {} was signed before",
         files::display_path(path),
         files::display_path(directory)
     );
     RuntimeError::failed(text)
-        .with_help("mount its storage; a witness that is new is begun with `converger ledger resync --reason \"...\"`")
+        .with_help("mount its storage, or start a new witness with `converger ledger resync --reason \"...\"`")
         .with_code(FailureCode::JournalUnreadable)
 }
 
 fn compare_directory(directory: &Path, seen: &Checkpoint) -> Result<WitnessComparison, RuntimeError> {
-    let Some(store) = StoreView::open(directory).map_err(|error| unreadable_error(&error))? else { return Ok(WitnessComparison::Shorter) };
-    let own = store.heads().map_err(|error| store_error(&error))?.all;
-    compare_by_tiles(seen, own, |tile| store.hashes(tile))
+    let store = StoreView::open(directory).map_err(|error| unreadable_error(&error))?;
+    store.map_or(Ok(WitnessComparison::Shorter), |store| compare_ledger(&store, seen))
 }
 
-/// The same of the store that is open.
-fn compare_store(state: &StateDirectory, seen: &Checkpoint) -> Result<WitnessComparison, RuntimeError> {
-    let own = state.wait(state.store().heads()).map_err(|error| store_error(&error))?.all;
-    compare_by_tiles(seen, own, |tile| state.wait(state.store().hashes(tile)))
-}
-
-/// How a ledger stands to what was seen of it, by tiles that a function reads.
-fn compare_by_tiles(
-    seen: &Checkpoint,
-    own: LedgerHead,
-    tile: impl Fn(Tile) -> Result<Option<Vec<LogHash>>, StoreError>,
-) -> Result<WitnessComparison, RuntimeError> {
+/// Compares the ledger of a store with a checkpoint of it.
+fn compare_ledger(store: &impl StoreReader, seen: &Checkpoint) -> Result<WitnessComparison, RuntimeError> {
+    let own = wait_for(store.heads()).map_err(|error| store_error(&error))?.all;
     if own.size < seen.size {
         return Ok(compare_roots(seen, own, None));
     }
-    Ok(compare_roots(seen, own, Some(root_of_size(&mut subtree_hashes(own.size, tile), seen.size)?)))
+    Ok(compare_roots(seen, own, Some(root_of_size(&mut subtree_hashes(store, own.size), seen.size)?)))
 }
 
 /// The roots of subtrees of a ledger of this size.
-fn subtree_hashes(size: u64, tile: impl Fn(Tile) -> Result<Option<Vec<LogHash>>, StoreError>) -> impl SubtreeHashes<Error = RuntimeError> {
-    TiledHashes::new(size, move |wanted| {
-        let found = tile(wanted).map_err(|error| ledger_store_error(&error))?;
-        found.ok_or_else(|| integrity_error(format!("{} is missing", wanted.path())))
+fn subtree_hashes(store: &impl StoreReader, size: u64) -> impl SubtreeHashes<Error = RuntimeError> {
+    TiledHashes::new(size, move |tile: Tile| {
+        let found = wait_for(store.hashes(tile)).map_err(|error| ledger_store_error(&error))?;
+        found.ok_or_else(|| integrity_error(format!("{} is missing", tile.path())))
     })
 }
 
-/// A checkpoint is a few lines; more is none.
+/// A checkpoint has a few lines; a larger file is not one.
 const CHECKPOINT_BYTES_MAX: usize = 64 << 10;
 
-/// What the witness has seen, if it has seen something. The checkpoint is believed under the key that is given for its bytes.
+/// Reads the checkpoint of a witness, if it has one, and verifies it with the key that `verifier` selects for its bytes.
 fn read_checkpoint(
     path: &Path,
     verifier: impl FnOnce(&[u8]) -> Result<NoteVerifier, RuntimeError>,
 ) -> Result<Option<Checkpoint>, RuntimeError> {
     let shown = files::display_path(path);
     let bytes = match files::read_at_most(path, CHECKPOINT_BYTES_MAX).map(|text| text.bytes) {
-        // The storage of the witness is there, and the file is not: it has seen nothing yet.
+        // The storage of the witness is mounted and has no file yet.
         Err(error) if error.kind() == io::ErrorKind::NotFound && parent_directory(path).is_dir() => return Ok(None),
         read => read.map_err(|error| witness_error(path, &error))?,
     };
-    let (verifier, other) = (verifier(&bytes)?, "keeps a checkpoint of another ledger, or one that was changed");
+    let (verifier, other) = (verifier(&bytes)?, "holds a checkpoint of another ledger, or a changed one");
     Checkpoint::verify(&bytes, &verifier).map(Some).map_err(|error| {
         let what = if bytes.is_empty() { "is empty".to_owned() } else { format!("{other}: {error}") };
         integrity_error(format!("the witness {shown} {what}")).with_help(
-            "name the witness of this state directory in `[ledger]`, or find out who wrote there; once that is known, move the file away and \
-             begin it anew with `converger ledger resync --reason \"...\"`",
+            "name the witness of this state directory in `[ledger]`, or find out who wrote the file; then move it away and start a new one \
+             with `converger ledger resync --reason \"...\"`",
         )
     })
 }
 
-/// The key of the ledger here, which may name one. Where there is no ledger left, it is told as put back from a copy of before it began.
+/// The key that verifies a checkpoint of the ledger in this directory.
 ///
-/// A checkpoint from before the key was replaced is believed under the key of that time, which only the entry of the replacement tells.
+/// A checkpoint from before the key was replaced is verified with the key of that time, which only the entry of the replacement names.
 fn ledger_verifier(directory: &Path, named: Option<NamedKeys>, bytes: &[u8]) -> Result<NoteVerifier, RuntimeError> {
-    // A copy of before the first signature has the key, and no entry that names it.
-    // Nothing is signed here, so that the secret may be elsewhere.
+    // A copy from before the first signature has the key file, but no entry that names the key. Nothing is signed here, so the key file may be elsewhere.
     let size = Checkpoint::parse_unverified(bytes).map_or(u64::MAX, |checkpoint| checkpoint.size);
     let of_ledger = named.and_then(|named| NoteVerifier::parse(named.at(size)).ok());
     let own = if of_ledger.is_some() { of_ledger } else { load_signer(directory)?.map(|signer| signer.verifier()) };
     match own {
         Some(verifier) => Ok(verifier),
-        None if Checkpoint::parse_unverified(bytes).is_err() => Err(integrity_error(
-            "the file that is named as `witness` is no checkpoint",
-        )
-        .with_help("name a file of its own on other storage in `[ledger]`: where there is none, the next command that writes makes it")),
+        None if Checkpoint::parse_unverified(bytes).is_err() => Err(integrity_error("the file named as `witness` is not a checkpoint")
+            .with_help("name a separate file on other storage in `[ledger]`; the next command that writes creates it")),
         None => {
             let size = Checkpoint::parse_unverified(bytes).map_or(0, |checkpoint| checkpoint.size);
             let shown = files::display_path(directory);
-            Err(integrity_error(format!("{shown} has no ledger that was signed, and its witness has seen one of {size} entries"))
-                .with_help("put the state directory back, or name another witness in `[ledger]`"))
+            Err(integrity_error(format!("{shown} has no signed ledger, but its witness has seen one of {size} entries"))
+                .with_help("restore the state directory, or name another witness in `[ledger]`"))
         }
     }
 }
 
 fn parent_directory(path: &Path) -> &Path {
-    path.parent().filter(|room| !room.as_os_str().is_empty()).unwrap_or(Path::new("."))
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Whether a path is the witness, or the file that those who tell it take turns by.
+/// Whether a path is the witness or its lock file.
 pub fn is_witness_file(witness: &Path, path: &Path) -> bool {
     let is_named = |own: &Path| files::are_same_file(path, own) || path == own;
     is_named(witness) || is_named(&lock_path(witness))
 }
 
-/// Who cannot be asked has not agreed.
+/// A witness that cannot be used has not agreed to a write.
 fn witness_error(path: &Path, error: &io::Error) -> RuntimeError {
-    RuntimeError::failed(format!("the witness {} cannot be asked: {error}", files::display_path(path)))
-        .with_help("nothing is written without it: make its storage reachable, or take `witness` out of `[ledger]`")
+    RuntimeError::failed(format!("the witness {} cannot be used: {error}", files::display_path(path)))
+        .with_help("nothing is written without it: make its storage reachable, or remove `witness` from `[ledger]`")
         .with_code(FailureCode::JournalUnreadable)
 }
 
-/// How long somebody else may have their turn: telling takes no longer than reading and writing one small file on slow storage.
+/// How long to wait for the lock of the witness: attesting reads and writes one small file, possibly on slow storage.
 const LOCK_WAIT_MAX: Duration = Duration::from_secs(30);
 
-/// The file that those who tell a witness take turns by.
+/// The lock file of a witness.
 fn lock_path(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".lock");
     name.into()
 }
 
-/// A turn at the witness, as long as the file is open. It is opened for writing, without which storage over a network locks nothing, and for
-/// reading, because a pipe that is opened for writing alone waits for somebody who reads.
+/// Locks the witness for as long as the returned file is open. The file is opened for writing, because network file systems lock nothing otherwise,
+/// and for reading, because opening a pipe for writing alone would wait for a reader.
 ///
-/// Whoever hangs with their turn, or a server that lost who had it, would otherwise keep everybody waiting for ever.
+/// The wait is bounded: a process that hangs with the lock, or a file server that lost its holder, must not block everyone for ever.
 fn lock_witness(path: &Path, patience: Duration) -> Result<fs::File, RuntimeError> {
     let name = lock_path(path);
     let opened = fs::File::options().create(true).read(true).write(true).truncate(false).mode(0o600).open(&name);
@@ -228,14 +214,14 @@ fn lock_witness(path: &Path, patience: Duration) -> Result<fs::File, RuntimeErro
         Ok(()) => Ok(file),
         Err(TryLockError::Error(error)) => Err(witness_error(path, &error)),
         Err(TryLockError::WouldBlock) => {
-            let ours = lock_with_timeout(file, patience).map_err(|error| witness_error(path, &error))?;
-            ours.ok_or_else(|| lock_timeout_error(path, &name, patience))
+            let locked = lock_with_timeout(file, patience).map_err(|error| witness_error(path, &error))?;
+            locked.ok_or_else(|| lock_timeout_error(path, &name, patience))
         }
     }
 }
 
-/// The file once its lock is ours; none where that takes too long. The system wakes whoever waits, so that nobody asks again and again. A thread that
-/// is left behind ends with the process, and gives back at once what it gets before that.
+/// The file once it is locked; `None` after the timeout. A thread waits for the lock, so that nothing polls. After a timeout it is left behind: it
+/// releases the lock at once if it gets it, and ends with the process.
 fn lock_with_timeout(file: fs::File, patience: Duration) -> io::Result<Option<fs::File>> {
     let (sender, receiver) = mpsc::channel();
     let wait = move || drop(sender.send(file.lock().map(|()| file)));
@@ -245,22 +231,22 @@ fn lock_with_timeout(file: fs::File, patience: Duration) -> io::Result<Option<fs
 
 fn lock_timeout_error(path: &Path, lock: &Path, patience: Duration) -> RuntimeError {
     let (witness, lock, secs) = (files::display_path(path), files::display_path(lock), patience.as_secs());
-    RuntimeError::failed(format!("the witness {witness} is being told by somebody else, who has had {lock} for {secs} s"))
-        .with_help("find out who has that file open, and whether they hang; what is recorded stays so, and the next command that writes tells the witness")
+    RuntimeError::failed(format!("another process has held {lock}, the lock of the witness {witness}, for {secs} s"))
+        .with_help("find the process that has that file open and check whether it hangs; what is recorded stays recorded, and the next command that writes attests it")
         .with_code(FailureCode::FileUnwritable)
 }
 
-/// What becomes of what the witness has seen.
+/// How an attestation treats the checkpoint that the witness has.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum AttestMode {
-    /// It goes on from there, and never back.
+    /// The new checkpoint must extend it.
     Extend,
-    /// A person began anew.
+    /// A person replaces it (`resync`).
     Restart,
 }
 
-/// Whoever looked earlier may come later, also with another copy of the directory. They take turns by a file beside the witness: it is what all
-/// of them have.
+/// Attests the ledger: writes its checkpoint to the witness. Processes with another copy of the directory may do the same at the same time, so all of
+/// them lock a file beside the witness.
 pub(crate) fn attest(state: &StateDirectory, path: &Path) -> Result<(), RuntimeError> {
     create_witness(state, path)?;
     let signer = load_or_create_signer(state)?;
@@ -268,8 +254,8 @@ pub(crate) fn attest(state: &StateDirectory, path: &Path) -> Result<(), RuntimeE
     attest_locked(state, &signer, path, AttestMode::Extend)
 }
 
-/// A witness that is new is told that there is a ledger before that names its key: whoever dies in between would leave a ledger that was signed and a
-/// witness that is not there, which is what a witness looks like whose storage is gone.
+/// Writes an empty checkpoint to a new witness before the ledger names its key. A crash in between would otherwise leave a signed ledger without a
+/// witness, which looks like a witness whose storage is gone.
 fn create_witness(state: &StateDirectory, path: &Path) -> Result<(), RuntimeError> {
     if recorded_key_in_store(state)?.is_some() {
         return Ok(());
@@ -285,27 +271,27 @@ fn create_witness(state: &StateDirectory, path: &Path) -> Result<(), RuntimeErro
 
 fn write_checkpoint(path: &Path, text: &str) -> Result<(), RuntimeError> {
     files::replace(path, Replaces::Own(OwnFile::Checkpoint), |file| file.write_all(text.as_bytes())).map_err(|error| {
-        RuntimeError::failed(format!("the witness {} cannot be told: {error}", files::display_path(path)))
-            .with_help("what was done stays done and is recorded; the witness is told by the next command that writes")
+        RuntimeError::failed(format!("cannot write the witness {}: {error}", files::display_path(path)))
+            .with_help("what was done is done and recorded; the next command that writes attests it")
             .with_code(FailureCode::FileUnwritable)
     })
 }
 
-fn attest_locked(state: &StateDirectory, signer: &NoteSigner, path: &Path, telling: AttestMode) -> Result<(), RuntimeError> {
-    let heads = state.wait(state.store().heads()).map_err(|error| store_error(&error))?;
+fn attest_locked(state: &StateDirectory, signer: &NoteSigner, path: &Path, mode: AttestMode) -> Result<(), RuntimeError> {
+    let heads = wait_for(state.store().heads()).map_err(|error| store_error(&error))?;
     let head = heads.durable;
-    let mut hashes = subtree_hashes(heads.all.size, |tile| state.wait(state.store().hashes(tile)));
+    let mut hashes = subtree_hashes(state.store(), heads.all.size);
     if root_of_size(&mut hashes, head.size)? != head.root {
         return Err(integrity_error(format!(
-            "the hashes over the first {} entries do not lead to the recorded root: the witness is not told",
+            "the hashes over the first {} entries do not lead to the recorded root: the witness is not written",
             head.size
         )));
     }
     let text = Checkpoint { origin: signer.verifier().name().to_owned(), size: head.size, root: head.root }.sign(signer);
-    if telling == AttestMode::Extend
+    if mode == AttestMode::Extend
         && let Some(seen) = read_checkpoint(path, |bytes| ledger_verifier(state.path(), recorded_key_in_store(state)?, bytes))?
     {
-        // Another copy of the directory may have told it meanwhile.
+        // Another copy of the directory may have attested in the meantime.
         let root = if seen.size > heads.all.size { None } else { Some(root_of_size(&mut hashes, seen.size)?) };
         check_extends(compare_roots(&seen, heads.all, root), &seen, state.path())?;
         if seen.size > head.size {
@@ -315,31 +301,31 @@ fn attest_locked(state: &StateDirectory, signer: &NoteSigner, path: &Path, telli
     write_checkpoint(path, &text)
 }
 
-/// A person takes a state directory back into service. From the first look to the last word it is their turn: what another copy told the witness in
-/// between would be neither weighed nor named.
+/// Takes a restored state directory back into service, for a recorded reason. Holds the lock throughout: a checkpoint that another copy wrote in
+/// between would be neither compared nor recorded.
 ///
 /// # Errors
-/// The witness cannot be used, or has seen another ledger.
+/// The witness cannot be used, or there is nothing to take back.
 pub fn resync(state: &StateDirectory, witness: &Path, reason: &str) -> Result<u64, RuntimeError> {
     let _turn = lock_witness(witness, LOCK_WAIT_MAX)?;
     let seen = read_checkpoint(witness, |bytes| ledger_verifier(state.path(), recorded_key_in_store(state)?, bytes))?;
     let (size, root) = seen.as_ref().map_or((0, None), |seen| (seen.size, Some(seen.root.to_string().into())));
-    // A witness that is new, or whose file is gone, is begun anew by a person too.
+    // A new witness, or one whose file is gone, also needs a person to start it.
     let is_needed = match &seen {
-        Some(seen) => compare_store(state, seen)? != WitnessComparison::Extends,
+        Some(seen) => compare_ledger(state.store(), seen)? != WitnessComparison::Extends,
         None => recorded_key_in_store(state)?.is_some(),
     };
     if !is_needed {
-        return Err(RuntimeError::input("the ledger here extends what the witness has seen: there is nothing to take back into service"));
+        return Err(RuntimeError::input("the ledger extends the checkpoint of the witness: there is nothing to resync"));
     }
     let entry = LedgerEntry::Resync { by: host::actor().into(), reason: reason.into(), size, root, at_ms: host::now_ms() };
-    state.wait(state.commit(Batch::from(StoreWrite::decision(entry))))?;
+    wait_for(state.commit(Batch::from(StoreWrite::decision(entry))))?;
     attest_locked(state, &load_or_create_signer(state)?, witness, AttestMode::Restart)?;
     Ok(size)
 }
 
-/// What an entry says of what somebody had seen: that a person took an older copy back into service in its place. Then the same key signs both, and
-/// whoever holds the one that was given up is to learn who did that, when and why.
+/// Describes a resync that gave this checkpoint up, if the entry is one. The same key signs both ledgers then, so a person who holds the old checkpoint
+/// must learn who replaced it, when and why.
 pub fn describe_resync(index: u64, entry: &LedgerEntry, seen: &Checkpoint) -> Option<String> {
     let LedgerEntry::Resync { by, reason, size, root: Some(root), at_ms } = entry else { return None };
     if *size != seen.size || **root != seen.root.to_string() {
@@ -357,28 +343,27 @@ mod tests {
         Checkpoint { origin: "log".into(), size, root: LogHash::of_leaf(word) }
     }
 
-    /// A turn that nobody gives back is told with its file, and is not waited for without end.
+    /// The error names the lock file.
     #[test]
     fn witness_lock_has_a_timeout() {
-        let room = tempfile::tempdir().expect("a directory");
-        let witness = room.path().join("witness");
-        let theirs = lock_witness(&witness, Duration::ZERO).unwrap_or_else(|stop| panic!("{}", stop.to_string()));
-        let stop = lock_witness(&witness, Duration::from_millis(1)).map(drop).expect_err("it is theirs");
-        let told = stop.to_string();
-        assert!(told.contains("is being told by somebody else") && told.contains("witness.lock"), "{told}");
-        drop(theirs);
-        // Whoever lost patience may get it for a moment, and gives it back.
-        assert!(lock_witness(&witness, LOCK_WAIT_MAX).is_ok(), "they gave it back");
+        let directory = tempfile::tempdir().expect("a directory");
+        let witness = directory.path().join("witness");
+        let other = lock_witness(&witness, Duration::ZERO).unwrap_or_else(|error| panic!("{error}"));
+        let error = lock_witness(&witness, Duration::from_millis(1)).map(drop).expect_err("it is locked").to_string();
+        assert!(error.contains("another process has held") && error.contains("witness.lock"), "{error}");
+        drop(other);
+        // The thread that was left behind may get the lock for a moment, and releases it.
+        assert!(lock_witness(&witness, LOCK_WAIT_MAX).is_ok(), "it was released");
     }
 
-    /// Whoever opens one to write waits for somebody who reads.
+    /// Opening a pipe for writing would wait for a reader.
     #[test]
     fn refuses_a_pipe_in_place_of_the_lock_file() {
-        let room = tempfile::tempdir().expect("a directory");
-        let made = std::process::Command::new("mkfifo").arg(room.path().join("witness.lock")).status();
+        let directory = tempfile::tempdir().expect("a directory");
+        let made = std::process::Command::new("mkfifo").arg(directory.path().join("witness.lock")).status();
         assert!(made.expect("mkfifo runs").success());
-        let stop = lock_witness(&room.path().join("witness"), LOCK_WAIT_MAX).map(drop).expect_err("it is no lock");
-        assert!(stop.to_string().contains("is not a regular file"), "{}", stop.to_string());
+        let error = lock_witness(&directory.path().join("witness"), LOCK_WAIT_MAX).map(drop).expect_err("it is no lock file").to_string();
+        assert!(error.contains("is not a regular file"), "{error}");
     }
 
     #[test]

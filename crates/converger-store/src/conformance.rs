@@ -7,6 +7,7 @@ mod holds;
 mod journal;
 mod ledger;
 mod names;
+mod reads;
 mod sample;
 
 use std::fmt;
@@ -51,7 +52,8 @@ type StoreStory<S> = (&'static str, fn(&mut S) -> StoryResult);
 /// Runs every story. An empty list means that the store conforms.
 #[must_use]
 pub fn check_store<S: StoreFixture>(stage: &mut S) -> Vec<StoreFinding> {
-    let stories: Vec<StoreStory<S>> = [journal::stories(), holds::stories(), ledger::stories(), names::stories()].concat();
+    let stories: Vec<StoreStory<S>> =
+        [journal::stories(), holds::stories(), ledger::stories(), names::stories(), reads::stories()].concat();
     let told = stories.into_iter().filter_map(|(story, tell)| tell(stage).err().map(|what| StoreFinding { story, what }));
     told.collect()
 }
@@ -64,10 +66,9 @@ pub fn register_row_sum(connection: &rusqlite::Connection) -> rusqlite::Result<(
     crate::sqlite::register_row_sum(connection)
 }
 
-/// Waits for a future. Stores run on their own threads, so any runtime works.
+/// Waits for a future of a store.
 pub fn block_on<F: Future>(future: F) -> F::Output {
-    let runtime = tokio::runtime::Builder::new_current_thread().build();
-    runtime.expect("a runtime without drivers needs nothing from the system").block_on(future)
+    crate::wait_for(future)
 }
 
 fn expect_equal<T: fmt::Debug + PartialEq>(what: &str, found: T, wanted: T) -> StoryResult {

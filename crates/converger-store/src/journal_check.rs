@@ -14,7 +14,8 @@ use converger_core::apply::{
 use converger_core::evidence::{LedgerEntry, LedgerReplay};
 use converger_core::guest::{EnvironmentName, Vmid};
 
-use crate::query::{EndedBy, HoldHistory, IdempotencyRow, RunHistory};
+use crate::query::{EndedBy, HoldHistory, IdempotencyRow, JournalOverview, LIST_MAX, OperationFilter, RunHistory};
+use crate::{StoreError, StoreReader};
 
 /// What the order of the entries shows beyond the final state: the entry of each run and operation, holds that ended, and the order of
 /// starts.
@@ -87,13 +88,8 @@ impl LedgerIndex {
         }
     }
 
-    /// Holds and freezes in force move to the new name.
     fn rename(&mut self, index: u64, EnvironmentRename { from, to, .. }: &EnvironmentRename) {
-        let HoldHistory { holds, freezes } = &mut self.hold_history;
-        let holds = holds.iter_mut().filter(|(hold, over)| over.is_none() && hold.environment == *from);
-        holds.for_each(|(hold, _)| hold.environment = to.clone());
-        let freezes = freezes.iter_mut().filter(|(freeze, over)| over.is_none() && freeze.environment == *from);
-        freezes.for_each(|(freeze, _)| freeze.environment = to.clone());
+        self.hold_history.rename_active(from, to);
         self.of_names.extend([(from.clone(), index), (to.clone(), index)]);
     }
 
@@ -214,7 +210,7 @@ impl<'l> JournalCheck<'l> {
     ///
     /// # Errors
     /// The ledger has other names or bindings.
-    pub fn names(&self, kept: &EnvironmentNames) -> MatchResult {
+    pub fn check_names(&self, kept: &EnvironmentNames) -> MatchResult {
         let logged = self.replay.names();
         let rows = |names: &EnvironmentNames| names.bindings().cloned().collect::<Vec<_>>();
         if let Some(binding) = first_unmatched(&rows(kept), &rows(logged)) {
@@ -249,13 +245,9 @@ impl<'l> JournalCheck<'l> {
     ///
     /// # Errors
     /// The ledger shows a different history.
-    pub fn check_history(
-        &self,
-        said: &HoldHistory,
-        (runs, operations): &(Vec<RunId>, Vec<OperationId>),
-        mut keys: Vec<IdempotencyRow>,
-    ) -> MatchResult {
-        let told = self.index;
+    pub fn check_history(&self, overview: &JournalOverview) -> MatchResult {
+        let JournalOverview { runs, operations, hold_history: said, idempotency_keys, .. } = overview;
+        let (told, mut keys) = (self.index, idempotency_keys.clone());
         let place = |places: &[(u64, Option<u64>)], at: usize| places.get(at).map(|(said, over)| over.unwrap_or(*said));
         check_same_rows(
             "a hold",
@@ -289,6 +281,47 @@ impl<'l> JournalCheck<'l> {
 
     fn run_start_entry(&self, id: &RunId) -> Option<u64> {
         self.index.run_entries.get(id).map(|(start, _)| *start)
+    }
+}
+
+/// The first row in which the journal of a store differs from what these ledger entries imply (C7), all of which both were given. Operations are
+/// read page by page.
+///
+/// # Errors
+/// The journal cannot be read.
+pub async fn find_journal_mismatch(
+    store: &impl StoreReader,
+    replay: &LedgerReplay,
+    index: &LedgerIndex,
+) -> Result<Option<JournalMismatch>, StoreError> {
+    let mut check = JournalCheck::new(replay, index);
+    if let Some(found) = check_each_operation(store, &mut check).await? {
+        return Ok(Some(found));
+    }
+    let overview = store.journal_overview().await?;
+    for id in &overview.runs {
+        // A row that cannot be found by its own id belongs to another run.
+        if let Some(Err(found)) = store.run(id.clone()).await?.map(|run| check.check_run(&run)) {
+            return Ok(Some(found));
+        }
+    }
+    let agreed = check
+        .check_complete()
+        .and_then(|()| check.check_active_holds(&overview.holds, &overview.freezes))
+        .and_then(|()| check.check_names(&overview.names))
+        .and_then(|()| check.check_history(&overview));
+    Ok(agreed.err())
+}
+
+async fn check_each_operation(store: &impl StoreReader, check: &mut JournalCheck<'_>) -> Result<Option<JournalMismatch>, StoreError> {
+    let mut before: Option<OperationId> = None;
+    loop {
+        let page = store.operations(OperationFilter { before: before.take(), ..OperationFilter::default() }, LIST_MAX).await?;
+        let Some(last) = page.last() else { return Ok(None) };
+        before = Some(last.id().clone());
+        if let Some(found) = page.iter().find_map(|history| check.check_operation(history).err()) {
+            return Ok(Some(found));
+        }
     }
 }
 

@@ -15,15 +15,18 @@
 //!
 //! Must not depend on Proxmox, on decisions about guests, on clocks or on randomness: times and ids are part of what is written.
 
+mod capacity;
 mod error;
 mod file_identity;
 mod journal_check;
 mod lock;
 mod memory;
 mod query;
+mod read_access;
 mod sqlite;
 mod state_files;
 mod tables;
+mod wait;
 mod write;
 
 #[cfg(feature = "conformance")]
@@ -33,34 +36,46 @@ use std::future::Future;
 
 use converger_core::apply::{EnvironmentNames, Freeze, Hold, IdempotencyKey, OperationHistory, OperationId, RunId, TaskId};
 use converger_core::artifact::Digest;
-use converger_core::guest::EnvironmentName;
+use converger_core::guest::{EnvironmentName, Vmid};
 
+pub use capacity::{MonitoredStore, StoreCapacity};
 pub use converger_ledger::{LogHash, Tile};
 pub use error::{StoreError, StoreOpenError, StoreRefusal};
-pub use journal_check::{JournalCheck, JournalMismatch, LedgerIndex};
+pub use journal_check::{JournalCheck, JournalMismatch, LedgerIndex, find_journal_mismatch};
 pub use lock::{EnvironmentLock, LockError, LockHolder};
 pub use memory::{CommitFault, MemoryStore};
-pub use query::{EndedBy, HoldHistory, IdempotencyRow, LIST_MAX, LedgerHead, LedgerHeads, OperationFilter, OperationStatus, RunHistory};
-pub use sqlite::{FatalCause, OnFatal, SqliteStore, StoreConditions, StoreSettings, StoreView, glance_writes, peek_conditions};
+pub use query::{
+    EndedBy, GUEST_OPERATIONS_MAX, HoldHistory, IdempotencyRow, JournalOverview, LIST_MAX, LedgerHead, LedgerHeads, LedgerRows,
+    OperationFilter, OperationStatus, RunHistory, StoreConditions,
+};
+pub use sqlite::{FatalCause, OnFatal, SqliteStore, StoreSettings, StoreView};
 pub use state_files::{KEY_FILE, has_state, is_state_file};
 pub use tables::key_named_in;
+pub use wait::wait_for;
 pub use write::{Batch, CommitAck, StoreWrite};
 
-/// Durable storage that survives crashes. A read sees every batch that was acknowledged before the read was requested.
-pub trait Store: Send + Sync {
-    /// Makes a batch durable. Dropping the future does not cancel the batch: it may still be written.
-    fn commit(&self, batch: Batch) -> impl Future<Output = Result<CommitAck, StoreError>> + Send;
-
+/// Read access to a store: what a run, a service and the commands need. Open stores and the read-only view of one implement it.
+///
+/// Reads see what was acknowledged before they were asked for. A store brings the threads that complete its futures, so any executor may poll
+/// them, and [`wait_for`] does where there is none.
+pub trait StoreReader: Send + Sync {
     /// One operation with its history.
     fn operation(&self, id: OperationId) -> impl Future<Output = Result<Option<OperationHistory>, StoreError>> + Send;
 
-    /// The operations of an environment that have not ended, in the order of their intents; at most one per guest.
+    /// The operations of an environment that have no end, in the order of their intents.
     ///
-    /// At startup they are recovered by reading, before anything new is sent.
+    /// Recovery settles them by reading, before anything new is sent. There is at most one for each guest.
     fn open_operations(&self, environment: EnvironmentName) -> impl Future<Output = Result<Vec<OperationHistory>, StoreError>> + Send;
 
     /// Operations, newest first, at most `limit` and at most [`LIST_MAX`].
     fn operations(&self, filter: OperationFilter, limit: u32) -> impl Future<Output = Result<Vec<OperationHistory>, StoreError>> + Send;
+
+    /// The newest operations of these guests, at most [`GUEST_OPERATIONS_MAX`] of each, guest by guest, newest first.
+    fn guest_operations(
+        &self,
+        environment: EnvironmentName,
+        guests: Vec<Vmid>,
+    ) -> impl Future<Output = Result<Vec<OperationHistory>, StoreError>> + Send;
 
     /// The tasks among `tasks` that belong to operations of this environment, each with its operation.
     fn operations_of_tasks(
@@ -82,6 +97,9 @@ pub trait Store: Send + Sync {
     /// The runs of an environment, newest first, at most `limit` and at most [`LIST_MAX`].
     fn runs(&self, environment: EnvironmentName, limit: u32) -> impl Future<Output = Result<Vec<RunHistory>, StoreError>> + Send;
 
+    /// What decides about a plan of an environment: its freeze, its holds, its unsettled operations and the environment names, of one moment.
+    fn conditions(&self, environment: EnvironmentName) -> impl Future<Output = Result<StoreConditions, StoreError>> + Send;
+
     /// The guests of an environment that are held, ordered by id.
     fn holds(&self, environment: EnvironmentName) -> impl Future<Output = Result<Vec<Hold>, StoreError>> + Send;
 
@@ -91,15 +109,33 @@ pub trait Store: Send + Sync {
     /// Which cluster each environment name refers to, and former names.
     fn names(&self) -> impl Future<Output = Result<EnvironmentNames, StoreError>> + Send;
 
-    /// The bytes stored under a digest: the body of a plan, an observation or a declaration.
+    /// What the journal holds beside its operations and runs themselves, of one moment. [`find_journal_mismatch`] compares it with the ledger.
+    fn journal_overview(&self) -> impl Future<Output = Result<JournalOverview, StoreError>> + Send;
+
+    /// The bytes under a digest: the body of a plan, an observation, a declared state.
     fn blob(&self, digest: Digest) -> impl Future<Output = Result<Option<Vec<u8>>, StoreError>> + Send;
+
+    /// All digests that have bytes, whether or not an entry names them, in their order.
+    fn digests(&self) -> impl Future<Output = Result<Vec<Digest>, StoreError>> + Send;
 
     /// The size of the ledger.
     fn heads(&self) -> impl Future<Output = Result<LedgerHeads, StoreError>> + Send;
 
-    /// Ledger entries starting at index `from` (zero-based), at most `limit` and at most [`LIST_MAX`].
+    /// Entries of the ledger from this position on, counted from 0, at most `limit` and at most [`LIST_MAX`].
     fn entries(&self, from: u64, limit: u32) -> impl Future<Output = Result<Vec<Vec<u8>>, StoreError>> + Send;
 
-    /// The hashes of a ledger tile, exactly as many as its width; `None` if the ledger does not reach that far.
+    /// The hashes of a tile of the ledger, exactly as many as it is wide; none if the ledger is shorter.
     fn hashes(&self, tile: Tile) -> impl Future<Output = Result<Option<Vec<LogHash>>, StoreError>> + Send;
+
+    /// The stored hashes of a full tile of the ledger; none if they are not stored, however long the ledger is.
+    fn full_tile(&self, tile: Tile) -> impl Future<Output = Result<Option<Vec<LogHash>>, StoreError>> + Send;
+
+    /// How many rows the ledger has, whatever its head says.
+    fn ledger_rows(&self) -> impl Future<Output = Result<LedgerRows, StoreError>> + Send;
+}
+
+/// Durable state that survives crashes.
+pub trait Store: StoreReader {
+    /// Makes a batch durable. Dropping the future does not cancel the batch: it may still be written.
+    fn commit(&self, batch: Batch) -> impl Future<Output = Result<CommitAck, StoreError>> + Send;
 }

@@ -13,16 +13,11 @@ use std::future::{Future, ready};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use converger_core::apply::{
-    EnvironmentNames, Freeze, Hold, IdempotencyKey, JournalRecord, OperationHistory, OperationId, RunId, SendingMark, TaskId,
-};
-use converger_core::artifact::Digest;
-use converger_core::guest::EnvironmentName;
-use converger_ledger::{LogHash, Tile};
+use converger_core::apply::{JournalRecord, OperationId, SendingMark};
 use tokio::sync::oneshot;
 
-use crate::query::{LIST_MAX, LedgerHeads, OperationFilter, RunHistory};
-use crate::tables::{ApplyBatchError, ReadTables as _, apply_batch, current, find_task_owners, of_today};
+use crate::read_access::ReadAccess;
+use crate::tables::{ApplyBatchError, apply_batch};
 use crate::write::{Batch, CommitAck, StoreWrite};
 use crate::{Store, StoreError};
 use tables::MemoryTables;
@@ -228,6 +223,18 @@ fn marked_operation(write: &StoreWrite) -> Option<OperationId> {
     }
 }
 
+impl ReadAccess for MemoryStore {
+    type Fault = Infallible;
+    type Tables<'t> = MemoryTables;
+
+    fn run_read<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&MemoryTables) -> Result<T, Infallible> + Send + 'static,
+    ) -> impl Future<Output = Result<T, StoreError>> + Send {
+        ready(self.read(read))
+    }
+}
+
 impl Store for MemoryStore {
     fn commit(&self, batch: Batch) -> impl Future<Output = MemoryCommitResult> + Send {
         let mut inner = self.lock();
@@ -240,73 +247,6 @@ impl Store for MemoryStore {
         drop(inner);
         async move { answer.await.unwrap_or_else(|_| Err(StoreError::Stopped { cause: "the process has crashed".into() })) }
     }
-
-    fn operation(&self, id: OperationId) -> impl Future<Output = Result<Option<OperationHistory>, StoreError>> + Send {
-        ready(self.read(|tables| tables.operation(&id)))
-    }
-
-    fn open_operations(&self, environment: EnvironmentName) -> impl Future<Output = Result<Vec<OperationHistory>, StoreError>> + Send {
-        ready(self.read(|tables| tables.open_operations(&current(tables, &environment)?)))
-    }
-
-    fn operations(&self, filter: OperationFilter, limit: u32) -> impl Future<Output = Result<Vec<OperationHistory>, StoreError>> + Send {
-        ready(self.read(|tables| tables.operations(&of_today(tables, filter)?, limit.min(LIST_MAX))))
-    }
-
-    fn operations_of_tasks(
-        &self,
-        environment: EnvironmentName,
-        tasks: Vec<TaskId>,
-    ) -> impl Future<Output = Result<Vec<(TaskId, OperationId)>, StoreError>> + Send {
-        ready(self.read(|tables| find_task_owners(tables, &environment, tasks)))
-    }
-
-    fn operation_of_key(
-        &self,
-        environment: EnvironmentName,
-        key: IdempotencyKey,
-    ) -> impl Future<Output = Result<Option<OperationHistory>, StoreError>> + Send {
-        ready(self.read(|tables| match tables.request_of_key(&current(tables, &environment)?, &key)? {
-            Some((id, _)) => tables.operation(&id),
-            None => Ok(None),
-        }))
-    }
-
-    fn run(&self, id: RunId) -> impl Future<Output = Result<Option<RunHistory>, StoreError>> + Send {
-        ready(self.read(|tables| tables.run(&id)))
-    }
-
-    fn runs(&self, environment: EnvironmentName, limit: u32) -> impl Future<Output = Result<Vec<RunHistory>, StoreError>> + Send {
-        ready(self.read(|tables| tables.runs(&current(tables, &environment)?, limit.min(LIST_MAX))))
-    }
-
-    fn holds(&self, environment: EnvironmentName) -> impl Future<Output = Result<Vec<Hold>, StoreError>> + Send {
-        ready(self.read(|tables| tables.holds(&current(tables, &environment)?)))
-    }
-
-    fn freeze(&self, environment: EnvironmentName) -> impl Future<Output = Result<Option<Freeze>, StoreError>> + Send {
-        ready(self.read(|tables| tables.freeze(&current(tables, &environment)?)))
-    }
-
-    fn names(&self) -> impl Future<Output = Result<EnvironmentNames, StoreError>> + Send {
-        ready(self.read(|tables| tables.names()))
-    }
-
-    fn blob(&self, digest: Digest) -> impl Future<Output = Result<Option<Vec<u8>>, StoreError>> + Send {
-        ready(self.read(|tables| tables.blob(&digest)))
-    }
-
-    fn heads(&self) -> impl Future<Output = Result<LedgerHeads, StoreError>> + Send {
-        ready(self.read(|tables| tables.heads()))
-    }
-
-    fn entries(&self, from: u64, limit: u32) -> impl Future<Output = Result<Vec<Vec<u8>>, StoreError>> + Send {
-        ready(self.read(|tables| tables.entries(from, limit.min(LIST_MAX))))
-    }
-
-    fn hashes(&self, tile: Tile) -> impl Future<Output = Result<Option<Vec<LogHash>>, StoreError>> + Send {
-        ready(self.read(|tables| tables.hashes(tile)))
-    }
 }
 
 #[cfg(test)]
@@ -316,6 +256,7 @@ mod tests {
     use futures_util::FutureExt as _;
 
     use super::*;
+    use crate::tables::ReadTables as _;
 
     fn started_store() -> (MemoryStore, Operation) {
         let store = MemoryStore::new();

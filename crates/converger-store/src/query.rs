@@ -1,6 +1,8 @@
 //! Queries to a store, and the answers that the core has no types for.
 
-use converger_core::apply::{Freeze, Hold, IdempotencyKey, JournalProgress, OperationEnd, OperationId, RunId, RunStart};
+use converger_core::apply::{
+    EnvironmentNames, Freeze, Hold, IdempotencyKey, JournalProgress, OperationEnd, OperationHistory, OperationId, RunId, RunStart,
+};
 use converger_core::artifact::Digest;
 use converger_core::guest::{EnvironmentName, Vmid};
 use converger_ledger::{LogHash, MerkleTree};
@@ -22,6 +24,9 @@ pub struct OperationFilter {
 
 /// The maximum number of operations or runs in one list.
 pub const LIST_MAX: u32 = 1000;
+
+/// The most operations of one guest that [`StoreReader::guest_operations`](crate::StoreReader::guest_operations) returns.
+pub const GUEST_OPERATIONS_MAX: u32 = 200;
 
 /// The status of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +72,60 @@ pub struct HoldHistory {
     pub holds: Vec<(Hold, Option<EndedBy>)>,
     /// The environments that were frozen.
     pub freezes: Vec<(Freeze, Option<EndedBy>)>,
+}
+
+impl HoldHistory {
+    /// What is in force keeps the name that its environment has now; what has ended keeps the name that it had then.
+    pub(crate) fn rename_active(&mut self, from: &EnvironmentName, to: &EnvironmentName) {
+        let holds = self.holds.iter_mut().filter(|(hold, end)| end.is_none() && hold.environment == *from);
+        holds.for_each(|(hold, _)| hold.environment = to.clone());
+        let freezes = self.freezes.iter_mut().filter(|(freeze, end)| end.is_none() && freeze.environment == *from);
+        freezes.for_each(|(freeze, _)| freeze.environment = to.clone());
+    }
+}
+
+/// What a store holds that decides about a plan: what keeps its steps from being applied.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StoreConditions {
+    /// The freeze of the environment.
+    pub freeze: Option<Freeze>,
+    /// Guests that people hold, ordered by id.
+    pub holds: Vec<Hold>,
+    /// Operations that occupy their guests, in flight or held. Oldest first.
+    pub unsettled: Vec<OperationHistory>,
+    /// Which cluster each environment name refers to, and former names.
+    pub names: EnvironmentNames,
+    /// Operations of guests that have pending changes which the desired state does not declare. A store leaves it empty; the planner's caller
+    /// fills it with [`StoreReader::guest_operations`](crate::StoreReader::guest_operations) if there are such guests.
+    pub writes: Vec<OperationHistory>,
+}
+
+/// What a journal holds beside its operations and runs themselves, of all environments.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct JournalOverview {
+    /// The runs, in the order in which they started.
+    pub runs: Vec<RunId>,
+    /// The operations, in the order of their intents.
+    pub operations: Vec<OperationId>,
+    /// Holds in force, by environment and guest.
+    pub holds: Vec<Hold>,
+    /// Freezes in force, by environment.
+    pub freezes: Vec<Freeze>,
+    /// Which cluster each environment name refers to, and former names.
+    pub names: EnvironmentNames,
+    /// All holds and freezes that there ever were.
+    pub hold_history: HoldHistory,
+    /// Every idempotency key, by environment and key.
+    pub idempotency_keys: Vec<IdempotencyRow>,
+}
+
+/// How many rows a stored ledger has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LedgerRows {
+    /// Its entries.
+    pub entries: u64,
+    /// Its full tiles.
+    pub full_tiles: u64,
 }
 
 /// An idempotency key with its request and operation.

@@ -26,17 +26,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use converger_core::apply::{EnvironmentNames, Freeze, Hold, IdempotencyKey, OperationHistory, OperationId, RunId, TaskId};
-use converger_core::artifact::Digest;
-use converger_core::guest::EnvironmentName;
-use converger_ledger::{LogHash, Tile};
 use rusqlite::Connection;
 use thiserror::Error;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::file_identity::FileIdentity;
-use crate::query::{LIST_MAX, LedgerHeads, OperationFilter, RunHistory};
-use crate::tables::{ReadTables as _, current, find_task_owners, of_today};
+use crate::read_access::ReadAccess;
 use crate::{Batch, EnvironmentLock, Store, StoreError, StoreOpenError};
 use open::OpenedStore;
 use sql_fault::SqlFault;
@@ -46,7 +41,6 @@ use writer::{CommitResult, StoreWriter, SyncMode, WriteJob};
 #[cfg(feature = "conformance")]
 pub(crate) use checksums::register_row_sum;
 pub(crate) use open::{NO_FOLLOW, STORE_FILE};
-pub use peek::{StoreConditions, glance_writes, peek_conditions};
 pub use store_view::StoreView;
 
 /// Called once if a write may not have reached the disk. It must end the program (S18).
@@ -178,6 +172,11 @@ impl SqliteStore {
     pub fn path(&self) -> &Path {
         &self.shared.place
     }
+}
+
+impl ReadAccess for SqliteStore {
+    type Fault = SqlFault;
+    type Tables<'t> = SqlTables<'t>;
 
     fn run_read<T: Send + 'static>(
         &self,
@@ -257,72 +256,5 @@ impl Store for SqliteStore {
         let (caller, answer) = oneshot::channel();
         let queued = self.shared.queues.as_ref().map(|(jobs, _)| enqueue(jobs, WriteJob { batch, caller }));
         async move { await_answer(queued, answer).await }
-    }
-
-    fn operation(&self, id: OperationId) -> impl Future<Output = Result<Option<OperationHistory>, StoreError>> + Send {
-        self.run_read(move |tables| tables.operation(&id))
-    }
-
-    fn open_operations(&self, environment: EnvironmentName) -> impl Future<Output = Result<Vec<OperationHistory>, StoreError>> + Send {
-        self.run_read(move |tables| tables.open_operations(&current(tables, &environment)?))
-    }
-
-    fn operations(&self, filter: OperationFilter, limit: u32) -> impl Future<Output = Result<Vec<OperationHistory>, StoreError>> + Send {
-        self.run_read(move |tables| tables.operations(&of_today(tables, filter)?, limit.min(LIST_MAX)))
-    }
-
-    fn operations_of_tasks(
-        &self,
-        environment: EnvironmentName,
-        tasks: Vec<TaskId>,
-    ) -> impl Future<Output = Result<Vec<(TaskId, OperationId)>, StoreError>> + Send {
-        self.run_read(move |tables| find_task_owners(tables, &environment, tasks))
-    }
-
-    fn operation_of_key(
-        &self,
-        environment: EnvironmentName,
-        key: IdempotencyKey,
-    ) -> impl Future<Output = Result<Option<OperationHistory>, StoreError>> + Send {
-        self.run_read(move |tables| match tables.request_of_key(&current(tables, &environment)?, &key)? {
-            Some((id, _)) => tables.operation(&id),
-            None => Ok(None),
-        })
-    }
-
-    fn run(&self, id: RunId) -> impl Future<Output = Result<Option<RunHistory>, StoreError>> + Send {
-        self.run_read(move |tables| tables.run(&id))
-    }
-
-    fn runs(&self, environment: EnvironmentName, limit: u32) -> impl Future<Output = Result<Vec<RunHistory>, StoreError>> + Send {
-        self.run_read(move |tables| tables.runs(&current(tables, &environment)?, limit.min(LIST_MAX)))
-    }
-
-    fn holds(&self, environment: EnvironmentName) -> impl Future<Output = Result<Vec<Hold>, StoreError>> + Send {
-        self.run_read(move |tables| tables.holds(&current(tables, &environment)?))
-    }
-
-    fn freeze(&self, environment: EnvironmentName) -> impl Future<Output = Result<Option<Freeze>, StoreError>> + Send {
-        self.run_read(move |tables| tables.freeze(&current(tables, &environment)?))
-    }
-
-    fn names(&self) -> impl Future<Output = Result<EnvironmentNames, StoreError>> + Send {
-        self.run_read(|tables| tables.names())
-    }
-
-    fn blob(&self, digest: Digest) -> impl Future<Output = Result<Option<Vec<u8>>, StoreError>> + Send {
-        self.run_read(move |tables| tables.blob(&digest))
-    }
-
-    fn heads(&self) -> impl Future<Output = Result<LedgerHeads, StoreError>> + Send {
-        self.run_read(|tables| tables.heads())
-    }
-
-    fn entries(&self, from: u64, limit: u32) -> impl Future<Output = Result<Vec<Vec<u8>>, StoreError>> + Send {
-        self.run_read(move |tables| tables.entries(from, limit.min(LIST_MAX)))
-    }
-
-    fn hashes(&self, tile: Tile) -> impl Future<Output = Result<Option<Vec<LogHash>>, StoreError>> + Send {
-        self.run_read(move |tables| tables.hashes(tile))
     }
 }

@@ -18,7 +18,7 @@ use converger_core::guest::{ClusterIdentity, EnvironmentName, Vmid};
 use converger_ledger::{LogHash, Tile};
 
 use crate::error::StoreRefusal;
-use crate::query::{LedgerHeads, OperationFilter, RunHistory};
+use crate::query::{HoldHistory, IdempotencyRow, LedgerHeads, LedgerRows, OperationFilter, RunHistory};
 use crate::write::{Batch, StoreWrite};
 
 /// Reads that checks and readers need.
@@ -47,7 +47,7 @@ pub(crate) trait ReadTables {
     /// The current name of an environment, if this is a former name.
     fn renamed_to(&self, environment: &EnvironmentName) -> Result<Option<EnvironmentName>, Self::Error>;
     /// Whether an environment has runs, active holds or an active freeze.
-    fn has_state(&self, environment: &EnvironmentName) -> Result<bool, Self::Error>;
+    fn find_state(&self, environment: &EnvironmentName) -> Result<bool, Self::Error>;
     /// All bindings and former names.
     fn names(&self) -> Result<EnvironmentNames, Self::Error>;
 
@@ -64,6 +64,23 @@ pub(crate) trait ReadTables {
     fn entries(&self, from: u64, limit: u32) -> Result<Vec<Vec<u8>>, Self::Error>;
     /// The hashes of a tile; `None` if the log does not reach that far.
     fn hashes(&self, tile: Tile) -> Result<Option<Vec<LogHash>>, Self::Error>;
+
+    /// Operations that occupy their guests, open or held; oldest first.
+    fn unsettled_operations(&self, environment: &EnvironmentName) -> Result<Vec<OperationHistory>, Self::Error>;
+    /// The runs and operations in the order in which they started.
+    fn start_order(&self) -> Result<(Vec<RunId>, Vec<OperationId>), Self::Error>;
+    /// Holds and freezes in force, of all environments.
+    fn active_holds_and_freezes(&self) -> Result<(Vec<Hold>, Vec<Freeze>), Self::Error>;
+    /// All holds and freezes that there ever were, in their order.
+    fn hold_history(&self) -> Result<HoldHistory, Self::Error>;
+    /// Every idempotency key, by environment and key.
+    fn idempotency_rows(&self) -> Result<Vec<IdempotencyRow>, Self::Error>;
+    /// All digests that have bytes, in their order.
+    fn digests(&self) -> Result<Vec<Digest>, Self::Error>;
+    /// The stored hashes of a full tile; none if they are not stored.
+    fn full_tile(&self, tile: Tile) -> Result<Option<Vec<LogHash>>, Self::Error>;
+    /// How many rows the ledger has.
+    fn ledger_rows(&self) -> Result<LedgerRows, Self::Error>;
 }
 
 /// Writes that were checked before. A journal record comes with the progress of its operation after the record.
@@ -142,7 +159,7 @@ pub(crate) fn apply_batch<T: WriteTables>(tables: &mut T, batch: Batch) -> Apply
 
 /// Applies a write and appends its ledger entry (C5).
 fn apply_write<T: WriteTables>(tables: &mut T, write: StoreWrite) -> ApplyResult<T::Error> {
-    if is_recorded(tables, &write)? {
+    if detect_repeated_binding(tables, &write)? {
         return Ok(());
     }
     // Encode the entry first: an entry that is too long must be refused before anything is written.
@@ -153,7 +170,7 @@ fn apply_write<T: WriteTables>(tables: &mut T, write: StoreWrite) -> ApplyResult
 }
 
 /// Whether the same binding is already recorded. Two processes that use a name for the first time both write it.
-fn is_recorded<T: WriteTables>(tables: &T, write: &StoreWrite) -> Result<bool, ApplyBatchError<T::Error>> {
+fn detect_repeated_binding<T: WriteTables>(tables: &T, write: &StoreWrite) -> Result<bool, ApplyBatchError<T::Error>> {
     let StoreWrite::Bind(binding) = write else { return Ok(false) };
     let recorded = tables.binding(&binding.environment).map_err(ApplyBatchError::Failed)?;
     Ok(recorded.is_some_and(|recorded| recorded.cluster == binding.cluster))
@@ -180,7 +197,7 @@ fn apply_to_tables<T: WriteTables>(tables: &mut T, write: StoreWrite) -> ApplyRe
         StoreWrite::Rename(rename) => take_rename(tables, &rename),
         StoreWrite::Release { environment, vmid, by, at_ms } => {
             check_storable(&[&by], at_ms)?;
-            is_current(tables, &environment)?;
+            check_current(tables, &environment)?;
             let held = tables.hold(&environment, vmid).map_err(ApplyBatchError::Failed)?;
             held.ok_or(StoreRefusal::NotHeld(vmid))?;
             tables.put_release(&environment, vmid, &by, at_ms).map_err(ApplyBatchError::Failed)
@@ -188,7 +205,7 @@ fn apply_to_tables<T: WriteTables>(tables: &mut T, write: StoreWrite) -> ApplyRe
         StoreWrite::Freeze(freeze) => apply_freeze(tables, freeze),
         StoreWrite::Thaw { environment, by, at_ms } => {
             check_storable(&[&by], at_ms)?;
-            is_current(tables, &environment)?;
+            check_current(tables, &environment)?;
             let frozen = tables.freeze(&environment).map_err(ApplyBatchError::Failed)?;
             frozen.ok_or_else(|| StoreRefusal::NotFrozen(environment.clone()))?;
             tables.put_thaw(&environment, &by, at_ms).map_err(ApplyBatchError::Failed)
@@ -218,13 +235,13 @@ fn take_binding<T: WriteTables>(tables: &mut T, binding: EnvironmentBinding) -> 
 fn take_rename<T: WriteTables>(tables: &mut T, rename: &EnvironmentRename) -> ApplyResult<T::Error> {
     let EnvironmentRename { from, to, by, reason, at_ms } = rename;
     check_storable(&[by, reason], *at_ms)?;
-    is_current(tables, from)?;
-    if !is_used(tables, from)? {
+    check_current(tables, from)?;
+    if !detect_name_use(tables, from)? {
         return Err(StoreRefusal::EnvironmentUnrecorded(from.clone()).into());
     }
     let is_free = match tables.renamed_to(to).map_err(ApplyBatchError::Failed)? {
         Some(now) => now == *from,
-        None => !is_used(tables, to)?,
+        None => !detect_name_use(tables, to)?,
     };
     if !is_free {
         return Err(StoreRefusal::NameInUse(to.clone()).into());
@@ -233,13 +250,13 @@ fn take_rename<T: WriteTables>(tables: &mut T, rename: &EnvironmentRename) -> Ap
 }
 
 /// Whether anything is recorded under a name.
-fn is_used<T: WriteTables>(tables: &T, environment: &EnvironmentName) -> Result<bool, ApplyBatchError<T::Error>> {
+fn detect_name_use<T: WriteTables>(tables: &T, environment: &EnvironmentName) -> Result<bool, ApplyBatchError<T::Error>> {
     let is_bound = tables.binding(environment).map_err(ApplyBatchError::Failed)?.is_some();
-    Ok(is_bound || tables.has_state(environment).map_err(ApplyBatchError::Failed)?)
+    Ok(is_bound || tables.find_state(environment).map_err(ApplyBatchError::Failed)?)
 }
 
 /// Refuses new holds, freezes and runs under a former name: they would not apply to processes that use the new name.
-fn is_current<T: WriteTables>(tables: &T, environment: &EnvironmentName) -> ApplyResult<T::Error> {
+fn check_current<T: WriteTables>(tables: &T, environment: &EnvironmentName) -> ApplyResult<T::Error> {
     match tables.renamed_to(environment).map_err(ApplyBatchError::Failed)? {
         None => Ok(()),
         Some(now) => Err(StoreRefusal::Name(NameConflict::Renamed { environment: environment.clone(), now }).into()),
@@ -277,7 +294,7 @@ fn apply_intent<T: WriteTables>(tables: &mut T, operation: Box<Operation>, at_ms
         return Err(StoreRefusal::OtherRun { id: operation.id }.into());
     }
     if tables.binding(&operation.environment).map_err(ApplyBatchError::Failed)?.is_none() {
-        is_current(tables, &operation.environment)?;
+        check_current(tables, &operation.environment)?;
         return Err(StoreRefusal::EnvironmentUnbound(operation.environment).into());
     }
     check_guest_free(tables, &operation)?;
@@ -424,7 +441,7 @@ pub fn key_named_in(entry: &[u8]) -> Option<Box<str>> {
 
 fn apply_run<T: WriteTables>(tables: &mut T, run: RunStart, inputs: &DecisionInputs) -> ApplyResult<T::Error> {
     check_storable(&[&run.by, &inputs.program], run.at_ms)?;
-    is_current(tables, &run.environment)?;
+    check_current(tables, &run.environment)?;
     if tables.run(&run.id).map_err(ApplyBatchError::Failed)?.is_some() {
         return Err(StoreRefusal::RunExists(run.id).into());
     }
@@ -433,7 +450,7 @@ fn apply_run<T: WriteTables>(tables: &mut T, run: RunStart, inputs: &DecisionInp
 
 fn apply_hold<T: WriteTables>(tables: &mut T, hold: Hold) -> ApplyResult<T::Error> {
     check_storable(&[&hold.by, &hold.reason], hold.at_ms)?;
-    is_current(tables, &hold.environment)?;
+    check_current(tables, &hold.environment)?;
     if let Some(held) = tables.hold(&hold.environment, hold.vmid).map_err(ApplyBatchError::Failed)? {
         return Err(StoreRefusal::AlreadyHeld(held).into());
     }
@@ -442,7 +459,7 @@ fn apply_hold<T: WriteTables>(tables: &mut T, hold: Hold) -> ApplyResult<T::Erro
 
 fn apply_freeze<T: WriteTables>(tables: &mut T, freeze: Freeze) -> ApplyResult<T::Error> {
     check_storable(&[&freeze.by, &freeze.reason], freeze.at_ms)?;
-    is_current(tables, &freeze.environment)?;
+    check_current(tables, &freeze.environment)?;
     if let Some(frozen) = tables.freeze(&freeze.environment).map_err(ApplyBatchError::Failed)? {
         return Err(StoreRefusal::Frozen { environment: frozen.environment, reason: frozen.reason }.into());
     }

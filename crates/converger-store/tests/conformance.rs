@@ -2,7 +2,7 @@
 
 use converger_core::apply::OperationEnd;
 use converger_store::conformance::{OperationSample, StoreFinding, StoreFixture, block_on, check_store};
-use converger_store::{CommitAck, MemoryStore, SqliteStore, Store, StoreError, StoreRefusal, StoreSettings};
+use converger_store::{CommitAck, MemoryStore, SqliteStore, Store, StoreError, StoreReader as _, StoreRefusal, StoreSettings};
 use tempfile::TempDir;
 
 struct MemoryFixture;

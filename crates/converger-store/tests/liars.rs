@@ -5,11 +5,11 @@ use std::future::{Future, ready};
 use converger_core::apply::{EnvironmentNames, Freeze, Hold, IdempotencyKey, NameConflict, OperationHistory, OperationId, RunId, TaskId};
 use converger_core::artifact::Digest;
 use converger_core::evidence::LedgerEntry;
-use converger_core::guest::EnvironmentName;
+use converger_core::guest::{EnvironmentName, Vmid};
 use converger_store::conformance::{StoreFixture, block_on, check_store};
 use converger_store::{
-    Batch, CommitAck, LIST_MAX, LedgerHead, LedgerHeads, LogHash, MemoryStore, OperationFilter, RunHistory, Store, StoreError,
-    StoreRefusal, StoreWrite, Tile,
+    Batch, CommitAck, JournalOverview, LIST_MAX, LedgerHead, LedgerHeads, LedgerRows, LogHash, MemoryStore, OperationFilter, RunHistory,
+    Store, StoreConditions, StoreError, StoreReader, StoreRefusal, StoreWrite, Tile,
 };
 
 /// The rule that is broken.
@@ -43,9 +43,15 @@ enum PlantedStoreBug {
     CorruptsHashes,
     ForgetsNames,
     TakesAliases,
+    HidesUnsettled,
+    MixesGuests,
+    ForgetsReleases,
+    HidesDigests,
+    HidesFullTiles,
+    CountsNoRows,
 }
 
-const PLANTED_BUGS: [PlantedStoreBug; 27] = [
+const PLANTED_BUGS: [PlantedStoreBug; 33] = [
     PlantedStoreBug::ForgetsEverything,
     PlantedStoreBug::WritesPartialBatches,
     PlantedStoreBug::OldestFirst,
@@ -73,6 +79,12 @@ const PLANTED_BUGS: [PlantedStoreBug; 27] = [
     PlantedStoreBug::CorruptsHashes,
     PlantedStoreBug::ForgetsNames,
     PlantedStoreBug::TakesAliases,
+    PlantedStoreBug::HidesUnsettled,
+    PlantedStoreBug::MixesGuests,
+    PlantedStoreBug::ForgetsReleases,
+    PlantedStoreBug::HidesDigests,
+    PlantedStoreBug::HidesFullTiles,
+    PlantedStoreBug::CountsNoRows,
 ];
 
 struct BuggyStore(PlantedStoreBug, MemoryStore);
@@ -142,6 +154,48 @@ impl BuggyStore {
 impl Store for BuggyStore {
     fn commit(&self, batch: Batch) -> impl Future<Output = Result<CommitAck, StoreError>> + Send {
         ready(self.commit_with_bug(batch))
+    }
+}
+
+impl StoreReader for BuggyStore {
+    fn conditions(&self, environment: EnvironmentName) -> impl Future<Output = Result<StoreConditions, StoreError>> + Send {
+        let mut conditions = block_on(self.1.conditions(environment));
+        if let (PlantedStoreBug::HidesUnsettled, Ok(conditions)) = (self.0, &mut conditions) {
+            conditions.unsettled.retain(|history| history.progress().is_open());
+        }
+        ready(conditions)
+    }
+
+    fn guest_operations(
+        &self,
+        environment: EnvironmentName,
+        guests: Vec<Vmid>,
+    ) -> impl Future<Output = Result<Vec<OperationHistory>, StoreError>> + Send {
+        let mut found = block_on(self.1.guest_operations(environment, guests));
+        if let (PlantedStoreBug::MixesGuests, Ok(found)) = (self.0, &mut found) {
+            found.sort_by_key(|history| history.operation.guest.vmid);
+        }
+        ready(found)
+    }
+
+    fn journal_overview(&self) -> impl Future<Output = Result<JournalOverview, StoreError>> + Send {
+        let mut overview = block_on(self.1.journal_overview());
+        if let (PlantedStoreBug::ForgetsReleases, Ok(overview)) = (self.0, &mut overview) {
+            overview.hold_history.holds.iter_mut().for_each(|(_, end)| *end = None);
+        }
+        ready(overview)
+    }
+
+    fn digests(&self) -> impl Future<Output = Result<Vec<Digest>, StoreError>> + Send {
+        ready(if self.0 == PlantedStoreBug::HidesDigests { Ok(Vec::new()) } else { block_on(self.1.digests()) })
+    }
+
+    fn full_tile(&self, tile: Tile) -> impl Future<Output = Result<Option<Vec<LogHash>>, StoreError>> + Send {
+        ready(if self.0 == PlantedStoreBug::HidesFullTiles { Ok(None) } else { block_on(self.1.full_tile(tile)) })
+    }
+
+    fn ledger_rows(&self) -> impl Future<Output = Result<LedgerRows, StoreError>> + Send {
+        ready(if self.0 == PlantedStoreBug::CountsNoRows { Ok(LedgerRows::default()) } else { block_on(self.1.ledger_rows()) })
     }
 
     fn operation(&self, id: OperationId) -> impl Future<Output = Result<Option<OperationHistory>, StoreError>> + Send {

@@ -286,7 +286,7 @@ async fn run_plan(reading: &PlanArgs, out: Option<PathBuf>, overwrite: bool) -> 
     let out = out.or_else(|| (!reading.json).then(|| "plan.json".into()));
     if let Some(path) = &out {
         check_output_is_no_input(path, &reading.source, None)?;
-        may_replace(path, replaces)?;
+        check_output_replaceable(path, replaces)?;
     }
     let outcome = inputs::plan(&reading.source, &reading.filter).await?;
     if let Some(path) = &out {
@@ -307,7 +307,7 @@ async fn run_observe(source: &DesiredArgs, out: Option<PathBuf>, overwrite: bool
     };
     if let Some(path) = &out {
         check_output_is_no_input(path, source, None)?;
-        may_replace(path, replaces)?;
+        check_output_replaceable(path, replaces)?;
     }
     let desired = inputs::read_desired(&source.desired)?;
     let config = inputs::load_config(source.observation.config.as_deref(), desired.environment())?;
@@ -390,7 +390,7 @@ fn output_taken_error(path: &Path, why: &str) -> CommandError {
 }
 
 /// A file of another kind in the place of an output is refused before any work is done.
-fn may_replace(path: &Path, replaces: Replaces<'_>) -> Result<(), CommandError> {
+fn check_output_replaceable(path: &Path, replaces: Replaces<'_>) -> Result<(), CommandError> {
     match files::check_replaceable(path, replaces) {
         Err(error) if files::is_taken(&error) => Err(write_error(path, &error)),
         // Whatever else is wrong is told when the file is written.

@@ -210,7 +210,7 @@ fn pin_does_not_overwrite_a_concurrent_change() {
     let output = run_with_concurrent_change(&room, &["pin", "desired.yaml", "--replay", "-"], || {
         fs::write(room.path().join("desired.yaml"), &theirs).expect("written");
     });
-    check_end(&output, 1, &["cannot write desired.yaml: somebody changed it since it was read", "run the command again"]);
+    check_end(&output, 1, &["cannot write desired.yaml: it changed since it was read", "run the command again"]);
     assert_eq!(read(&room, "desired.yaml"), theirs);
     assert_eq!(file_names(room.path()), ["current.json", "desired.yaml"]);
 }

@@ -177,7 +177,7 @@ impl LedgerReplay {
 
     fn rename(&mut self, rename: &EnvironmentRename) -> Result<(), MisplacedEntry> {
         let EnvironmentRename { from, to, .. } = rename;
-        self.is_current(from)?;
+        self.check_current(from)?;
         let is_former_name = self.names.renamed_to(to) == Some(from);
         let is_free = self.names.renamed_to(to).is_none() && !self.has_state(to);
         if !self.has_state(from) || !(is_former_name || is_free) {
@@ -204,7 +204,7 @@ impl LedgerReplay {
     }
 
     /// Rejects new entries under a former name of an environment.
-    fn is_current(&self, environment: &EnvironmentName) -> Result<(), MisplacedEntry> {
+    fn check_current(&self, environment: &EnvironmentName) -> Result<(), MisplacedEntry> {
         match self.names.renamed_to(environment).cloned() {
             None => Ok(()),
             Some(now) => Err(MisplacedEntry::Name(NameConflict::Renamed { environment: environment.clone(), now })),
@@ -229,7 +229,7 @@ impl LedgerReplay {
         if self.runs.contains_key(&run.id) {
             return Err(MisplacedEntry::RunTwice(run.id));
         }
-        self.is_current(&run.environment)?;
+        self.check_current(&run.environment)?;
         if let Some(before) = self.last_runs.get(&run.environment).cloned().filter(|before| self.is_run_active(before)) {
             self.end_run(&before);
         }
@@ -274,7 +274,7 @@ impl LedgerReplay {
     }
 
     fn add_hold(&mut self, hold: Hold) -> Result<(), MisplacedEntry> {
-        self.is_current(&hold.environment)?;
+        self.check_current(&hold.environment)?;
         let place = (hold.environment.clone(), hold.vmid);
         if self.holds.contains_key(&place) {
             return Err(MisplacedEntry::Hold(hold.vmid));
@@ -284,7 +284,7 @@ impl LedgerReplay {
     }
 
     fn add_freeze(&mut self, freeze: Freeze) -> Result<(), MisplacedEntry> {
-        self.is_current(&freeze.environment)?;
+        self.check_current(&freeze.environment)?;
         if self.freezes.contains_key(&freeze.environment) {
             return Err(MisplacedEntry::Freeze(freeze.environment));
         }

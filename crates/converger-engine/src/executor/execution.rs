@@ -211,6 +211,11 @@ impl<H: Actuator, S: Store + 'static, C: Clock> Execution<H, S, C> {
                 let effects = self.drive.stop_run(run, FailureCode::RunStopped, now_ms);
                 self.follow(effects);
             }
+            Message::SetLimits(limits) => {
+                let now_ms = self.now_ms();
+                let effects = self.drive.set_limits(limits, now_ms);
+                self.follow(effects);
+            }
             Message::Measure(reply) => {
                 let _ = reply.send(self.load());
             }

@@ -126,6 +126,7 @@ pub(super) enum Message<H: Actuator> {
     FindUnsettled(oneshot::Sender<Result<Vec<OperationHistory>, StoreError>>),
     Recover(Box<RecoverySubmission<H>>, ReplyReport),
     StopRun(RunId),
+    SetLimits(ConcurrencyLimits),
     Measure(oneshot::Sender<ExecutorLoad>),
     Close,
 }
@@ -225,6 +226,11 @@ impl<H: Actuator> Executor<H> {
         let _ = self.messages.send(Message::StopRun(run));
     }
 
+    /// Limits operations that begin from now on, of all runs. Operations in flight go on.
+    pub fn set_limits(&self, limits: ConcurrencyLimits) {
+        let _ = self.messages.send(Message::SetLimits(limits));
+    }
+
     /// The current load; zero after it has stopped.
     pub async fn measure_load(&self) -> ExecutorLoad {
         let (reply, answer) = oneshot::channel();
@@ -253,6 +259,6 @@ pub(super) fn refuse<H: Actuator>(message: Message<H>) {
         Message::Apply(_, _, reply) | Message::Recover(_, reply) => {
             let _ = reply.send(Err(NotAccepting::Stopping.into()));
         }
-        Message::FindUnsettled(_) | Message::StopRun(_) | Message::Measure(_) | Message::Close => {}
+        Message::FindUnsettled(_) | Message::StopRun(_) | Message::SetLimits(_) | Message::Measure(_) | Message::Close => {}
     }
 }

@@ -112,6 +112,20 @@ fn limits_hold_per_node_and_overall() {
     story.check_end("r-100-0", OperationEnd::Done, &["begin r-102-0"]);
 }
 
+#[test]
+fn new_limits_hold_for_operations_that_begin_later() {
+    let mut story = ScheduleStory::new(3, 9);
+    let limit = |per_node| ScheduleEvent::SetLimits(ConcurrencyLimits { per_node, overall: 9 });
+    let items: Vec<ScheduleItem> = (100..106).map(|vmid| schedule_item("r", vmid, 0)).collect();
+    story.check_submit(&items, &["begin r-100-0", "begin r-101-0", "begin r-102-0"]);
+    story.check(limit(1), &[]);
+    story.check_end("r-100-0", OperationEnd::Done, &[]);
+    story.check_end("r-101-0", OperationEnd::Done, &[]);
+    story.check_end("r-102-0", OperationEnd::Done, &["begin r-103-0"]);
+    story.check(limit(0), &[]);
+    story.check(limit(2), &["begin r-104-0"]);
+}
+
 fn moved_event(id: &str, node: &str) -> ScheduleEvent {
     ScheduleEvent::Moved { id: OperationId::new(id).expect("an id"), node: NodeName::new(node).expect("a node") }
 }

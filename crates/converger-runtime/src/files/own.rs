@@ -1,6 +1,7 @@
-//! Which files a command may replace: those that the same command writes. Anything else is somebody's work, and stays unless they say `--overwrite`.
+//! Which files a command may replace: those that the same command writes. Any other file may be a person's work, and stays unless they pass
+//! `--overwrite`.
 //!
-//! What never enters: what the rest of a file says. A file is recognised by its schema id or its first line only.
+//! A file is recognised by its schema id or its first line; the rest of its content does not matter.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -19,9 +20,9 @@ pub enum OwnFile {
     Json(&'static str),
     /// The receipt of an operation, or of one entry.
     Receipt,
-    /// A signed checkpoint, as a witness keeps it.
+    /// A signed checkpoint, as in a witness.
     Checkpoint,
-    /// The secret of a token of a lab: one line with a UUID.
+    /// The token secret of a lab: one line with a UUID.
     LabSecret,
 }
 
@@ -45,25 +46,25 @@ impl fmt::Display for OwnFile {
     }
 }
 
-/// What may be replaced in a place.
+/// Which file may be replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Replaces<'b> {
     /// A file of this kind.
     Own(OwnFile),
     /// A file with these bytes.
     Same(&'b [u8]),
-    /// Any regular file: a person said `--overwrite`.
+    /// Any regular file: a person passed `--overwrite`.
     Anything,
 }
 
 impl Replaces<'_> {
-    /// A file of this kind, or any where a person said `--overwrite`.
+    /// A file of this kind, or any file with `--overwrite`.
     pub fn own(own: OwnFile, overwrite: bool) -> Self {
         if overwrite { Self::Anything } else { Self::Own(own) }
     }
 }
 
-/// The error of a place that holds something else than what may be replaced there.
+/// The error of a path that has a file which may not be replaced.
 #[derive(Debug)]
 pub(super) struct TakenError {
     expected: String,
@@ -71,31 +72,31 @@ pub(super) struct TakenError {
 
 impl fmt::Display for TakenError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "it is there and is not {}", self.expected)
+        write!(out, "it exists and is not {}", self.expected)
     }
 }
 
 impl std::error::Error for TakenError {}
 
-/// Whether a write failed because the place holds a file of another kind.
+/// Whether a write failed because the path has a file of another kind.
 pub fn is_taken(error: &io::Error) -> bool {
     error.get_ref().is_some_and(|inner| inner.is::<TakenError>())
 }
 
-/// What is in a place that may be written to.
+/// What a writable path has now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Found {
     Nothing,
     Replaceable,
 }
 
-/// Looks at a place before it is written to.
+/// Checks a path before it is written.
 ///
-/// An empty file holds nothing that could be lost, so that a place made with `mktemp` can be written to.
+/// An empty file has nothing to lose, so a file made with `mktemp` may be written.
 ///
 /// # Errors
-/// The place holds something else than what may be replaced.
-pub(super) fn look(path: &Path, replaces: Replaces<'_>) -> io::Result<Found> {
+/// The path has a file that may not be replaced.
+pub(super) fn check_place(path: &Path, replaces: Replaces<'_>) -> io::Result<Found> {
     let there = match fs::metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::Nothing),
         there => there?,
@@ -128,10 +129,10 @@ pub fn is_own(path: &Path, own: OwnFile) -> bool {
     }
 }
 
-/// A checkpoint is a few lines; more is none.
+/// A checkpoint has a few lines; a larger file is not one.
 const CHECKPOINT_BYTES_MAX: usize = 64 << 10;
 
-/// The schema id of a JSON document, wherever in it that stands.
+/// The schema id of a JSON document, at any position in it.
 fn schema_of(path: &Path) -> Option<String> {
     #[derive(Deserialize)]
     struct Head {
@@ -142,7 +143,7 @@ fn schema_of(path: &Path) -> Option<String> {
     serde_json::from_reader::<_, Head>(BufReader::new(file)).ok().map(|head| head.schema)
 }
 
-/// The first line of a text, of at most so many bytes.
+/// The first line of a text, if it is short.
 fn first_line(path: &Path) -> Option<String> {
     const LINE_BYTES_MAX: u64 = 256;
     super::check_readable(path).ok()?;
@@ -156,14 +157,14 @@ fn is_uuid(text: &str) -> bool {
     lengths.eq([8, 4, 4, 4, 12].map(|length| (length, true)))
 }
 
-/// A link is followed where the user who runs this made it, or root did. Others could lead a write to any file of this user.
-pub(super) fn is_followed(path: &Path) -> io::Result<()> {
+/// Checks that a link may be followed: its owner is the current user or root. Others could direct a write to any file of this user.
+pub(super) fn check_link_target(path: &Path) -> io::Result<()> {
     let Ok(there) = fs::symlink_metadata(path) else { return Ok(()) };
     let is_trusted = [0, rustix::process::geteuid().as_raw()].contains(&there.uid());
     if !there.is_symlink() || is_trusted {
         return Ok(());
     }
-    Err(io::Error::other("it is a link that another user made; name the file itself"))
+    Err(io::Error::other("it is a link of another user; name the file itself"))
 }
 
 #[cfg(test)]
@@ -171,9 +172,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_recognised_by_its_schema_id_or_its_first_line_and_by_nothing_else() {
-        let room = tempfile::tempdir().expect("a directory");
-        let path = room.path().join("file");
+    fn recognises_a_file_by_its_schema_id_or_its_first_line_only() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("file");
         let is = |text: &str, own: OwnFile| {
             fs::write(&path, text).expect("written");
             is_own(&path, own)
@@ -189,6 +190,6 @@ mod tests {
         assert!(!is("converger.receipt/10\n", OwnFile::Receipt) && !is("converger.receipt/1", OwnFile::Receipt));
         assert!(!is("notes\n", OwnFile::Checkpoint));
         assert!(is("5ec2e700-0000-4000-8000-000000000001\n", OwnFile::LabSecret) && !is("hunter2\n", OwnFile::LabSecret));
-        assert!(!is_own(&room.path().join("nothing"), OwnFile::PLAN));
+        assert!(!is_own(&directory.path().join("nothing"), OwnFile::PLAN));
     }
 }

@@ -11,7 +11,8 @@ use converger_core::document::Notation;
 use converger_core::guest::EnvironmentName;
 use converger_lab::WorldSpec;
 use converger_lab::server::{ClockMode, LabCertificates, LabServer, ServerOptions, SharedWorld};
-use converger_runtime::{Environment, EnvironmentReader, EventBus, Opened, StateDirectory, StateLocation, config};
+use converger_runtime::{Config, Environment, EnvironmentReader, EventBus, EventSink, Opened, StateDirectory, StateLocation, config};
+use converger_store::StoreSettings;
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 
@@ -80,15 +81,29 @@ impl Stage {
     }
 
     pub(crate) async fn state(&self) -> StateDirectory {
+        self.state_with_room(StoreSettings::BYTES_MAX).await
+    }
+
+    /// A state directory whose disk has room for this many bytes.
+    pub(crate) async fn state_with_room(&self, bytes_max: u64) -> StateDirectory {
         let location = StateLocation { directory: self.room.path().join("state"), witness: None };
-        StateDirectory::open(&location, Box::new(|fatal| panic!("{fatal}"))).await.expect("a state directory")
+        let settings = StoreSettings::new(|fatal| panic!("{fatal}")).with_bytes_max(bytes_max);
+        StateDirectory::open_with(&location, settings).await.expect("a state directory")
+    }
+
+    /// The configuration of the lab, as it is or after these replacements in its text.
+    pub(crate) fn config(&self, replacements: &[(&str, &str)]) -> Arc<Config> {
+        let own = fs::read_to_string(self.room.path().join("converger.toml")).expect("written at the start");
+        let text = replacements.iter().fold(own, |text, (old, new)| text.replace(old, new));
+        let path = self.room.path().join("changed.toml");
+        fs::write(&path, text).expect("written");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("set");
+        Arc::new(config::load(Some(&path), &lab_name()).unwrap_or_else(|error| panic!("{error:?}")))
     }
 
     pub(crate) fn open(&self, state: &StateDirectory) -> Opened {
-        let name = EnvironmentName::new("lab").expect("a name");
-        let config = config::load(Some(&self.room.path().join("converger.toml")), &name).unwrap_or_else(|_| panic!("a configuration"));
-        let events = Arc::clone(&self.events);
-        Environment::open(state.clone(), EnvironmentReader::new(name, Arc::new(config), events)).expect("it can be opened")
+        let reader = EnvironmentReader::new(lab_name(), self.config(&[]), Arc::clone(&self.events) as Arc<dyn EventSink>);
+        Environment::open(state.clone(), reader).expect("it can be opened")
     }
 
     pub(crate) fn open_ready(&self, state: &StateDirectory) -> Environment {
@@ -97,6 +112,10 @@ impl Stage {
             Opened::Refused(refusal) => panic!("{refusal:?}"),
         }
     }
+}
+
+fn lab_name() -> EnvironmentName {
+    EnvironmentName::new("lab").expect("a name")
 }
 
 impl Drop for Stage {

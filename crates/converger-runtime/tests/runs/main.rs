@@ -1,6 +1,9 @@
 //! Several runs in one open environment, against a lab over HTTPS: what a dropped future, a stop and too many runs mean.
 
+mod full_disk;
 mod lab;
+mod recovery;
+mod reload;
 
 use std::pin::pin;
 
@@ -15,7 +18,7 @@ use converger_runtime::report::HeldBefore;
 use converger_runtime::{
     ApprovedRun, Environment, EventStream, Opened, Run, RunAdmission, RunEvent, RunRequest, RuntimeError, StateDirectory,
 };
-use converger_store::Store as _;
+use converger_store::StoreReader as _;
 use futures_util::future::{Either, select};
 
 use lab::{Stage, declared};
@@ -46,6 +49,11 @@ async fn wait_for<T>(events: &mut EventStream, find: impl Fn(&RunEvent) -> Optio
         }
         passed.push(event);
     }
+}
+
+/// An operation whose task was started.
+fn find_tasked(event: &RunEvent) -> Option<()> {
+    matches!(event, RunEvent::OperationAdvanced(progress) if progress.phase == Phase::Tasked).then_some(())
 }
 
 /// A run that was confirmed by its digest, and its id.
@@ -79,10 +87,8 @@ fn dropped_apply_future_cancels_nothing_keeps_the_lock_and_its_run_ends_in_the_j
         let (state, mut events) = (stage.state().await, stage.events.subscribe(1024));
         let environment = stage.open_ready(&state);
         let (run, first, _) = approved_run(&environment, &mut events, START_101).await;
-        let is_tasked =
-            |event: &RunEvent| matches!(event, RunEvent::OperationAdvanced(progress) if progress.phase == Phase::Tasked).then_some(());
         // The future is dropped while the task of its operation runs.
-        match select(pin!(run.apply()), pin!(wait_for(&mut events, is_tasked))).await {
+        match select(pin!(run.apply()), pin!(wait_for(&mut events, find_tasked))).await {
             Either::Left((report, _)) => panic!("{report:?}"),
             Either::Right(_) => {}
         }
@@ -116,10 +122,8 @@ fn guest_with_an_operation_of_another_run_in_flight_gets_no_step() {
         let (state, mut events) = (stage.state().await, stage.events.subscribe(1024));
         let environment = stage.open_ready(&state);
         let (run, first, _) = approved_run(&environment, &mut events, START_101).await;
-        let is_tasked =
-            |event: &RunEvent| matches!(event, RunEvent::OperationAdvanced(progress) if progress.phase == Phase::Tasked).then_some(());
         let mut apply = pin!(run.apply());
-        match select(&mut apply, pin!(wait_for(&mut events, is_tasked))).await {
+        match select(&mut apply, pin!(wait_for(&mut events, find_tasked))).await {
             Either::Left((report, _)) => panic!("{report:?}"),
             Either::Right(_) => {}
         }

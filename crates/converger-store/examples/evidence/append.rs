@@ -5,7 +5,7 @@ use std::hint::black_box;
 use std::path::Path;
 
 use converger_ledger::{LogBuilder, LogHash};
-use converger_store::{Batch, SqliteStore, Store as _, StoreSettings, StoreWrite};
+use converger_store::{Batch, SqliteStore, Store as _, StoreReader as _, StoreSettings, StoreWrite};
 use serde_json::json;
 
 use crate::runs::{self, FleetDecision, block_on_store};

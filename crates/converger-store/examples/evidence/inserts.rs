@@ -4,7 +4,7 @@ use std::error::Error;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use converger_store::{Batch, LIST_MAX, SqliteStore, Store as _, StoreSettings, StoreWrite};
+use converger_store::{Batch, LIST_MAX, SqliteStore, Store as _, StoreReader as _, StoreSettings, StoreWrite};
 use futures_util::future::try_join_all;
 use rusqlite::Connection;
 use serde_json::json;

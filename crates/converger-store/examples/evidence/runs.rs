@@ -22,7 +22,7 @@ use converger_core::policy::{Circumstances, Limits};
 use converger_core::refusal::Refusal;
 use converger_core::safety::{Judged, judge};
 use converger_core::testing::some_binding;
-use converger_store::{Batch, LIST_MAX, MemoryStore, Store as _, StoreWrite};
+use converger_store::{Batch, LIST_MAX, MemoryStore, StoreReader as _, StoreWrite};
 
 use crate::fleet::{BenchFleet, GuestShare};
 

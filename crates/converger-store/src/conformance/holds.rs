@@ -8,7 +8,7 @@ use converger_core::artifact::Digest;
 use super::{
     OperationSample, StoreFixture, StoreStory, StoryResult, block_on, expect_equal, expect_readable, expect_refused, expect_written,
 };
-use crate::{Batch, RunHistory, Store, StoreRefusal, StoreWrite};
+use crate::{Batch, RunHistory, StoreReader, StoreRefusal, StoreWrite};
 
 pub(super) fn stories<S: StoreFixture>() -> Vec<StoreStory<S>> {
     vec![

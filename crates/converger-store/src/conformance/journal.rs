@@ -5,7 +5,7 @@ use converger_core::apply::{IllegalRecord, JournalProgress, JournalRecord, Opera
 use super::{
     OperationSample, StoreFixture, StoreStory, StoryResult, block_on, expect_equal, expect_readable, expect_refused, expect_written,
 };
-use crate::{Batch, CommitAck, LIST_MAX, OperationFilter, OperationStatus, Store, StoreError, StoreRefusal};
+use crate::{Batch, CommitAck, LIST_MAX, OperationFilter, OperationStatus, Store, StoreError, StoreReader, StoreRefusal};
 
 pub(super) fn stories<S: StoreFixture>() -> Vec<StoreStory<S>> {
     vec![

@@ -9,7 +9,7 @@ use converger_ledger::{LogBuilder, LogHash, Tile};
 use super::{
     OperationSample, StoreFixture, StoreStory, StoryResult, block_on, expect_equal, expect_readable, expect_refused, expect_written,
 };
-use crate::{Batch, CommitAck, LIST_MAX, LedgerHead, LedgerHeads, Store, StoreRefusal, StoreWrite};
+use crate::{Batch, CommitAck, LIST_MAX, LedgerHead, LedgerHeads, Store, StoreReader, StoreRefusal, StoreWrite};
 
 pub(super) fn stories<S: StoreFixture>() -> Vec<StoreStory<S>> {
     vec![

@@ -9,7 +9,7 @@ use converger_core::guest::EnvironmentName;
 use super::{
     OperationSample, StoreFixture, StoreStory, StoryResult, block_on, expect_equal, expect_readable, expect_refused, expect_written,
 };
-use crate::{Batch, CommitAck, OperationFilter, Store, StoreRefusal, StoreWrite};
+use crate::{Batch, CommitAck, OperationFilter, Store, StoreReader, StoreRefusal, StoreWrite};
 
 pub(super) fn stories<S: StoreFixture>() -> Vec<StoreStory<S>> {
     vec![

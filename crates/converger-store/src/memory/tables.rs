@@ -12,13 +12,15 @@ use converger_core::artifact::Digest;
 use converger_core::guest::{ClusterIdentity, EnvironmentName, Vmid};
 use converger_ledger::{LogBuilder, LogHash, Tile};
 
-use crate::query::{LedgerHead, LedgerHeads, OperationFilter, OperationStatus, RunHistory};
+use crate::query::{
+    EndedBy, HoldHistory, IdempotencyRow, LedgerHead, LedgerHeads, LedgerRows, OperationFilter, OperationStatus, RunHistory,
+};
 use crate::tables::{ReadTables, WriteTables};
 
 type GuestKey = (EnvironmentName, Vmid);
 
 #[derive(Clone, Debug, Default)]
-pub(super) struct MemoryTables {
+pub(crate) struct MemoryTables {
     /// In the order of their intents.
     operations: Vec<OperationHistory>,
     positions: BTreeMap<OperationId, usize>,
@@ -27,8 +29,8 @@ pub(super) struct MemoryTables {
     /// In the order of their starts.
     runs: Vec<RunHistory>,
     run_positions: BTreeMap<RunId, usize>,
-    holds: BTreeMap<GuestKey, Hold>,
-    freezes: BTreeMap<EnvironmentName, Freeze>,
+    /// Rows without an end are in force.
+    hold_history: HoldHistory,
     names: EnvironmentNames,
     blobs: BTreeMap<Digest, Arc<[u8]>>,
     /// The ledger; empty if `has_no_ledger` is set. Its hashes are computed on request.
@@ -55,10 +57,10 @@ enum UndoStep {
     Pruned(Digest, Arc<[u8]>),
     Run,
     RunEnd(usize),
-    Hold(GuestKey),
-    Release(Hold),
-    Freeze(EnvironmentName),
-    Thaw(Freeze),
+    Hold,
+    Release(usize),
+    Freeze,
+    Thaw(usize),
     Entry,
     Names(Box<ByName>),
 }
@@ -69,8 +71,7 @@ struct ByName {
     names: EnvironmentNames,
     occupants: BTreeMap<GuestKey, OperationId>,
     keys: BTreeMap<(EnvironmentName, IdempotencyKey), (OperationId, Digest)>,
-    holds: BTreeMap<GuestKey, Hold>,
-    freezes: BTreeMap<EnvironmentName, Freeze>,
+    hold_history: HoldHistory,
 }
 
 impl MemoryTables {
@@ -112,14 +113,14 @@ impl MemoryTables {
             UndoStep::Pruned(digest, body) => drop(self.blobs.insert(digest, body)),
             UndoStep::Run => drop(self.runs.pop().map(|run| self.run_positions.remove(&run.run.id))),
             UndoStep::RunEnd(place) => self.runs[place].ended = None,
-            UndoStep::Hold(key) => drop(self.holds.remove(&key)),
-            UndoStep::Release(hold) => drop(self.holds.insert((hold.environment.clone(), hold.vmid), hold)),
-            UndoStep::Freeze(environment) => drop(self.freezes.remove(&environment)),
-            UndoStep::Thaw(freeze) => drop(self.freezes.insert(freeze.environment.clone(), freeze)),
+            UndoStep::Hold => drop(self.hold_history.holds.pop()),
+            UndoStep::Release(row) => self.hold_history.holds[row].1 = None,
+            UndoStep::Freeze => drop(self.hold_history.freezes.pop()),
+            UndoStep::Thaw(row) => self.hold_history.freezes[row].1 = None,
             UndoStep::Entry => drop(self.entries.pop()),
             UndoStep::Names(before) => {
-                let ByName { names, occupants, keys, holds, freezes } = *before;
-                (self.names, self.occupants, self.keys, self.holds, self.freezes) = (names, occupants, keys, holds, freezes);
+                let ByName { names, occupants, keys, hold_history } = *before;
+                (self.names, self.occupants, self.keys, self.hold_history) = (names, occupants, keys, hold_history);
             }
         }
     }
@@ -190,13 +191,35 @@ impl MemoryTables {
     /// Saves what a binding or a rename changes, for undo.
     fn remember_names(&mut self) {
         let (names, occupants, keys) = (self.names.clone(), self.occupants.clone(), self.keys.clone());
-        let before = ByName { names, occupants, keys, holds: self.holds.clone(), freezes: self.freezes.clone() };
+        let before = ByName { names, occupants, keys, hold_history: self.hold_history.clone() };
         self.undo.push(UndoStep::Names(Box::new(before)));
+    }
+
+    /// The full tiles of the ledger.
+    fn full_tiles(&self) -> BTreeMap<(u8, u64), Vec<LogHash>> {
+        let mut tiles = BTreeMap::new();
+        self.build_log(self.entries.len(), |full, hashes| drop(tiles.insert((full.level, full.index), hashes.to_vec())));
+        tiles
+    }
+
+    fn active_hold(&self, environment: &EnvironmentName, vmid: Vmid) -> Option<usize> {
+        let is_meant = |(hold, end): &(Hold, Option<EndedBy>)| end.is_none() && hold.environment == *environment && hold.vmid == vmid;
+        self.hold_history.holds.iter().rposition(is_meant)
+    }
+
+    fn active_freeze(&self, environment: &EnvironmentName) -> Option<usize> {
+        let is_meant = |(freeze, end): &(Freeze, Option<EndedBy>)| end.is_none() && freeze.environment == *environment;
+        self.hold_history.freezes.iter().rposition(is_meant)
     }
 
     fn find_operation(&self, id: &OperationId) -> Option<&OperationHistory> {
         self.positions.get(id).map(|place| &self.operations[*place])
     }
+}
+
+/// The rows that nobody has ended.
+fn active_rows<T>(rows: &[(T, Option<EndedBy>)]) -> impl Iterator<Item = &T> {
+    rows.iter().filter(|(_, end)| end.is_none()).map(|(row, _)| row)
 }
 
 fn collect_limited<T: Clone>(rows: impl Iterator<Item = T>, limit: u32) -> Vec<T> {
@@ -242,11 +265,11 @@ impl ReadTables for MemoryTables {
     }
 
     fn hold(&self, environment: &EnvironmentName, vmid: Vmid) -> Result<Option<Hold>, Infallible> {
-        Ok(self.holds.get(&(environment.clone(), vmid)).cloned())
+        Ok(self.active_hold(environment, vmid).map(|row| self.hold_history.holds[row].0.clone()))
     }
 
     fn freeze(&self, environment: &EnvironmentName) -> Result<Option<Freeze>, Infallible> {
-        Ok(self.freezes.get(environment).cloned())
+        Ok(self.active_freeze(environment).map(|row| self.hold_history.freezes[row].0.clone()))
     }
 
     fn binding(&self, environment: &EnvironmentName) -> Result<Option<EnvironmentBinding>, Infallible> {
@@ -261,9 +284,10 @@ impl ReadTables for MemoryTables {
         Ok(self.names.renamed_to(environment).cloned())
     }
 
-    fn has_state(&self, environment: &EnvironmentName) -> Result<bool, Infallible> {
+    fn find_state(&self, environment: &EnvironmentName) -> Result<bool, Infallible> {
         let has_run = self.runs.iter().any(|run| self.names.current(&run.run.environment) == environment);
-        Ok(has_run || self.freezes.contains_key(environment) || self.holds.keys().any(|(own, _)| own == environment))
+        let has_hold = active_rows(&self.hold_history.holds).any(|hold| hold.environment == *environment);
+        Ok(has_run || has_hold || self.active_freeze(environment).is_some())
     }
 
     fn names(&self) -> Result<EnvironmentNames, Infallible> {
@@ -275,11 +299,7 @@ impl ReadTables for MemoryTables {
     }
 
     fn open_operations(&self, environment: &EnvironmentName) -> Result<Vec<OperationHistory>, Infallible> {
-        let own = self.occupants.iter().filter(|((own, _), _)| own == environment);
-        let mut places: Vec<usize> = own.filter_map(|(_, id)| self.positions.get(id).copied()).collect();
-        places.sort_unstable();
-        let open = places.into_iter().map(|place| &self.operations[place]).filter(|history| history.progress().is_open());
-        Ok(open.cloned().collect())
+        Ok(self.unsettled_operations(environment)?.into_iter().filter(|history| history.progress().is_open()).collect())
     }
 
     fn operations(&self, filter: &OperationFilter, limit: u32) -> Result<Vec<OperationHistory>, Infallible> {
@@ -294,7 +314,10 @@ impl ReadTables for MemoryTables {
     }
 
     fn holds(&self, environment: &EnvironmentName) -> Result<Vec<Hold>, Infallible> {
-        Ok(self.holds.values().filter(|hold| hold.environment == *environment).cloned().collect())
+        let own = active_rows(&self.hold_history.holds).filter(|hold| hold.environment == *environment);
+        let mut holds: Vec<Hold> = own.cloned().collect();
+        holds.sort_by_key(|hold| hold.vmid);
+        Ok(holds)
     }
 
     fn blob(&self, digest: &Digest) -> Result<Option<Vec<u8>>, Infallible> {
@@ -322,6 +345,49 @@ impl ReadTables for MemoryTables {
         tiles.extend(growth.partial_tiles().map(|(open, hashes)| ((open.level, open.index), hashes.to_vec())));
         let hashes = tiles.get(&(tile.level, tile.index)).and_then(|hashes| hashes.get(..usize::from(tile.width)));
         Ok(hashes.map(<[LogHash]>::to_vec))
+    }
+
+    fn unsettled_operations(&self, environment: &EnvironmentName) -> Result<Vec<OperationHistory>, Infallible> {
+        let own = self.occupants.iter().filter(|((own, _), _)| own == environment);
+        let mut places: Vec<usize> = own.filter_map(|(_, id)| self.positions.get(id).copied()).collect();
+        places.sort_unstable();
+        Ok(places.into_iter().map(|place| self.operations[place].clone()).collect())
+    }
+
+    fn start_order(&self) -> Result<(Vec<RunId>, Vec<OperationId>), Infallible> {
+        let runs = self.runs.iter().map(|run| run.run.id.clone()).collect();
+        Ok((runs, self.operations.iter().map(|history| history.id().clone()).collect()))
+    }
+
+    fn active_holds_and_freezes(&self) -> Result<(Vec<Hold>, Vec<Freeze>), Infallible> {
+        let mut holds: Vec<Hold> = active_rows(&self.hold_history.holds).cloned().collect();
+        holds.sort_by_key(|hold| (hold.environment.clone(), hold.vmid));
+        let mut freezes: Vec<Freeze> = active_rows(&self.hold_history.freezes).cloned().collect();
+        freezes.sort_by_key(|freeze| freeze.environment.clone());
+        Ok((holds, freezes))
+    }
+
+    fn hold_history(&self) -> Result<HoldHistory, Infallible> {
+        Ok(self.hold_history.clone())
+    }
+
+    fn idempotency_rows(&self) -> Result<Vec<IdempotencyRow>, Infallible> {
+        let row = |((environment, key), (operation, request)): (&(EnvironmentName, IdempotencyKey), &(OperationId, Digest))| {
+            IdempotencyRow { environment: environment.clone(), key: key.clone(), request: *request, operation: operation.clone() }
+        };
+        Ok(self.keys.iter().map(row).collect())
+    }
+
+    fn digests(&self) -> Result<Vec<Digest>, Infallible> {
+        Ok(self.blobs.keys().copied().collect())
+    }
+
+    fn full_tile(&self, tile: Tile) -> Result<Option<Vec<LogHash>>, Infallible> {
+        Ok(self.full_tiles().remove(&(tile.level, tile.index)))
+    }
+
+    fn ledger_rows(&self) -> Result<LedgerRows, Infallible> {
+        Ok(LedgerRows { entries: self.entries.len() as u64, full_tiles: self.full_tiles().len() as u64 })
     }
 }
 
@@ -379,27 +445,30 @@ impl WriteTables for MemoryTables {
     }
 
     fn put_hold(&mut self, hold: Hold) -> Result<(), Infallible> {
-        let key = (hold.environment.clone(), hold.vmid);
-        self.holds.insert(key.clone(), hold);
-        self.undo.push(UndoStep::Hold(key));
+        self.hold_history.holds.push((hold, None));
+        self.undo.push(UndoStep::Hold);
         Ok(())
     }
 
-    fn put_release(&mut self, environment: &EnvironmentName, vmid: Vmid, _by: &str, _at_ms: u64) -> Result<(), Infallible> {
-        let hold = self.holds.remove(&(environment.clone(), vmid));
-        self.undo.extend(hold.map(UndoStep::Release));
+    fn put_release(&mut self, environment: &EnvironmentName, vmid: Vmid, by: &str, at_ms: u64) -> Result<(), Infallible> {
+        if let Some(row) = self.active_hold(environment, vmid) {
+            self.hold_history.holds[row].1 = Some((by.into(), at_ms));
+            self.undo.push(UndoStep::Release(row));
+        }
         Ok(())
     }
 
     fn put_freeze(&mut self, freeze: Freeze) -> Result<(), Infallible> {
-        self.undo.push(UndoStep::Freeze(freeze.environment.clone()));
-        self.freezes.insert(freeze.environment.clone(), freeze);
+        self.hold_history.freezes.push((freeze, None));
+        self.undo.push(UndoStep::Freeze);
         Ok(())
     }
 
-    fn put_thaw(&mut self, environment: &EnvironmentName, _by: &str, _at_ms: u64) -> Result<(), Infallible> {
-        let freeze = self.freezes.remove(environment);
-        self.undo.extend(freeze.map(UndoStep::Thaw));
+    fn put_thaw(&mut self, environment: &EnvironmentName, by: &str, at_ms: u64) -> Result<(), Infallible> {
+        if let Some(row) = self.active_freeze(environment) {
+            self.hold_history.freezes[row].1 = Some((by.into(), at_ms));
+            self.undo.push(UndoStep::Thaw(row));
+        }
         Ok(())
     }
 
@@ -415,11 +484,7 @@ impl WriteTables for MemoryTables {
         let moved = |own: EnvironmentName| if own == rename.from { rename.to.clone() } else { own };
         self.occupants = std::mem::take(&mut self.occupants).into_iter().map(|((own, vmid), id)| ((moved(own), vmid), id)).collect();
         self.keys = std::mem::take(&mut self.keys).into_iter().map(|((own, key), row)| ((moved(own), key), row)).collect();
-        let holds = std::mem::take(&mut self.holds).into_values().map(|hold| Hold { environment: moved(hold.environment), ..hold });
-        self.holds = holds.map(|hold| ((hold.environment.clone(), hold.vmid), hold)).collect();
-        let freezes = std::mem::take(&mut self.freezes).into_values();
-        let freezes = freezes.map(|freeze| Freeze { environment: moved(freeze.environment), ..freeze });
-        self.freezes = freezes.map(|freeze| (freeze.environment.clone(), freeze)).collect();
+        self.hold_history.rename_active(&rename.from, &rename.to);
         Ok(())
     }
 

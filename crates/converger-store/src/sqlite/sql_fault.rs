@@ -10,7 +10,7 @@ use crate::StoreError;
 
 /// Why a statement failed or a row could not be used.
 #[derive(Debug)]
-pub(super) enum SqlFault {
+pub(crate) enum SqlFault {
     /// SQLite reported an error.
     Sql(rusqlite::Error),
     /// The disk is full.

@@ -12,11 +12,11 @@ use rusqlite::{Connection, Params, Row, params};
 
 use super::sql_fault::SqlFault;
 use super::{ledger, rows};
-use crate::query::{HoldHistory, IdempotencyRow, LedgerHeads, OperationFilter, OperationStatus, RunHistory};
+use crate::query::{HoldHistory, IdempotencyRow, LedgerHeads, LedgerRows, OperationFilter, OperationStatus, RunHistory};
 use crate::tables::{ReadTables, WriteTables};
 
 /// One connection, within the transaction that its owner has started.
-pub(super) struct SqlTables<'c> {
+pub(crate) struct SqlTables<'c> {
     connection: &'c Connection,
     /// The size of the ledger before this transaction.
     size: u64,
@@ -74,12 +74,7 @@ impl<'c> SqlTables<'c> {
         Ok(all)
     }
 
-    /// All operations that occupy their guests, open or held; oldest first.
-    pub(super) fn unsettled_operations(&self, environment: &EnvironmentName) -> SqlResult<Vec<OperationHistory>> {
-        self.occupying_operations(environment, "")
-    }
-
-    /// Those of them that also meet the condition `more`. The join with `occupants` avoids a scan of all past operations.
+    /// Operations that occupy their guests and meet one more condition, oldest first. An index finds them: not all operations are read.
     fn occupying_operations(&self, environment: &EnvironmentName, more: &str) -> SqlResult<Vec<OperationHistory>> {
         let sql =
             format!("{} JOIN occupants c ON c.operation = o.seq WHERE c.environment = ?1 {more} ORDER BY o.seq", rows::SELECT_HISTORY);
@@ -108,49 +103,9 @@ impl<'c> SqlTables<'c> {
     }
 
     /// The number of rows of one of our tables.
-    pub(super) fn count(&self, table: &'static str) -> SqlResult<u64> {
+    fn count(&self, table: &'static str) -> SqlResult<u64> {
         let count = self.query_one(&format!("SELECT count(*) FROM {table}"), [], |row| Ok(row.get::<_, i64>(0)?))?;
         Ok(count.and_then(|count| u64::try_from(count).ok()).unwrap_or(0))
-    }
-
-    /// Active holds and freezes of all environments.
-    pub(super) fn active_holds_and_freezes(&self) -> SqlResult<(Vec<Hold>, Vec<Freeze>)> {
-        let environments = self.query_all(SELECT_ACTIVE_ENVIRONMENTS, [], rows::parse_environment)?;
-        let (mut holds, mut freezes) = (Vec::new(), Vec::new());
-        for environment in &environments {
-            holds.extend(self.holds(environment)?);
-            freezes.extend(self.freeze(environment)?);
-        }
-        Ok((holds, freezes))
-    }
-
-    /// All holds and freezes ever set, in order.
-    pub(super) fn hold_history(&self) -> SqlResult<HoldHistory> {
-        Ok(HoldHistory {
-            holds: self.query_all(rows::SELECT_ALL_HOLDS, [], rows::parse_past_hold)?,
-            freezes: self.query_all(rows::SELECT_ALL_FREEZES, [], rows::parse_past_freeze)?,
-        })
-    }
-
-    /// The runs and operations in the order in which they started.
-    pub(super) fn start_order(&self) -> SqlResult<(Vec<RunId>, Vec<OperationId>)> {
-        let runs = self.query_all("SELECT id FROM runs ORDER BY seq", [], rows::parse_run_id)?;
-        Ok((runs, self.query_all("SELECT id FROM operations ORDER BY seq", [], rows::parse_operation_id)?))
-    }
-
-    /// Every idempotency key, by environment and name.
-    pub(super) fn idempotency_rows(&self) -> SqlResult<Vec<IdempotencyRow>> {
-        self.query_all(rows::SELECT_ALL_KEYS, [], rows::parse_idempotency_row)
-    }
-
-    /// All digests under which bytes are stored.
-    pub(super) fn digests(&self) -> SqlResult<Vec<Digest>> {
-        self.query_all("SELECT digest FROM blobs ORDER BY digest", [], rows::parse_digest)
-    }
-
-    /// The stored hashes of a full tile.
-    pub(super) fn full_tile(&self, tile: Tile) -> SqlResult<Option<Vec<LogHash>>> {
-        ledger::read_full_tile(self.connection, tile)
     }
 
     fn release_guest(&self, id: &OperationId) -> SqlResult<()> {
@@ -255,7 +210,7 @@ impl ReadTables for SqlTables<'_> {
         self.query_one("SELECT environment FROM former_names WHERE name = ?1", params![environment.as_str()], rows::parse_environment)
     }
 
-    fn has_state(&self, environment: &EnvironmentName) -> SqlResult<bool> {
+    fn find_state(&self, environment: &EnvironmentName) -> SqlResult<bool> {
         let sql = "SELECT EXISTS (SELECT 1 FROM runs \
                 WHERE environment IN (SELECT ?1 UNION ALL SELECT name FROM former_names WHERE environment = ?1)) \
             OR EXISTS (SELECT 1 FROM holds WHERE environment = ?1 AND released_at_ms IS NULL) \
@@ -319,6 +274,48 @@ impl ReadTables for SqlTables<'_> {
 
     fn hashes(&self, tile: Tile) -> SqlResult<Option<Vec<LogHash>>> {
         ledger::read_hashes(self.connection, tile)
+    }
+
+    fn unsettled_operations(&self, environment: &EnvironmentName) -> SqlResult<Vec<OperationHistory>> {
+        self.occupying_operations(environment, "")
+    }
+
+    fn active_holds_and_freezes(&self) -> SqlResult<(Vec<Hold>, Vec<Freeze>)> {
+        let environments = self.query_all(SELECT_ACTIVE_ENVIRONMENTS, [], rows::parse_environment)?;
+        let (mut holds, mut freezes) = (Vec::new(), Vec::new());
+        for environment in &environments {
+            holds.extend(self.holds(environment)?);
+            freezes.extend(self.freeze(environment)?);
+        }
+        Ok((holds, freezes))
+    }
+
+    fn hold_history(&self) -> SqlResult<HoldHistory> {
+        Ok(HoldHistory {
+            holds: self.query_all(rows::SELECT_ALL_HOLDS, [], rows::parse_past_hold)?,
+            freezes: self.query_all(rows::SELECT_ALL_FREEZES, [], rows::parse_past_freeze)?,
+        })
+    }
+
+    fn start_order(&self) -> SqlResult<(Vec<RunId>, Vec<OperationId>)> {
+        let runs = self.query_all("SELECT id FROM runs ORDER BY seq", [], rows::parse_run_id)?;
+        Ok((runs, self.query_all("SELECT id FROM operations ORDER BY seq", [], rows::parse_operation_id)?))
+    }
+
+    fn idempotency_rows(&self) -> SqlResult<Vec<IdempotencyRow>> {
+        self.query_all(rows::SELECT_ALL_KEYS, [], rows::parse_idempotency_row)
+    }
+
+    fn digests(&self) -> SqlResult<Vec<Digest>> {
+        self.query_all("SELECT digest FROM blobs ORDER BY digest", [], rows::parse_digest)
+    }
+
+    fn full_tile(&self, tile: Tile) -> SqlResult<Option<Vec<LogHash>>> {
+        ledger::read_full_tile(self.connection, tile)
+    }
+
+    fn ledger_rows(&self) -> SqlResult<LedgerRows> {
+        Ok(LedgerRows { entries: self.count("ledger_entries")?, full_tiles: self.count("ledger_tiles")? })
     }
 }
 

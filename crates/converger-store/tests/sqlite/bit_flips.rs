@@ -9,10 +9,10 @@ use converger_core::artifact::Digest;
 use converger_core::evidence::LedgerEntry;
 use converger_core::testing::Rng;
 use converger_store::conformance::{OperationSample, block_on};
-use converger_store::{Batch, OperationFilter, SqliteStore, Store, StoreError, StoreView, StoreWrite, Tile, peek_conditions};
+use converger_store::{Batch, OperationFilter, SqliteStore, StoreError, StoreReader as _, StoreView, StoreWrite, Tile};
 use tempfile::TempDir;
 
-use super::{commit_written, open_store, panicking_settings, state_directory_path};
+use super::{commit_written, open_store, panicking_settings, peek_conditions, state_directory_path};
 
 const FLIPS: u64 = 2_000;
 

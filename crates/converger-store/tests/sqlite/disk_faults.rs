@@ -10,7 +10,9 @@ use std::time::Duration;
 use converger_core::apply::{Freeze, Hold, OperationId};
 use converger_core::artifact::Digest;
 use converger_store::conformance::{OperationSample, block_on};
-use converger_store::{Batch, OperationFilter, SqliteStore, Store, StoreError, StoreOpenError, StoreRefusal, StoreSettings, StoreWrite};
+use converger_store::{
+    Batch, OperationFilter, SqliteStore, StoreError, StoreOpenError, StoreReader as _, StoreRefusal, StoreSettings, StoreWrite,
+};
 use rusqlite::Connection;
 
 use super::{commit_batch, commit_written, open_store, open_unchecked_connection, panicking_settings, state_directory_path};

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Command, ExitStatus, Output};
 
 use converger_store::conformance::{OperationSample, block_on};
-use converger_store::{CommitAck, SqliteStore, Store, StoreError, StoreSettings};
+use converger_store::{CommitAck, SqliteStore, Store, StoreError, StoreReader as _, StoreSettings};
 
 use super::kill::{check_after_kill, three_intents};
 use super::state_directory_path;

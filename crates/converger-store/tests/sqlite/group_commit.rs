@@ -1,7 +1,7 @@
 //! Group commit: callers that wait at the same time share a transaction, and each gets its own answer.
 
 use converger_store::conformance::{OperationSample, block_on};
-use converger_store::{CommitAck, Store, StoreError, StoreRefusal};
+use converger_store::{CommitAck, Store, StoreError, StoreReader as _, StoreRefusal};
 use rusqlite::Connection;
 
 use super::{commit_written, open_store, state_directory_path};

@@ -13,7 +13,7 @@ use converger_core::apply::JournalRecord;
 use converger_core::evidence::LedgerEntry;
 use converger_core::testing::Rng;
 use converger_store::conformance::{OperationSample, block_on};
-use converger_store::{Batch, LIST_MAX, OperationFilter, SqliteStore, Store};
+use converger_store::{Batch, LIST_MAX, OperationFilter, SqliteStore, Store, StoreReader as _};
 
 use super::{commit_written, open_store, panicking_settings, state_directory_path};
 

@@ -15,7 +15,10 @@ mod replaced_files;
 
 use std::path::{Path, PathBuf};
 
-use converger_store::{CommitAck, SqliteStore, Store, StoreError, StoreSettings};
+use converger_core::guest::EnvironmentName;
+use converger_store::{
+    CommitAck, SqliteStore, Store, StoreConditions, StoreError, StoreOpenError, StoreReader as _, StoreSettings, StoreView, wait_for,
+};
 use tempfile::TempDir;
 
 /// The path of a state directory that does not exist yet.
@@ -43,6 +46,13 @@ fn open_unchecked_connection(path: &Path) -> rusqlite::Connection {
 
 fn commit_batch(store: &impl Store, batch: impl Into<converger_store::Batch>) -> Result<CommitAck, StoreError> {
     converger_store::conformance::block_on(store.commit(batch.into()))
+}
+
+/// What a reader that changes nothing finds about an environment; nothing where there is no store.
+fn peek_conditions(directory: &Path, environment: &EnvironmentName) -> Result<StoreConditions, StoreOpenError> {
+    let Some(view) = StoreView::open_undamaged(directory)? else { return Ok(StoreConditions::default()) };
+    let failed = |error: StoreError| StoreOpenError::Failed { place: view.path().to_path_buf(), cause: error.to_string() };
+    wait_for(view.conditions(environment.clone())).map_err(failed)
 }
 
 /// Commits a batch that must be written.

@@ -4,7 +4,7 @@ use std::env;
 use std::path::Path;
 
 use converger_store::conformance::{OperationSample, block_on};
-use converger_store::{CommitAck, SqliteStore, Store};
+use converger_store::{CommitAck, SqliteStore, StoreReader as _};
 
 use super::fault_injection::{DIRECTORY, run_under_strace};
 use super::{commit_written, open_store, panicking_settings, state_directory_path};

@@ -3,7 +3,7 @@
 use converger_core::apply::{EnvironmentBinding, NameConflict};
 use converger_core::guest::EnvironmentName;
 use converger_store::conformance::{OperationSample, block_on};
-use converger_store::{Batch, Store, StoreError, StoreRefusal, StoreWrite};
+use converger_store::{Batch, Store, StoreError, StoreReader as _, StoreRefusal, StoreWrite};
 
 use super::{open_store, state_directory_path};
 

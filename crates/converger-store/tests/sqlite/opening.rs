@@ -7,11 +7,11 @@ use std::path::Path;
 use converger_core::apply::{OperationEnd, OperationHistory, Resolution};
 use converger_core::guest::EnvironmentName;
 use converger_store::conformance::{OperationSample, block_on};
-use converger_store::{OperationFilter, SqliteStore, Store, StoreOpenError, peek_conditions};
+use converger_store::{OperationFilter, SqliteStore, StoreOpenError, StoreReader as _};
 use rusqlite::Connection;
 
 use super::ledger::resync_batch;
-use super::{commit_written, open_store, open_unchecked_connection, panicking_settings, state_directory_path};
+use super::{commit_written, open_store, open_unchecked_connection, panicking_settings, peek_conditions, state_directory_path};
 
 fn open_error(directory: &Path) -> StoreOpenError {
     SqliteStore::open(directory, panicking_settings()).map(|_| ()).expect_err("refused")
@@ -105,11 +105,11 @@ fn refuses_a_hard_linked_store() {
 fn peek_reports_an_unreadable_or_invalid_store() {
     let (above, directory) = state_directory_path();
     let lab = converger_core::guest::EnvironmentName::new("lab").expect("a name");
-    let told = |directory: &Path| match converger_store::peek_conditions(directory, &lab) {
+    let told = |directory: &Path| match peek_conditions(directory, &lab) {
         Err(StoreOpenError::Unusable { what: "read", source, .. }) => source.to_string(),
         other => panic!("{other:?}"),
     };
-    assert!(converger_store::peek_conditions(&directory, &lab).is_ok(), "there is no store");
+    assert!(peek_conditions(&directory, &lab).is_ok(), "there is no store");
     make_private_directory(&directory);
     rustix::fs::mknodat(rustix::fs::CWD, directory.join("converger.db"), rustix::fs::FileType::Fifo, 0o600.into(), 0).expect("a pipe");
     assert!(told(&directory).contains("not a regular file"));

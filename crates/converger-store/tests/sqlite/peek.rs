@@ -7,9 +7,9 @@ use std::time::SystemTime;
 
 use converger_core::apply::{JournalRecord, Operation, OperationEnd, OperationHistory, OperationId, Resolution};
 use converger_store::conformance::{OperationSample, block_on};
-use converger_store::{Batch, StoreConditions, StoreWrite, peek_conditions};
+use converger_store::{Batch, StoreConditions, StoreReader as _, StoreWrite};
 
-use super::{commit_written, open_store, state_directory_path};
+use super::{commit_written, open_store, peek_conditions, state_directory_path};
 
 fn with_time(record: JournalRecord, now_ms: u64) -> JournalRecord {
     match record {

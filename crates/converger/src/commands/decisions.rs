@@ -199,7 +199,7 @@ pub(super) fn run_reproduce(arguments: &ReproduceArgs) -> Result<ExitStatus, Com
     let replaces = Replaces::own(OwnFile::PLAN, arguments.overwrite.overwrite);
     if let Some(out) = &arguments.out {
         place.check_output_path(out)?;
-        super::may_replace(out, replaces)?;
+        super::check_output_replaceable(out, replaces)?;
     }
     let (made, recalled, others) = place.read(|record, decided| {
         let made = decided.require_decision(&arguments.what)?;

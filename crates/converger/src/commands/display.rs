@@ -111,7 +111,8 @@ impl EventSink for Display {
                 drop(shown);
                 drop(mention(SLOW_RESPONSE));
             }
-            RunEvent::PlanRecorded { .. } | RunEvent::Skipped { .. } => {}
+            // The error of the run says that the disk is full.
+            RunEvent::StoreFull | RunEvent::StoreWritable | RunEvent::PlanRecorded { .. } | RunEvent::Skipped { .. } => {}
         }
     }
 }

@@ -20,8 +20,8 @@ use converger_ledger::{Checkpoint, NoteSigner};
 use converger_runtime::ledger_reader::{self, entry_out_of_range_error, parse_entry_at};
 use converger_runtime::state_dir::run_blocking;
 use converger_runtime::{LedgerLocation, StateDirectory, StateLocation, ledger_key, witness};
-use converger_store::Store as _;
 use converger_store::StoreError;
+use converger_store::StoreReader as _;
 use serde_json::{Value as Json, json};
 
 use super::verify::VerifiedExport;
@@ -276,7 +276,7 @@ async fn run_prove(proving: &ProveArgs) -> Result<ExitStatus, CommandError> {
     let replaces = Replaces::own(OwnFile::Receipt, proving.overwrite.overwrite);
     if let Some(path) = &proving.out {
         super::check_output_is_no_state(path, proving.ledger.config.as_deref())?;
-        super::may_replace(path, replaces)?;
+        super::check_output_replaceable(path, replaces)?;
     }
     let signed = sign_ledger(proving.ledger.config.as_deref()).await?;
     let (what, receipt) = signed.location.read(|book| prove::prove(book, &signed, &proving.what))?;

@@ -14,7 +14,7 @@ use converger_core::refusal::Refusal;
 use converger_core::timestamp;
 use converger_runtime::state_dir::{self, LockOutcome, WriteOutcome, store_error};
 use converger_runtime::{LedgerLocation, LedgerReader, StateDirectory, StateLocation};
-use converger_store::{Batch, EnvironmentLock, OperationFilter, OperationStatus, StoreWrite};
+use converger_store::{Batch, EnvironmentLock, OperationFilter, OperationStatus, StoreReader as _, StoreWrite, wait_for};
 use serde_json::{Value as Json, json};
 
 use super::apply::IN_FLIGHT;
@@ -53,10 +53,12 @@ fn list_operations(listing: &OpsListArgs) -> Result<ExitStatus, CommandError> {
     let run = listing.run.as_deref().map(|id| RunId::new(id).ok_or_else(|| unknown("a run", id))).transpose()?;
     let before = listing.before.as_deref().map(|id| OperationId::new(id).ok_or_else(|| unknown("an operation", id))).transpose()?;
     let filter = OperationFilter { environment, run, vmid: listing.vmid, status: standing, before };
-    let read =
-        |book: &LedgerReader| book.store_view().operations(&filter, listing.limit).map_err(|error| CommandError::from(store_error(&error)));
+    let list = |book: &LedgerReader, filter: &OperationFilter, limit: u32| {
+        let listed = wait_for(book.store_view().operations(filter.clone(), limit));
+        listed.map_err(|error| CommandError::from(store_error(&error)))
+    };
     let shelf = ledger_location(&listing.target)?;
-    let histories = shelf.read_if_present(read)?.unwrap_or_default();
+    let histories = shelf.read_if_present(|book| list(book, &filter, listing.limit))?.unwrap_or_default();
     let said = load_hold_notices(listing)?;
     let written = if listing.json {
         let lines: Vec<Json> = said.iter().map(HoldNotice::to_json).chain(histories.iter().map(history_json)).collect();
@@ -71,8 +73,7 @@ fn list_operations(listing: &OpsListArgs) -> Result<ExitStatus, CommandError> {
     };
     // Also of those that have no room in the list.
     let held = OperationFilter { status: Some(OperationStatus::Held), before: None, ..filter.clone() };
-    let any = |book: &LedgerReader| book.store_view().operations(&held, 1).map_err(|error| CommandError::from(store_error(&error)));
-    let is_held = !listing.open && shelf.read_if_present(any)?.is_some_and(|histories| !histories.is_empty());
+    let is_held = !listing.open && shelf.read_if_present(|book| list(book, &held, 1))?.is_some_and(|histories| !histories.is_empty());
     finish_output(written, if is_held { ExitStatus::Held } else { ExitStatus::Done })
 }
 

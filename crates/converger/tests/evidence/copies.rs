@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use converger_store::StoreView;
+use converger_store::{StoreReader as _, StoreView, wait_for};
 
 use crate::fixture::{CommandOutput, EvidenceFixture};
 
@@ -46,7 +46,7 @@ fn check_one_refused(children: [Child; 2]) -> Vec<CommandOutput> {
 }
 
 fn ledger_size(state: &Path) -> u64 {
-    StoreView::open(state).expect("opens").expect("there").heads().expect("read").all.size
+    wait_for(StoreView::open(state).expect("opens").expect("there").heads()).expect("read").all.size
 }
 
 /// Neither process knows of the other: both have checked the witness and written before either of them updates it.
@@ -149,7 +149,7 @@ fn file_that_is_no_witness_is_reported_as_such() {
     named("");
     bed.check_fails(&["hold", "lab", "103", "--reason", "x"], 2, "`ledger.witness` is empty");
     named("desired.yaml");
-    bed.check_broken(&["hold", "lab", "103", "--reason", "x"], "the file that is named as `witness` is no checkpoint");
+    bed.check_broken(&["hold", "lab", "103", "--reason", "x"], "the file named as `witness` is not a checkpoint");
     bed.stage.write_private("converger.toml", &plain);
     let said: CommandOutput = bed.stage.converger(&["ledger", "tail"]).env("STATE_DIRECTORY", "/a:/b").output().expect("it starts").into();
     assert!(said.code == Some(2) && said.err.contains("STATE_DIRECTORY names several directories"), "{said:?}");

@@ -9,7 +9,7 @@ use converger_core::guest::EnvironmentName;
 use converger_core::testing::some_inputs;
 use converger_ledger::{Checkpoint, LogHash, NoteSigner};
 use converger_store::conformance::block_on;
-use converger_store::{Batch, SqliteStore, Store as _, StoreSettings, StoreWrite};
+use converger_store::{Batch, SqliteStore, Store as _, StoreReader as _, StoreSettings, StoreWrite};
 
 use crate::export_files::ExportFiles;
 use crate::fixture::{ENTRIES_MAX, ENTRIES_MIN, EvidenceFixture};
@@ -326,7 +326,7 @@ fn witness_detects_another_head_of_the_same_size() {
     bed.run_expecting(&["hold", "lab", "101", "--reason", "one"], 0);
     let size = bed.entry_count();
     bed.restore_state(&fork);
-    let shorter = format!("was put back from an older copy: the witness has seen {size} entries of its ledger");
+    let shorter = format!("was restored from an older copy: the witness has seen {size} entries of its ledger");
     for arguments in [&["verify"][..], &["hold", "lab", "102", "--reason", "x"], &["apply", "desired.yaml"], &["thaw", "lab"]] {
         bed.check_broken(arguments, &shorter);
     }

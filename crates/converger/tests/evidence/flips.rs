@@ -11,7 +11,7 @@ use std::thread;
 
 use converger_core::testing::Rng;
 use converger_store::conformance::block_on;
-use converger_store::{Batch, SqliteStore, Store as _, StoreSettings};
+use converger_store::{Batch, SqliteStore, Store as _, StoreReader as _, StoreSettings};
 
 use rusqlite::types::Value;
 
@@ -202,7 +202,7 @@ fn changed_wal_byte_leaves_an_earlier_state() {
         fs::write(&path, bytes).expect("written");
         let looked = converger_store::StoreView::open(&left);
         let entries = match looked.as_ref().map(Option::as_ref) {
-            Ok(Some(looked)) => looked.entries(0, 999).map_err(|error| error.to_string()),
+            Ok(Some(looked)) => converger_store::wait_for(looked.entries(0, 999)).map_err(|error| error.to_string()),
             Ok(None) => Ok(Vec::new()),
             Err(error) => Err(error.to_string()),
         };

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use converger_core::evidence::{LedgerCheck, LedgerFault};
 use converger_ledger::{LogBuilder, LogHash, NoteVerifier, verify_log};
-use converger_store::{LIST_MAX, LedgerHead, LedgerIndex, StoreView};
+use converger_store::{LIST_MAX, LedgerHead, LedgerIndex, StoreReader as _, StoreView, find_journal_mismatch, wait_for};
 use rusqlite::Connection;
 use rusqlite::types::Value;
 
@@ -49,16 +49,16 @@ pub(crate) fn check_state(directory: &Path) -> Result<(), String> {
         return Err(damage);
     }
     let (deep, told) = check_ledger(&looked)?;
-    deep.check_blobs(|digest| looked.blob(&digest).map_err(|error| RecordFault(read(error)))).map_err(|RecordFault(what)| what)?;
-    looked.find_journal_mismatch(deep.replay(), &told).map_err(read)?.map_or(Ok(()), |found| Err(found.to_string()))
+    deep.check_blobs(|digest| wait_for(looked.blob(digest)).map_err(|error| RecordFault(read(error)))).map_err(|RecordFault(what)| what)?;
+    wait_for(find_journal_mismatch(&looked, deep.replay(), &told)).map_err(read)?.map_or(Ok(()), |found| Err(found.to_string()))
 }
 
 fn check_ledger(looked: &StoreView) -> Result<(LedgerCheck, LedgerIndex), String> {
     let read = |error: converger_store::StoreError| error.to_string();
-    let heads = looked.heads().map_err(read)?;
+    let heads = wait_for(looked.heads()).map_err(read)?;
     let (mut deep, mut told, mut growth, mut full) = (LedgerCheck::default(), LedgerIndex::default(), LogBuilder::default(), Vec::new());
     while growth.tree().size() < heads.all.size {
-        let page = looked.entries(growth.tree().size(), LIST_MAX).map_err(read)?;
+        let page = wait_for(looked.entries(growth.tree().size(), LIST_MAX)).map_err(read)?;
         if page.is_empty() {
             return Err("entries are missing".into());
         }
@@ -72,7 +72,7 @@ fn check_ledger(looked: &StoreView) -> Result<(LedgerCheck, LedgerIndex), String
         }
     }
     for (tile, hashes) in full {
-        if looked.hashes(tile).map_err(read)? != Some(hashes) {
+        if wait_for(looked.hashes(tile)).map_err(read)? != Some(hashes) {
             return Err(format!("{} is another", tile.path()));
         }
     }

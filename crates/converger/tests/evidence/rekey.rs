@@ -134,7 +134,7 @@ fn killed_rekey_is_complete_or_has_no_effect() {
             assert_ne!(bed.key(), old, "{call}");
             bed.run_expecting(&["verify"], 0);
         } else {
-            bed.check_fails(&["ledger", "key"], 6, "the key of this ledger is not there");
+            bed.check_fails(&["ledger", "key"], 6, "the key of this ledger is missing");
             rekey(&bed, &[]);
         }
     }

@@ -334,7 +334,7 @@ fn detects_a_replaced_removed_or_exposed_key() {
     // `verify` needs no secret key, but reports that it is missing.
     let told = bed.run_expecting(&["verify"], 0);
     assert!(told.contains("the key that signs is not beside it"), "{told}");
-    SIGNING_COMMANDS[1..].iter().for_each(|arguments| bed.check_broken(arguments, "the key of this ledger is not there: "));
+    SIGNING_COMMANDS[1..].iter().for_each(|arguments| bed.check_broken(arguments, "the key of this ledger is missing: "));
     put(&own);
     for mode in [0o644, 0o640, 0o602] {
         fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("set");

@@ -21,7 +21,7 @@ use converger_core::approve::{Admission, Admitted, ApprovalMode, ApprovedPlan, C
 use converger_core::artifact::{Digest, Provenance};
 use converger_core::desired::{self, Desired};
 use converger_core::document::Notation;
-use converger_core::guest::EnvironmentName;
+use converger_core::guest::{EnvironmentName, Vmid};
 use converger_core::policy::{self, Circumstances, Rules};
 use converger_core::safety::{Judged, judge};
 use converger_core::testing::{some_binding, some_inputs};
@@ -31,7 +31,8 @@ use converger_engine::executor::{Actuator, ExecutionReport, Executor, RunOptions
 use converger_engine::schedule::ConcurrencyLimits;
 use converger_lab::{GuestSpec, LabGuestKind, LabRequest, NodeSpec, TokenSpec, WireDelivery, World, WorldSpec};
 use converger_store::{
-    Batch, CommitAck, LedgerHeads, LogHash, MemoryStore, OperationFilter, RunHistory, Store, StoreError, StoreWrite, Tile,
+    Batch, CommitAck, JournalOverview, LedgerHeads, LedgerRows, LogHash, MemoryStore, OperationFilter, RunHistory, Store, StoreConditions,
+    StoreError, StoreReader, StoreWrite, Tile,
 };
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
@@ -284,6 +285,32 @@ async fn poll_without_idling<T>(work: impl Future<Output = T>) -> T {
 impl<S: Store> Store for ThreadedStore<S> {
     async fn commit(&self, batch: Batch) -> Result<CommitAck, StoreError> {
         poll_without_idling(self.0.commit(batch)).await
+    }
+}
+
+impl<S: Store> StoreReader for ThreadedStore<S> {
+    async fn guest_operations(&self, environment: EnvironmentName, guests: Vec<Vmid>) -> Result<Vec<OperationHistory>, StoreError> {
+        poll_without_idling(self.0.guest_operations(environment, guests)).await
+    }
+
+    async fn conditions(&self, environment: EnvironmentName) -> Result<StoreConditions, StoreError> {
+        poll_without_idling(self.0.conditions(environment)).await
+    }
+
+    async fn journal_overview(&self) -> Result<JournalOverview, StoreError> {
+        poll_without_idling(self.0.journal_overview()).await
+    }
+
+    async fn digests(&self) -> Result<Vec<Digest>, StoreError> {
+        poll_without_idling(self.0.digests()).await
+    }
+
+    async fn full_tile(&self, tile: Tile) -> Result<Option<Vec<LogHash>>, StoreError> {
+        poll_without_idling(self.0.full_tile(tile)).await
+    }
+
+    async fn ledger_rows(&self) -> Result<LedgerRows, StoreError> {
+        poll_without_idling(self.0.ledger_rows()).await
     }
 
     async fn operation(&self, id: OperationId) -> Result<Option<OperationHistory>, StoreError> {

@@ -2,17 +2,16 @@
 //! head matches its entries.
 
 use converger_core::evidence::{LedgerReplay, parse_entry};
-use converger_core::guest::EnvironmentName;
-use converger_store::{JournalCheck, LIST_MAX, LedgerIndex, MemoryStore, OperationFilter, Store as _, StoreError};
+use converger_store::{LIST_MAX, LedgerIndex, MemoryStore, StoreError, StoreReader as _, find_journal_mismatch};
 use futures_util::FutureExt as _;
 
 /// The first difference between the ledger and the journal.
-pub(crate) fn find_difference(store: &MemoryStore, environment: &EnvironmentName) -> Option<String> {
-    read_entries(store).and_then(|entries| check_agreement(store, environment, &entries)).err()
+pub(crate) fn find_difference(store: &MemoryStore) -> Option<String> {
+    read_entries(store).and_then(|entries| check_agreement(store, &entries)).err()
 }
 
 /// Checks that these entries are exactly those of the journal, in order.
-fn check_agreement(store: &MemoryStore, environment: &EnvironmentName, entries: &[Vec<u8>]) -> Result<(), String> {
+fn check_agreement(store: &MemoryStore, entries: &[Vec<u8>]) -> Result<(), String> {
     let heads = poll_once(store.heads())?;
     if heads.all.size != entries.len() as u64 {
         return Err(format!("it is said to have {} entries, and has {}", heads.all.size, entries.len()));
@@ -20,7 +19,7 @@ fn check_agreement(store: &MemoryStore, environment: &EnvironmentName, entries: 
     if heads.durable.size > heads.all.size {
         return Err(format!("{} of {} entries are called durable", heads.durable.size, heads.all.size));
     }
-    compare_with_journal(store, environment, &replay_entries(entries)?)
+    compare_with_journal(store, &replay_entries(entries)?)
 }
 
 /// The store of a simulation is in memory and never waits.
@@ -50,32 +49,19 @@ fn replay_entries(entries: &[Vec<u8>]) -> Result<(LedgerReplay, LedgerIndex), St
     Ok((replay, told))
 }
 
-/// Compares both as `verify` does, except for what a memory store does not keep (releases and the order of rows).
-fn compare_with_journal(
-    store: &MemoryStore,
-    environment: &EnvironmentName,
-    (replay, told): &(LedgerReplay, LedgerIndex),
-) -> Result<(), String> {
-    let mut agreement = JournalCheck::new(replay, told);
-    let operations = poll_once(store.operations(OperationFilter::default(), LIST_MAX))?;
-    let runs = poll_once(store.runs(environment.clone(), LIST_MAX))?;
-    let (holds, freeze) = (poll_once(store.holds(environment.clone()))?, poll_once(store.freeze(environment.clone()))?);
-    let agreed = operations.iter().try_for_each(|history| agreement.check_operation(history));
-    let agreed = agreed.and_then(|()| runs.iter().try_for_each(|run| agreement.check_run(run)));
-    let names = poll_once(store.names())?;
-    let agreed = agreed.and_then(|()| agreement.names(&names));
-    let agreed = agreed.and_then(|()| agreement.check_complete()).and_then(|()| agreement.check_active_holds(&holds, freeze.as_slice()));
-    agreed.map_err(|found| found.to_string())
+/// Compares journal and ledger as `verify` does.
+fn compare_with_journal(store: &MemoryStore, (replay, index): &(LedgerReplay, LedgerIndex)) -> Result<(), String> {
+    poll_once(find_journal_mismatch(store, replay, index))?.map_or(Ok(()), |found| Err(found.to_string()))
 }
 
 /// The results for ledgers of a small journal with an entry removed, duplicated or moved; and for the unchanged one, which has no fault.
 #[cfg(test)]
-pub(crate) fn check_altered_ledgers(store: &MemoryStore, environment: &EnvironmentName) -> Vec<Option<String>> {
+pub(crate) fn check_altered_ledgers(store: &MemoryStore) -> Vec<Option<String>> {
     let own = read_entries(store).unwrap_or_default();
     let wrong = |change: fn(&mut Vec<Vec<u8>>)| {
         let mut entries = own.clone();
         change(&mut entries);
-        replay_entries(&entries).and_then(|played| compare_with_journal(store, environment, &played)).err()
+        replay_entries(&entries).and_then(|played| compare_with_journal(store, &played)).err()
     };
     let last = |entries: &mut Vec<Vec<u8>>| drop(entries.pop());
     let twice = |entries: &mut Vec<Vec<u8>>| entries.extend(entries.last().cloned());

@@ -20,7 +20,7 @@ use converger_engine::clock::MonotonicClock;
 use converger_engine::executor::{check_holds, commit_event, find_task_owners};
 use converger_engine::operation::{self, OperationCommand, OperationEvent, Phase, SendBlock};
 use converger_engine::run_machine::{RunEffect, RunMachine, RunOptions};
-use converger_store::{CommitAck, CommitFault, MemoryStore, Store as _, StoreError, StoreWrite};
+use converger_store::{CommitAck, CommitFault, MemoryStore, StoreError, StoreReader as _, StoreWrite};
 use futures_util::FutureExt as _;
 
 use super::decode_cache;

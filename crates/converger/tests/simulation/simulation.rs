@@ -26,7 +26,7 @@ use converger_core::timestamp;
 use converger_engine::executor::load_unsettled;
 use converger_engine::run_machine::RunMachine;
 use converger_engine::schedule::OnFailure;
-use converger_store::{MemoryStore, OperationFilter, OperationStatus, Store as _, StoreWrite};
+use converger_store::{MemoryStore, OperationFilter, OperationStatus, StoreReader as _, StoreWrite};
 use futures_util::FutureExt as _;
 use serde_json::Value as Json;
 
@@ -327,7 +327,7 @@ impl Simulation {
             return;
         }
         self.stage_mut().note_reached(LEDGER_REPLAYED);
-        if let Some(text) = ledger_agreement::find_difference(&self.store, self.scene.desired.environment()) {
+        if let Some(text) = ledger_agreement::find_difference(&self.store) {
             self.oracle.report("C7", text);
         }
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use converger_core::apply::{EnvironmentNames, Freeze, Hold, IdempotencyKey, TaskId};
 use converger_core::artifact::Digest;
 use converger_core::guest::Vmid;
-use converger_store::{LedgerHeads, LogHash, RunHistory, Tile};
+use converger_store::{JournalOverview, LedgerHeads, LedgerRows, LogHash, RunHistory, StoreConditions, StoreReader, Tile};
 
 use super::*;
 
@@ -197,6 +197,32 @@ impl Store for FailingStore {
             self.store.fail_next(self.fault);
         }
         self.store.commit(batch).await
+    }
+}
+
+impl StoreReader for FailingStore {
+    async fn guest_operations(&self, environment: EnvironmentName, guests: Vec<Vmid>) -> Result<Vec<OperationHistory>, StoreError> {
+        self.store.guest_operations(environment, guests).await
+    }
+
+    async fn conditions(&self, environment: EnvironmentName) -> Result<StoreConditions, StoreError> {
+        self.store.conditions(environment).await
+    }
+
+    async fn journal_overview(&self) -> Result<JournalOverview, StoreError> {
+        self.store.journal_overview().await
+    }
+
+    async fn digests(&self) -> Result<Vec<Digest>, StoreError> {
+        self.store.digests().await
+    }
+
+    async fn full_tile(&self, tile: Tile) -> Result<Option<Vec<LogHash>>, StoreError> {
+        self.store.full_tile(tile).await
+    }
+
+    async fn ledger_rows(&self) -> Result<LedgerRows, StoreError> {
+        self.store.ledger_rows().await
     }
 
     async fn operation(&self, id: OperationId) -> Result<Option<OperationHistory>, StoreError> {

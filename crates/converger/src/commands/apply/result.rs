@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use converger_core::apply::OperationEnd as Fate;
 use converger_core::guest::EnvironmentName;
 use converger_engine::executor::{ExecutionReport, OperationReport};
-use converger_runtime::RunReport;
 use converger_runtime::report::{HeldBefore, RESULT_SCHEMA};
+use converger_runtime::{RecoveryReport, RunReport};
 use serde_json::Value as Json;
 
 use super::super::CommandError;
@@ -86,7 +86,7 @@ fn summary(run: &RunReport) -> String {
 }
 
 /// What recovery found, before anything new is asked.
-pub(in crate::commands) fn recovered_text(recovered: &ExecutionReport) -> String {
+pub(in crate::commands) fn recovered_text(recovered: &RecoveryReport) -> String {
     if recovered.operations().is_empty() {
         return String::new();
     }

@@ -192,7 +192,7 @@ impl Directory<'_> {
     /// damaged, or is somebody else's.
     fn write_file(&self, name: &str, bytes: &[u8]) -> Result<(), CommandError> {
         let path = self.path.join(name);
-        self.has_no_link_to(&path)?;
+        self.check_no_link_to(&path)?;
         let is_there = fs::symlink_metadata(&path).is_ok();
         if is_there && files::read_at_most(&path, bytes.len()).is_ok_and(|there| there.bytes == bytes) {
             return Ok(());
@@ -206,7 +206,7 @@ impl Directory<'_> {
     }
 
     /// What a link leads to is outside of the export, and may be anything: also the key that signs it.
-    fn has_no_link_to(&self, path: &Path) -> Result<(), CommandError> {
+    fn check_no_link_to(&self, path: &Path) -> Result<(), CommandError> {
         let is_link = |room: &&Path| *room != self.path && fs::symlink_metadata(room).is_ok_and(|there| there.is_symlink());
         if let Some(link) = path.ancestors().skip(1).take_while(|room| room.starts_with(self.path)).find(is_link) {
             let stop = CommandError::input_error(format!("{} is a link, and leads out of the export", files::display_path(link)))

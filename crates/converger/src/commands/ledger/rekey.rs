@@ -10,7 +10,7 @@ use std::path::Path;
 use converger_core::evidence::LedgerEntry;
 use converger_core::failure::FailureCode;
 use converger_ledger::{Checkpoint, NoteSigner, NoteVerifier, root_of_size};
-use converger_store::{Batch, KEY_FILE, Store as _, StoreWrite};
+use converger_store::{Batch, KEY_FILE, StoreReader as _, StoreWrite, wait_for};
 
 use converger_runtime::ledger_key::{self, load_signer, recorded_key_in_store};
 use converger_runtime::state_dir::run_blocking;
@@ -60,7 +60,7 @@ fn replace_key(
     let (size, checkpoint) = last.map_or((None, None), |(size, text)| (Some(size), Some(text.into())));
     let (verifier, at_ms) = (new.as_str().into(), host::now_ms());
     let entry = LedgerEntry::Rekeyed { verifier, previous: previous.into(), checkpoint, by: host::actor().into(), reason, at_ms };
-    state.wait(state.commit(Batch::from(StoreWrite::decision(entry))))?;
+    wait_for(state.commit(Batch::from(StoreWrite::decision(entry))))?;
     ledger_key::finish_rekey(state.path(), &new)?;
     Ok((new, size))
 }
@@ -98,7 +98,7 @@ fn last_checkpoint(
     let witness = witness.and_then(|text| Some((Checkpoint::verify(&text.bytes, old).ok()?.size, String::from_utf8(text.bytes).ok()?)));
     all.extend(witness);
     if let Some(signer) = signer {
-        let head = state.wait(state.store().heads()).map_err(|error| damaged(&error))?.durable;
+        let head = wait_for(state.store().heads()).map_err(|error| damaged(&error))?.durable;
         shelf.read(|book| book.check_root(head))?;
         all.push((head.size, Checkpoint { origin: old.name().to_owned(), size: head.size, root: head.root }.sign(signer)));
     }

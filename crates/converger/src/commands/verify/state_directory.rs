@@ -6,8 +6,8 @@ use converger_core::artifact::Digest;
 use converger_core::failure::FailureCode;
 use converger_ledger::{LogBuilder, LogHash, NoteVerifier, TILE_WIDTH, Tile, root_of_size};
 use converger_runtime::LedgerReader;
-use converger_runtime::ledger_key::{is_next, load_signer};
-use converger_store::{LedgerHead, StoreError};
+use converger_runtime::ledger_key::{load_signer, matches_next_key};
+use converger_store::{LedgerHead, LedgerRows, StoreError, StoreReader as _, find_journal_mismatch, wait_for};
 
 use super::super::CommandError;
 use super::super::ledger::{broken, damaged};
@@ -70,7 +70,7 @@ fn check_entries<'s>(book: &LedgerReader, since: Option<&'s EarlierCheckpoint>) 
     if root != heads.all.root {
         return Err(root_mismatch_error(heads.all, root));
     }
-    let (rows, tiles) = book.store_view().ledger_row_counts().map_err(|error| damaged(&error))?;
+    let LedgerRows { entries: rows, full_tiles: tiles } = map_store_error(wait_for(book.store_view().ledger_rows()))?;
     let full: u64 = (1..8).map(|level| heads.all.size >> (8 * level)).sum();
     if (rows, tiles) != (heads.all.size, full) {
         let size = heads.all.size;
@@ -98,7 +98,7 @@ fn root_mismatch_error(recorded: LedgerHead, root: LogHash) -> CommandError {
 
 fn check_tile(book: &LedgerReader, tile: Tile, hashes: &[LogHash]) -> Result<(), CommandError> {
     let place = |at: u64| (tile.index * TILE_WIDTH + at) << (8 * u32::from(tile.level));
-    let Some(kept) = map_store_error(book.store_view().full_tile(tile))? else {
+    let Some(kept) = map_store_error(wait_for(book.store_view().full_tile(tile)))? else {
         let index = place(0);
         return Err(broken(format!("entry {index} ({}): the hashes over it are missing", tile.path())).at_entry(index));
     };
@@ -131,7 +131,7 @@ fn check_keys(book: &LedgerReader, named: Option<&NoteVerifier>, given: Option<&
     }
     match load_signer(book.directory())? {
         Some(signer) if signer.verifier() == *named => Ok(Vec::new()),
-        _ if is_next(book.directory(), &named.to_string())? => {
+        _ if matches_next_key(book.directory(), &named.to_string())? => {
             Ok(vec!["the key was replaced, and is not in its place yet: the next command that signs puts it there".to_owned()])
         }
         Some(_) => {
@@ -144,7 +144,7 @@ fn check_keys(book: &LedgerReader, named: Option<&NoteVerifier>, given: Option<&
 
 /// Everything in the journal is in the ledger as it is there, and everything of the ledger in the journal.
 fn check_journal(book: &LedgerReader, heard: &EntryCheck<'_>) -> Result<(), CommandError> {
-    let found = map_store_error(book.store_view().find_journal_mismatch(heard.ledger_check.replay(), &heard.index))?;
+    let found = map_store_error(wait_for(find_journal_mismatch(book.store_view(), heard.ledger_check.replay(), &heard.index)))?;
     found.map_or(Ok(()), |found| {
         let stop = CommandError::evidence_error(FailureCode::UnloggedExecution, found.to_string());
         Err(if let Some(index) = found.index { stop.at_entry(index) } else { stop })
@@ -153,7 +153,7 @@ fn check_journal(book: &LedgerReader, heard: &EntryCheck<'_>) -> Result<(), Comm
 
 /// Everything that is kept is named by an entry: both are written in one transaction, so that what none names was put there by other means.
 fn no_stranger(book: &LedgerReader, heard: &EntryCheck<'_>) -> Result<(), CommandError> {
-    let mut digests = map_store_error(book.store_view().digests())?;
+    let mut digests = map_store_error(wait_for(book.store_view().digests()))?;
     digests.retain(|digest| !heard.ledger_check.is_named(digest));
     let Some(first) = digests.first() else { return Ok(()) };
     let is = if digests.len() == 1 { "is" } else { "are" };
