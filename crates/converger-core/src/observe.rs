@@ -377,6 +377,11 @@ pub fn parse(bytes: &[u8]) -> Result<Observation, Diagnostics> {
 }
 
 impl Observation {
+    /// The ids of the listed guests, and of those that may exist although the list lacks them or makes no sense of them.
+    pub fn candidate_ids(&self) -> impl Iterator<Item = Vmid> {
+        self.guests.iter().map(|guest| guest.vmid).chain(self.unlisted.iter().map(|guest| guest.vmid))
+    }
+
     /// Drops what is outside of the scope and counts it as unmanaged: the only way to something that can be planned on.
     ///
     /// Whatever an observer made, the rows come out sorted and each id once: an id that is listed twice is unknown.

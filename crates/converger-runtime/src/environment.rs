@@ -134,9 +134,10 @@ impl Environment {
         // Held until the run has ended: the number of open runs is bounded before anything is read for them.
         let slot = executor.reserve_slot().map_err(|reason| RuntimeError::not_accepting(reader.name(), reason))?;
         let scope = request.desired.scope();
+        let selection = scope.clone().into();
         // An observation first: it selects the endpoint that recovery asks and that changes are sent to.
         let proxmox = reader.connect()?.with_needs(ReadSet::for_desired(&request.desired));
-        let report = reader.observe_live(&proxmox, &scope).await?;
+        let report = reader.observe_live(&proxmox, &selection).await?;
         // The cluster is the one that the name stands for, before anything is recovered, recorded or sent there.
         if let Some(refusal) = cluster_identity::bind_environment(state, reader.name(), proxmox.identity(&report).await).await? {
             return Ok(StartedRun::Refused(refusal));
@@ -147,7 +148,7 @@ impl Environment {
         let recovered = Arc::new(self.recover(&hand).await?);
         let report = match recovered.operations() {
             [] => report,
-            _ => reader.observe_live(&proxmox, &scope).await?,
+            _ => reader.observe_live(&proxmox, &selection).await?,
         };
         let mut conditions = state.load_conditions(reader.name()).await?;
         conditions.writes = state.load_operations(reader.name(), find_undeclared_pending(&request.desired, &report.reading)).await?;

@@ -24,6 +24,7 @@ pub(super) fn write_reports() -> Result<Vec<String>, TaskError> {
     fs::copy(DESIRED_FILE, room.join("desired.yaml")).map_err(|error| file_error(room, &error))?;
     let mut files = vec![
         write_report("doctor.jsonl", &["doctor", "--json"])?,
+        write_report("guests.jsonl", &["guests", "--json"])?,
         write_report("init.jsonl", &["init", "--vmid", "101,104,107", "--environment", "lab", "--dry-run", "--json"])?,
         write_report("init-refused.jsonl", &["init", "--vmid", "101,999", "--environment", "lab", "--dry-run", "--json"])?,
         write_report("pin.jsonl", &["pin", "desired.yaml", "--check", "--json"])?,
