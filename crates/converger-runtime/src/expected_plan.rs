@@ -11,7 +11,17 @@ use serde_json::Value as Json;
 
 use crate::error::RuntimeError;
 
-/// A saved plan that is intact.
+/// A saved plan that is intact, of any provenance. It can be compared and never applied.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SavedPlan {
+    /// The body.
+    pub body: Json,
+    /// The digest of the body.
+    pub digest: Digest,
+    is_live: bool,
+}
+
+/// A saved plan of a live observation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExpectedPlan {
     body: Json,
@@ -33,11 +43,11 @@ pub enum ExpectedPlanError {
     Recorded(Refusal),
 }
 
-impl ExpectedPlan {
+impl SavedPlan {
     /// Parses a saved plan.
     ///
     /// # Errors
-    /// It is not a plan of a live observation as the program wrote it.
+    /// It is not a plan as the program wrote it.
     pub fn parse(bytes: &[u8]) -> Result<Self, ExpectedPlanError> {
         let invalid = |why: &str, help| ExpectedPlanError::Invalid { why: why.to_owned(), help };
         let save = "`converger plan --out FILE` saves one";
@@ -47,14 +57,26 @@ impl ExpectedPlan {
             return Err(invalid(&format!("its `schema` is not {PLAN_SCHEMA}"), save));
         }
         let digest = plan["digest"].as_str().and_then(Digest::parse);
-        if !digest.is_some_and(|digest| has_body_digest(&String::from_utf8_lossy(bytes), &digest)) {
+        let Some(digest) = digest.filter(|digest| has_body_digest(&String::from_utf8_lossy(bytes), digest)) else {
             let why = "its digest is not that of its body as it is written there, so that it was edited, cut or laid out anew";
             return Err(invalid(why, "save it again, and read that"));
-        }
-        if plan["provenance"] != "live" {
+        };
+        let is_live = plan["provenance"] == "live";
+        Ok(Self { body: plan["body"].take(), digest, is_live })
+    }
+}
+
+impl ExpectedPlan {
+    /// Parses a saved plan.
+    ///
+    /// # Errors
+    /// It is not a plan of a live observation as the program wrote it.
+    pub fn parse(bytes: &[u8]) -> Result<Self, ExpectedPlanError> {
+        let SavedPlan { body, is_live, .. } = SavedPlan::parse(bytes)?;
+        if !is_live {
             return Err(ExpectedPlanError::Recorded(Refusal::replay_not_appliable()));
         }
-        Ok(Self { body: plan["body"].take() })
+        Ok(Self { body })
     }
 
     /// A refusal that names the differences guest by guest, if the plan of now has other steps.

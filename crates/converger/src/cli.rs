@@ -281,10 +281,15 @@ Examples:
 Exit codes: 0 the same, 1 another planner made it or what it rests on was let go, 6 it is another decision, or the record \
 is broken.")]
     Reproduce(ReproduceArgs),
-    /// Show what two recorded plans do differently, guest by guest
+    /// Show what two plans do differently, by guest and step
     #[command(after_help = "\
 Examples:
-  converger diff 6afaf0b3-43690ad2 6afaf1c0-8d2e1f00
+  converger diff 6afaf0b3-43690ad2 6afaf1c0-8d2e1f00  two recorded runs
+  converger diff monday.json tuesday.json             two plan files
+  converger diff plan.json 6afaf0b3-43690ad2          a file and a run
+
+An argument with a dot or a slash is the path of a plan file; files need no state directory. In the output, + is added by the second plan, \
+- is removed and ~ is changed.
 
 Exit codes: 0 the same steps, 4 others.")]
     Diff(DiffArgs),

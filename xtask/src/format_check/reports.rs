@@ -36,7 +36,7 @@ pub(super) fn write_reports() -> Result<Vec<String>, TaskError> {
 }
 
 /// What the ledger has of it, and what those print who check it and make it again.
-fn write_evidence_reports() -> Result<[String; 12], TaskError> {
+fn write_evidence_reports() -> Result<[String; 13], TaskError> {
     let digest = read_plan_digest()?;
     shell::run_quietly(&mut converger_command(&["ledger", "export", "evidence"])?)?;
     shell::run_quietly(&mut converger_command(&["ledger", "prove", &find_ended_operation()?, "--out", "receipt.txt"])?)?;
@@ -45,6 +45,7 @@ fn write_evidence_reports() -> Result<[String; 12], TaskError> {
         write_report("verified-export.jsonl", &["verify", "evidence", "--json"])?,
         write_report("reproduced.jsonl", &["reproduce", &digest, "--json"])?,
         write_report("diff.jsonl", &["diff", &digest, &digest, "--json"])?,
+        write_report("diff-files.jsonl", &["diff", PLAN_FILE, PLAN_FILE, "--json"])?,
         write_report("verified-receipt.jsonl", &["verify", "receipt.txt", "--key", "evidence/log.vkey", "--json"])?,
         write_report("backtest.jsonl", &["backtest", "--config", "converger.toml", "--json"])?,
         write_report("explained.jsonl", &["explain", &digest, "--json"])?,

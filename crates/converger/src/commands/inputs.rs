@@ -12,6 +12,7 @@ use converger_core::desired::{self, Desired, GuestSelection, NarrowError, Scope}
 use converger_core::document::TEXT_BYTES_MAX;
 use converger_core::failure::FailureCode;
 use converger_core::guest::EnvironmentName;
+use converger_runtime::expected_plan::ExpectedPlanError;
 use converger_runtime::reader::{configuration_example, unconfigured_error};
 use converger_runtime::{Config, EnvironmentReader, ObservationSource, Observed, Planned, RuntimeError, StateDirectory, StateLocation};
 
@@ -156,6 +157,20 @@ pub(super) fn read_declared(path: &Path) -> Result<(InputText, Desired), Command
     let desired = desired::parse(&text.bytes, files::detect_notation(path))
         .map_err(|faults| CommandError::diagnostics_error(diagnostics::render_diagnostics(&text.name, &text.bytes, &faults)))?;
     Ok((text, desired))
+}
+
+/// Reads a plan file as `plan` wrote it.
+pub(super) fn read_plan_file<T>(path: &Path, parse: impl Fn(&[u8]) -> Result<T, ExpectedPlanError>) -> Result<T, CommandError> {
+    let name = files::display_path(path);
+    let text = files::read(path).map_err(|error| unreadable(&name, &error))?;
+    parse(&text.bytes).map_err(|error| match error {
+        ExpectedPlanError::Invalid { why, help } => CommandError::input_error(format!("{name} is not a plan: {why}")).with_help(help),
+        ExpectedPlanError::RepeatedKeys(faults) => {
+            CommandError::diagnostics_error(diagnostics::render_diagnostics(&name, &text.bytes, &faults))
+                .with_help("save it again, and read that")
+        }
+        ExpectedPlanError::Recorded(refusal) => CommandError::refusal_error(&refusal),
+    })
 }
 
 /// The environment that is named, or else the only one of converger.toml, which is printed then.
