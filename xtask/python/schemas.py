@@ -11,7 +11,7 @@ from pathlib import Path
 
 from jsonschema import Draft202012Validator
 
-KINDS = ["plan", "observation", "result", "history", "said", "doctor", "pin", "init", "entry", "verified", "reproduced", "backtest", "pruned", "explained", "diff"]
+KINDS = ["plan", "observation", "result", "history", "said", "doctor", "pin", "init", "guests", "entry", "verified", "reproduced", "backtest", "pruned", "explained", "diff"]
 NAMES = {None: "desired"} | {f"converger.{kind}/1": kind for kind in KINDS}
 
 

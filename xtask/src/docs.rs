@@ -32,6 +32,7 @@ fn generated_pages() -> Vec<GeneratedPage> {
         GeneratedPage { path: "docs/reference/schemas/doctor.schema.json", text: || reference::schema_page("doctor") },
         GeneratedPage { path: "docs/reference/schemas/pin.schema.json", text: || reference::schema_page("pin") },
         GeneratedPage { path: "docs/reference/schemas/init.schema.json", text: || reference::schema_page("init") },
+        GeneratedPage { path: "docs/reference/schemas/guests.schema.json", text: || reference::schema_page("guests") },
         GeneratedPage { path: "docs/reference/schemas/entry.schema.json", text: || reference::schema_page("entry") },
         GeneratedPage { path: "docs/reference/schemas/verified.schema.json", text: || reference::schema_page("verified") },
         GeneratedPage { path: "docs/reference/schemas/reproduced.schema.json", text: || reference::schema_page("reproduced") },

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::PathBuf;
 
-use converger_core::desired::Scope;
+use converger_core::desired::{GuestSelection, Scope};
 use converger_core::document::TEXT_BYTES_MAX;
 use converger_core::guest::EnvironmentName;
 use converger_core::observe::{self, Scoped};
@@ -50,6 +50,16 @@ fn read_bounded(source: impl Read) -> io::Result<Vec<u8>> {
 
 impl Observer for RecordingObserver {
     async fn observe(&self, environment: &EnvironmentName, scope: &Scope) -> Result<Scoped, ObserveError> {
+        self.observe_selected(environment, &scope.clone().into())
+    }
+}
+
+impl RecordingObserver {
+    /// Reads the selected guests.
+    ///
+    /// # Errors
+    /// There is no observation, or it is of another environment.
+    pub fn observe_selected(&self, environment: &EnvironmentName, selection: &GuestSelection) -> Result<Scoped, ObserveError> {
         let bytes = self.read_bytes()?;
         let observation = match observe::parse(&bytes) {
             Ok(observation) => observation,
@@ -59,6 +69,7 @@ impl Observer for RecordingObserver {
             let (found, wanted) = (observation.environment.to_string(), environment.to_string());
             return Err(ObserveError::OtherEnvironment { place: self.source_name(), found, wanted });
         }
-        Ok(observation.into_scoped(scope))
+        let scope = selection.resolve(observation.candidate_ids());
+        Ok(observation.into_scoped(&scope))
     }
 }

@@ -24,7 +24,7 @@ use crate::observe::{Observation, PlanView, Scoped};
 use crate::policy::Rules;
 
 pub use plan::{Provenance, SCHEMA as PLAN_SCHEMA, has_body_digest, write_body, write_judgement, write_plan};
-pub use recorded::{GuestOmission, RecordedPlan};
+pub use recorded::{DifferenceKind, GuestDifference, GuestOmission, RecordedPlan, StepDifference};
 
 /// The largest integer in any artifact: RFC 8785 numbers are doubles, which silently round larger integers.
 pub const INTEGER_MAX: u64 = (1 << 53) - 1;

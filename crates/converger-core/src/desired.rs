@@ -10,6 +10,7 @@ mod edit;
 mod layout;
 mod order;
 mod parse;
+mod selection;
 
 use std::collections::BTreeMap;
 
@@ -19,6 +20,8 @@ use serde::{Serialize, Serializer};
 use crate::document::{Diagnostics, Notation};
 use crate::guest::{EnvironmentName, GuestIdentity, GuestKind, GuestName, RunState, Vmid};
 use crate::normalize::{Field, FieldValue};
+
+pub use selection::{GuestSelection, VmidRange};
 
 /// The version of the file format.
 pub const VERSION: u64 = 1;

@@ -377,6 +377,11 @@ pub fn parse(bytes: &[u8]) -> Result<Observation, Diagnostics> {
 }
 
 impl Observation {
+    /// The ids of the listed guests, and of those that may exist although the list lacks them or makes no sense of them.
+    pub fn candidate_ids(&self) -> impl Iterator<Item = Vmid> {
+        self.guests.iter().map(|guest| guest.vmid).chain(self.unlisted.iter().map(|guest| guest.vmid))
+    }
+
     /// Drops everything outside the scope and counts it as unmanaged. Only a scoped observation can be planned on.
     ///
     /// Whatever the observer returned, the rows are then sorted and unique: an id that is listed twice is unknown.

@@ -181,7 +181,7 @@ impl Environment {
         let guests = unsettled.histories().iter().map(|history| history.operation.guest.vmid).collect();
         // No guest is read in full: settling reads each guest itself.
         let proxmox = reader.connect()?.with_needs(ReadSet::Declared(BTreeMap::new()));
-        let report = reader.observe_live(&proxmox, &Scope::new(guests)).await?;
+        let report = reader.observe_live(&proxmox, &Scope::new(guests).into()).await?;
         match self.select_endpoint(&reader, &proxmox, &report).await? {
             SelectedEndpoint::Verified(actuator) => Ok(Recovered::Settled(self.settle(&reader, unsettled, &actuator).await?)),
             SelectedEndpoint::Refused(refusal) => Ok(Recovered::Refused(refusal)),
@@ -199,16 +199,17 @@ impl Environment {
         let slot = executor.reserve_slot().map_err(|reason| RuntimeError::not_accepting(reader.name(), reason))?;
         executor.set_limits(reader.config().at_once);
         let scope = request.desired.scope();
+        let selection = scope.clone().into();
         // Observe first: it selects the endpoint that recovery reads from and that changes are sent to.
         let proxmox = reader.connect()?.with_needs(ReadSet::for_desired(&request.desired));
-        let report = reader.observe_live(&proxmox, &scope).await?;
+        let report = reader.observe_live(&proxmox, &selection).await?;
         let actuator = match self.select_endpoint(reader, &proxmox, &report).await? {
             SelectedEndpoint::Verified(actuator) => actuator,
             SelectedEndpoint::Refused(refusal) => return Ok(StartedRun::Refused(refusal)),
         };
         // A guest whose last operation is unresolved must not be planned as if it were idle (G13).
         let recovered = self.settle(reader, self.find_unsettled().await?, &actuator).await?;
-        let report = if recovered.operations().is_empty() { report } else { reader.observe_live(&proxmox, &scope).await? };
+        let report = if recovered.operations().is_empty() { report } else { reader.observe_live(&proxmox, &selection).await? };
         let (conditions, held_before) = self.load_conditions(reader, &request, &report, &recovered).await?;
         let observed = Observed { observation: report.reading.clone(), provenance: Provenance::Live };
         let RunRequest { desired, expected, narrowed, refused, on_failure } = request;

@@ -10,7 +10,17 @@ use serde_json::Value as Json;
 
 use crate::error::RuntimeError;
 
-/// An intact saved plan.
+/// A saved plan that is intact, of any provenance. It can be compared and never applied.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SavedPlan {
+    /// The body.
+    pub body: Json,
+    /// The digest of the body.
+    pub digest: Digest,
+    is_live: bool,
+}
+
+/// A saved plan of a live observation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExpectedPlan {
     body: Json,
@@ -32,11 +42,11 @@ pub enum ExpectedPlanError {
     Recorded(Refusal),
 }
 
-impl ExpectedPlan {
+impl SavedPlan {
     /// Parses a saved plan.
     ///
     /// # Errors
-    /// It is not an unchanged plan of a live observation.
+    /// It is not a plan as the program wrote it.
     pub fn parse(bytes: &[u8]) -> Result<Self, ExpectedPlanError> {
         let invalid = |why: &str, help| ExpectedPlanError::Invalid { why: why.to_owned(), help };
         let save = "`converger plan --out FILE` saves one";
@@ -46,14 +56,26 @@ impl ExpectedPlan {
             return Err(invalid(&format!("its `schema` is not {PLAN_SCHEMA}"), save));
         }
         let digest = plan["digest"].as_str().and_then(Digest::parse);
-        if !digest.is_some_and(|digest| has_body_digest(&String::from_utf8_lossy(bytes), &digest)) {
+        let Some(digest) = digest.filter(|digest| has_body_digest(&String::from_utf8_lossy(bytes), digest)) else {
             let why = "its digest does not match its body: it was edited, cut or reformatted";
             return Err(invalid(why, "save it again with `converger plan --out FILE`, and review that"));
-        }
-        if plan["provenance"] != "live" {
+        };
+        let is_live = plan["provenance"] == "live";
+        Ok(Self { body: plan["body"].take(), digest, is_live })
+    }
+}
+
+impl ExpectedPlan {
+    /// Parses a saved plan.
+    ///
+    /// # Errors
+    /// It is not a plan of a live observation as the program wrote it.
+    pub fn parse(bytes: &[u8]) -> Result<Self, ExpectedPlanError> {
+        let SavedPlan { body, is_live, .. } = SavedPlan::parse(bytes)?;
+        if !is_live {
             return Err(ExpectedPlanError::Recorded(Refusal::replay_not_appliable()));
         }
-        Ok(Self { body: plan["body"].take() })
+        Ok(Self { body })
     }
 
     /// A refusal that names the differences guest by guest, if the new plan has other steps.

@@ -4,14 +4,14 @@
 
 use std::sync::Arc;
 
+use converger_adapters::ObserveError;
 use converger_adapters::proxmox::observe::ReadSet;
 use converger_adapters::proxmox::{ObservationReport, ProxmoxObserver};
 use converger_adapters::replay::RecordingObserver;
-use converger_adapters::{ObserveError, Observer as _};
 use converger_core::apply::{OperationHistory, own_writes};
 use converger_core::approve::ApprovalMode;
 use converger_core::artifact::Provenance;
-use converger_core::desired::{Desired, DesiredGuest, Scope};
+use converger_core::desired::{Desired, DesiredGuest, GuestSelection};
 use converger_core::failure::FailureCode;
 use converger_core::guest::{EnvironmentName, Vmid};
 use converger_core::observe::Scoped;
@@ -112,23 +112,31 @@ impl EnvironmentReader {
         self.config.connection.as_ref().ok_or_else(|| unconfigured_error(&self.name))
     }
 
-    /// Reads the guests in scope once (G4). A guest that cannot be read is unknown with a cause, which is not an error (G1, G2).
+    /// Reads the selected guests once (G4). A guest that cannot be read is unknown with a cause, which is not an error (G1, G2).
     ///
     /// A recording is used as it is: `needs` does not apply to it.
     ///
     /// # Errors
     /// There is no observation at all.
-    pub async fn observe(&self, scope: &Scope, needs: ReadSet, source: &ObservationSource) -> Result<Observed, RuntimeError> {
+    pub async fn observe(&self, selection: &GuestSelection, needs: ReadSet, source: &ObservationSource) -> Result<Observed, RuntimeError> {
         match source {
             ObservationSource::Live => {
-                let report = self.observe_live(&self.connect()?.with_needs(needs), scope).await?;
+                let report = self.observe_live(&self.connect()?.with_needs(needs), selection).await?;
                 Ok(Observed { observation: report.reading.clone(), provenance: Provenance::Live })
             }
             ObservationSource::Recording(replay) => {
-                let observation = replay.observe(&self.name, scope).await?;
+                let observation = replay.observe_selected(&self.name, selection)?;
                 Ok(Observed { observation, provenance: Provenance::Replay })
             }
         }
+    }
+
+    /// Lists every guest that the token can see, by the lists of the cluster and of its nodes: no request is about a single guest.
+    ///
+    /// # Errors
+    /// There is no observation at all.
+    pub async fn list_guests(&self) -> Result<Arc<ObservationReport>, RuntimeError> {
+        self.observe_live(&self.connect()?.with_needs(ReadSet::Lists), &GuestSelection::all()).await
     }
 
     /// The observer of the environment. No request is sent yet.
@@ -143,10 +151,14 @@ impl EnvironmentReader {
         Ok(ProxmoxObserver::new(settings).map_err(|error| ObserveError::Proxmox(Box::new(error)))?)
     }
 
-    pub(crate) async fn observe_live(&self, proxmox: &ProxmoxObserver, scope: &Scope) -> Result<Arc<ObservationReport>, RuntimeError> {
+    pub(crate) async fn observe_live(
+        &self,
+        proxmox: &ProxmoxObserver,
+        selection: &GuestSelection,
+    ) -> Result<Arc<ObservationReport>, RuntimeError> {
         let endpoints = proxmox.endpoint_names().into_iter().map(str::to_owned).collect();
         self.events.publish(RunEvent::ObservationStarted { environment: self.name.clone(), endpoints });
-        match proxmox.take_report(scope).await {
+        match proxmox.take_selected_report(selection).await {
             Ok(report) => {
                 let report = Arc::new(report);
                 self.events.publish(RunEvent::ObservationTaken(Arc::clone(&report)));
@@ -177,13 +189,13 @@ impl EnvironmentReader {
         let observed = match source {
             ObservationSource::Live => {
                 let proxmox = self.connect()?.with_needs(ReadSet::for_desired(&desired));
-                let report = self.observe_live(&proxmox, &desired.scope()).await?;
+                let report = self.observe_live(&proxmox, &desired.scope().into()).await?;
                 if let Some(conflict) = cluster_identity::describe_conflict(&conditions.names, &self.name, &proxmox, &report).await {
                     self.events.publish(RunEvent::Note(conflict));
                 }
                 Observed { observation: report.reading.clone(), provenance: Provenance::Live }
             }
-            ObservationSource::Recording(_) => self.observe(&desired.scope(), ReadSet::for_desired(&desired), source).await?,
+            ObservationSource::Recording(_) => self.observe(&desired.scope().into(), ReadSet::for_desired(&desired), source).await?,
         };
         let undeclared = find_undeclared_pending(&desired, &observed.observation);
         if observed.provenance == Provenance::Live && !undeclared.is_empty() {

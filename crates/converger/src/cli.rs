@@ -1,17 +1,20 @@
 //! The command line: what can be said, with help that teaches by example.
 
 mod evidence;
+mod guest_ids;
 
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
-use converger_core::guest::Vmid;
+use converger_core::guest::{GuestKind, Vmid};
 
 pub(crate) use evidence::{
     BacktestArgs, DiffArgs, ExportArgs, LedgerArgs, LedgerCommand, LedgerCopyArgs, LedgerSourceArgs, ProveArgs, PruneArgs, Rekeying,
     ReproduceArgs, ResyncArgs, ShowEntryArgs, TailArgs, VerifyArgs,
 };
+pub(crate) use guest_ids::{IdItem, select_guests};
+use guest_ids::{parse_id_item, parse_vmid};
 
 const ABOUT: &str = "\
 Brings Proxmox VE guests to a declared state, and refuses whatever it cannot prove safe.
@@ -23,7 +26,8 @@ Examples:
   converger demo                                   the whole story in a minute
   converger lab                                    a look-alike to try things on
   converger doctor                                 what works, what is missing
-  converger init --vmid 100,101 --environment lab  declare guests as they are
+  converger guests                                 which guests there are
+  converger init --vmid 100-120 --environment lab  declare guests as they are
   converger pin desired.yaml                       write birth marks into it
   converger audit desired.yaml                     what would be done or refused
   converger plan desired.yaml                      the same, and write plan.json
@@ -52,7 +56,7 @@ pub(crate) enum CliCommand {
     #[command(after_help = "\
 Examples:
   converger audit desired.yaml                        reads its environment
-  converger audit desired.yaml --only 101,102         only these guests
+  converger audit desired.yaml --only 101-120,130     only these guests
   converger audit desired.yaml --replay current.json  judges a recording
   converger audit desired.yaml --replay current.json --json | jq .summary
   ssh pve1 cat current.json | converger audit desired.yaml --replay -
@@ -201,14 +205,29 @@ Examples:
 
 It reads and changes nothing. Exit codes: 0 nothing failed, 1 something does not work.")]
     Doctor(DoctorArgs),
+    /// List the guests that the token can see; declare nothing, write nothing
+    #[command(after_help = "\
+Examples:
+  converger guests                              the only environment
+  converger guests --environment lab --node pve1
+  converger guests --tag web --state stopped
+  converger guests --json | jq '.guests[].vmid'
+
+Run-states are read from the nodes, by lists: no request is about a single guest. What a node does not tell is unknown, and is never \
+taken from an older report. Guests that the token may not see are not listed.
+
+Exit codes: 0 listed, also where something is unknown, 1 the environment cannot be read.")]
+    Guests(GuestsArgs),
     /// Declare existing guests as they are: write a desired.yaml that plans nothing
     #[command(after_help = "\
 Examples:
   converger init --vmid 100,101                         writes desired.yaml
+  converger init --vmid 100-120                         those that exist
   converger init --vmid 100 --environment lab --out web.yaml
   converger init --vmid 100 --environment lab --dry-run   only prints it
 
-Only the named guests are declared, pinned by their birth marks. What cannot be declared or is not \
+Only the selected guests are declared, pinned by their birth marks. An id that is named by itself must exist; of a range \
+the guests that exist are taken, and the other ids are noted. What cannot be declared or is not \
 this program's to hold is left out with a reason. A file that is there is never written over. One \
 guest that cannot be seen, and nothing is written.
 
@@ -218,7 +237,7 @@ Exit codes: 0 written, 3 something is refused.")]
     #[command(after_help = "\
 Examples:
   converger pin desired.yaml                 all declared guests
-  converger pin desired.yaml --vmid 100,101  these
+  converger pin desired.yaml --vmid 100-120  those that are declared
   converger pin desired.yaml --check         only show what would be written
   converger pin desired.yaml --repin 100     after a restore of 100
 
@@ -262,10 +281,15 @@ Examples:
 Exit codes: 0 the same, 1 another planner made it or what it rests on was let go, 6 it is another decision, or the record \
 is broken.")]
     Reproduce(ReproduceArgs),
-    /// Show what two recorded plans do differently, guest by guest
+    /// Show what two plans do differently, by guest and step
     #[command(after_help = "\
 Examples:
-  converger diff 6afaf0b3-43690ad2 6afaf1c0-8d2e1f00
+  converger diff 6afaf0b3-43690ad2 6afaf1c0-8d2e1f00  two recorded runs
+  converger diff monday.json tuesday.json             two plan files
+  converger diff plan.json 6afaf0b3-43690ad2          a file and a run
+
+An argument with a dot or a slash is the path of a plan file; files need no state directory. In the output, + is added by the second plan, \
+- is removed and ~ is changed.
 
 Exit codes: 0 the same steps, 4 others.")]
     Diff(DiffArgs),
@@ -357,9 +381,9 @@ pub(crate) struct ObservationArgs {
 /// Which of the declared guests are meant.
 #[derive(Args, Debug)]
 pub(crate) struct GuestFilterArgs {
-    /// Only these guests: ids, joined by commas
-    #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = parse_vmid)]
-    pub(crate) only: Vec<Vmid>,
+    /// Only these guests: ids and ranges of ids, joined by commas (100-120,130). Of a range only the declared guests count
+    #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = parse_id_item)]
+    pub(crate) only: Vec<IdItem>,
 }
 
 /// What is planned on and held to.
@@ -432,12 +456,38 @@ pub(crate) struct LabArgs {
     pub(crate) quiet: bool,
 }
 
+/// Which guests are listed.
+#[derive(Args, Debug)]
+pub(crate) struct GuestsArgs {
+    /// The environment [default: the only one of converger.toml]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) environment: Option<String>,
+    /// Only guests on this node
+    #[arg(long, value_name = "NAME")]
+    pub(crate) node: Option<String>,
+    /// Only guests with this tag; if given several times, with all of them
+    #[arg(long, value_name = "TAG")]
+    pub(crate) tag: Vec<String>,
+    /// Only guests of this kind
+    #[arg(long, value_parser = GuestKind::WORDS)]
+    pub(crate) kind: Option<String>,
+    /// Only guests in this run-state
+    #[arg(long, value_parser = ["running", "stopped", "unknown"])]
+    pub(crate) state: Option<String>,
+    /// Where the environments are written [default: converger.toml]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Print the list as JSON on standard output
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
 /// Which guests are adopted, and where to.
 #[derive(Args, Debug)]
 pub(crate) struct InitArgs {
-    /// The guests: ids, joined by commas
-    #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = parse_vmid, required = true)]
-    pub(crate) vmid: Vec<Vmid>,
+    /// The guests: ids and ranges of ids, joined by commas (100-120,130). Of a range only the existing guests count
+    #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = parse_id_item, required = true)]
+    pub(crate) vmid: Vec<IdItem>,
     /// The environment that they are in [default: the only one of converger.toml]
     #[arg(long, value_name = "NAME")]
     pub(crate) environment: Option<String>,
@@ -461,9 +511,10 @@ pub(crate) struct InitArgs {
 pub(crate) struct PinArgs {
     #[command(flatten)]
     pub(crate) source: DesiredArgs,
-    /// Only these guests: ids, joined by commas [default: all that are declared]
-    #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = parse_vmid)]
-    pub(crate) vmid: Vec<Vmid>,
+    /// Only these guests: ids and ranges of ids, joined by commas (100-120,130). Of a range only the declared guests count [default: all
+    /// that are declared]
+    #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = parse_id_item)]
+    pub(crate) vmid: Vec<IdItem>,
     /// Replace the pin of these guests where it does not hold; others only where --vmid names them
     #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = parse_vmid)]
     pub(crate) repin: Vec<Vmid>,
@@ -473,11 +524,6 @@ pub(crate) struct PinArgs {
     /// Print what was done as JSON on standard output
     #[arg(long)]
     pub(crate) json: bool,
-}
-
-fn parse_vmid(text: &str) -> Result<Vmid, String> {
-    let number = text.parse().ok().and_then(Vmid::new);
-    number.ok_or_else(|| format!("an id of a guest is a number between {} and {}", Vmid::MIN, Vmid::MAX))
 }
 
 /// An environment, and where it is written.
@@ -698,6 +744,8 @@ pub(crate) enum SchemaFormat {
     Pin,
     /// `init --json`
     Init,
+    /// `guests --json`
+    Guests,
     /// `ledger tail --json` and `ledger show --json`
     Entry,
     /// `verify --json`

@@ -8,6 +8,7 @@ mod demo;
 mod display;
 mod doctor;
 mod explain;
+mod guests;
 mod holds;
 mod identity;
 mod init;
@@ -90,6 +91,7 @@ async fn dispatch_command(command: CliCommand) -> Result<ExitStatus, CommandErro
         CliCommand::Demo(arguments) => demo::run_demo(&arguments).await,
         CliCommand::Lab(lab) => lab::run_lab(&lab).await,
         CliCommand::Doctor(visit) => doctor::run_doctor(&visit).await,
+        CliCommand::Guests(arguments) => guests::list_guests(&arguments).await,
         CliCommand::Init(adoption) => init::init(&adoption).await,
         CliCommand::Pin(pinning) => pin::pin(&pinning).await,
         CliCommand::Ledger(which) => ledger::run_ledger(&which).await,
@@ -311,7 +313,7 @@ async fn run_observe(source: &DesiredArgs, out: Option<PathBuf>, overwrite: bool
     }
     let desired = inputs::read_desired(&source.desired)?;
     let config = inputs::load_config(source.observation.config.as_deref(), desired.environment())?;
-    let observation = inputs::observe(&source.observation, config, desired.environment(), &desired.scope()).await?.observation;
+    let observation = inputs::observe(&source.observation, config, desired.environment(), &desired.scope().into()).await?.observation;
     if let Some(path) = &out {
         files::replace(path, replaces, |file| artifact::write_observation(file, &observation))
             .map_err(|error| write_error(path, &error))?;

@@ -327,7 +327,12 @@ const FACT_CHARS_MAX: usize = 2000;
 
 /// Words of others, as far as anybody reads them at a terminal. What is kept, and written as JSON, is whole.
 fn truncate_fact(text: &str) -> String {
-    match text.char_indices().nth(FACT_CHARS_MAX) {
+    truncate_untrusted(text, FACT_CHARS_MAX)
+}
+
+/// Words of others, quoted and cut after so many characters.
+pub(crate) fn truncate_untrusted(text: &str, chars_max: usize) -> String {
+    match text.char_indices().nth(chars_max) {
         None => quote_untrusted(text),
         Some((at, _)) => format!(
             "{} [{} more, with --json]",

@@ -112,6 +112,24 @@ fn pin_writes_marks_once_and_keeps_the_rest() {
 }
 
 #[test]
+fn pin_of_a_range_takes_the_declared_guests() {
+    let room = work_directory();
+    check_end(&run_pin(&room, &["--vmid", "101-120"]), 0, &["1 guest looked at", "1 pinned"]);
+    assert!(!read(&room, "desired.yaml").contains("rootfs"), "100 is not in the range");
+}
+
+#[test]
+fn init_of_a_range_takes_the_guests_of_a_recording() {
+    let room = work_directory_without_desired();
+    let run_range = |ids| run(&room, &["init", "--vmid", ids, "--environment", "lab", "--replay", "current.json"]);
+    check_end(&run_range("200-210"), 3, &["no guest that can be seen has an id in 200-210"]);
+    check_end(&run_range("100-110,150"), 3, &["! 150 refused"]);
+    assert_eq!(file_names(room.path()), ["current.json"]);
+    check_end(&run_range("100-110"), 0, &["2 guests adopted", "100-110: 2 guests, and none that can be seen under the other 9 ids"]);
+    check_end(&run(&room, &["audit", "desired.yaml", "--replay", "current.json"]), 0, &["Converged: 2 converged"]);
+}
+
+#[test]
 fn pin_check_writes_nothing_and_reports_pending_changes() {
     let room = work_directory();
     for flag in ["--check", "--dry-run"] {
@@ -129,6 +147,10 @@ fn pin_reads_only_named_guests() {
     assert!(read(&room, "desired.yaml").contains("identity: { uuid") && !read(&room, "desired.yaml").contains("rootfs"));
     for (arguments, part) in [
         (&["--vmid", "102"][..], "guest 102 is not declared in desired.yaml"),
+        (&["--vmid", "100-110,102"], "guest 102 is not declared in desired.yaml"),
+        (&["--vmid", "102-110"], "no guest with an id in 102-110 is declared"),
+        (&["--vmid", "110-102"], "the range is reversed"),
+        (&["--repin", "100-110"], "an id of a guest is a number between 100 and 999999999"),
         (&["--repin", "100,103"], "guest 103 is not declared in desired.yaml"),
         (&["--vmid", "99"], "an id of a guest is a number between 100 and 999999999"),
         (&["--vmid", "web"], "an id of a guest is a number between 100 and 999999999"),

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 const DESIRED: &str = "version: 1\nenvironment: lab\nguests:\n  - { vmid: 100, kind: lxc, name: dns, state: running }\n";
 
-const SUBCOMMANDS: [&str; 17] = [
+const SUBCOMMANDS: [&str; 18] = [
     "apply",
     "audit",
     "completions",
@@ -19,6 +19,7 @@ const SUBCOMMANDS: [&str; 17] = [
     "doctor",
     "explain",
     "freeze",
+    "guests",
     "hold",
     "init",
     "lab",
@@ -478,12 +479,13 @@ fn refuses_a_secret_too_short_to_redact() {
 #[test]
 fn help_suggests_only_options_of_the_command() {
     let room = work_directory();
-    let commands: [&[&str]; 5] = [
+    let commands: [&[&str]; 6] = [
         &["hold", "lab", "100", "--reason", "x"],
         &["release", "lab", "100"],
         &["freeze", "lab", "--reason", "x"],
         &["thaw", "lab"],
         &["doctor", "desired.yaml"],
+        &["guests", "--environment", "lab"],
     ];
     fs::write(room.path().join("converger.toml"), "[limits]\nguests = 5\n").expect("written");
     for command in commands {

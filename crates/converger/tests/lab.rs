@@ -36,7 +36,11 @@ struct LabProcess(Child, Vec<String>);
 impl LabProcess {
     fn start(room: &TempDir, arguments: &[&str]) -> Self {
         fs::write(room.path().join("world.yaml"), WORLD).expect("written");
-        let mut child = converger(room, &[&["lab", "world.yaml", "--port", "0", "--clock", "1000", "--quiet"], arguments].concat())
+        Self::serve(room, &[&["world.yaml"], arguments].concat())
+    }
+
+    fn serve(room: &TempDir, arguments: &[&str]) -> Self {
+        let mut child = converger(room, &[&["lab", "--port", "0", "--clock", "1000", "--quiet"], arguments].concat())
             .stdout(Stdio::piped())
             .spawn()
             .expect("it starts");
@@ -65,6 +69,58 @@ fn read_json(path: &Path) -> Value {
     serde_json::from_str(&fs::read_to_string(path).expect("left behind")).expect("JSON")
 }
 
+fn read_requests(room: &TempDir) -> Vec<Value> {
+    let records = fs::read_to_string(room.path().join("requests.jsonl")).expect("written");
+    records.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+}
+
+/// Three nodes with both kinds of guests: two lists of each node, and four requests for the cluster.
+#[test]
+fn lists_a_thousand_guests_in_ten_requests_and_writes_nothing() {
+    let room = TempDir::new().expect("a directory");
+    let _lab = LabProcess::serve(&room, &["--guests", "1000", "--nodes", "3", "--into", "here", "--record", "requests.jsonl"]);
+    let config = ["--config", "here/converger.toml"];
+    let files = || fs::read_dir(room.path()).expect("listed").count();
+    let before = files();
+    let list = |arguments: &[&str]| {
+        let output =
+            converger(&room, &[&["guests"], arguments, &config].concat()).env("STATE_DIRECTORY", room.path().join("state")).output();
+        let output = output.expect("it starts");
+        assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).expect("UTF-8")
+    };
+    let report: Value = serde_json::from_str(&list(&["--json"])).expect("JSON");
+    assert_eq!((&report["schema"], report["guests"].as_array().map(Vec::len)), (&json!("converger.guests/1"), Some(1000)));
+    let requests = read_requests(&room);
+    assert_eq!(requests.len(), 10, "{requests:?}");
+    assert!(requests.iter().all(|request| request["method"] == json!("GET")), "{requests:?}");
+    let text = list(&["--environment", "lab"]);
+    assert!(text.starts_with("lab · 1000 guests visible to root@pam!lab") && text.contains("\n1000 guests: "), "{text}");
+    assert_eq!(files(), before, "neither a file nor a state directory");
+}
+
+#[test]
+fn a_cluster_that_cannot_be_reached_has_no_list_of_guests() {
+    let room = TempDir::new().expect("a directory");
+    let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port").port();
+    let endpoint = format!("url = \"https://127.0.0.1:{port}\"\ntoken = \"a@pve!me\"\nsecret = {{ env = \"PVE_SECRET\" }}\n");
+    fs::write(room.path().join("converger.toml"), format!("[environments.lab]\n{endpoint}")).expect("written");
+    let guests = |arguments: &[&str]| {
+        let output =
+            converger(&room, &[&["guests"], arguments].concat()).env("PVE_SECRET", "a-secret-of-the-test").output().expect("it starts");
+        (output.status.code(), String::from_utf8(output.stdout).expect("UTF-8"), String::from_utf8(output.stderr).expect("UTF-8"))
+    };
+    for arguments in [&[][..], &["--json"]] {
+        let (code, stdout, stderr) = guests(arguments);
+        assert_eq!((code, stdout.as_str()), (Some(1), ""), "{stderr}");
+        assert!(stderr.contains("error[endpoint-unreachable]") && stderr.contains("help:"), "{stderr}");
+    }
+    let two = format!("[environments.barn]\n{endpoint}[environments.lab]\n{endpoint}");
+    fs::write(room.path().join("converger.toml"), two).expect("written");
+    let (code, _, stderr) = guests(&[]);
+    assert!(code == Some(2) && stderr.contains("leads to 2 environments: barn, lab"), "{stderr}");
+}
+
 #[test]
 fn written_config_reaches_the_lab_and_every_request_is_recorded() {
     let room = TempDir::new().expect("a directory");
@@ -72,9 +128,10 @@ fn written_config_reaches_the_lab_and_every_request_is_recorded() {
     fs::write(room.path().join("desired.yaml"), DESIRED).expect("written");
     let audit = run(&room, &["audit", "desired.yaml", "--config", "here/converger.toml"]);
     assert_eq!(audit.status.code(), Some(0), "{}", String::from_utf8_lossy(&audit.stderr));
-    let records = fs::read_to_string(room.path().join("requests.jsonl")).expect("written");
-    let records: Vec<Value> = records.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
-    assert!((1..=6).contains(&records.len()), "{records:?}");
+    let records = read_requests(&room);
+    // The state of the cluster, the list of its guests, the list of the one node and kind that has guests in scope, the state of the cluster
+    // again, and the release. The guest is as declared, so that nothing is read of it by itself.
+    assert_eq!(records.len(), 5, "{records:?}");
     for record in &records {
         assert_eq!((&record["user"], &record["status"], &record["method"]), (&json!("root@pam!probe"), &json!(200), &json!("GET")));
     }

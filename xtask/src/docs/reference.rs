@@ -12,9 +12,10 @@ use crate::tidy;
 
 const NOTE: &str = "<!-- Written by `cargo xtask gen-docs` from the program itself; edits here are lost. -->\n\n";
 
-const COMMANDS: [&str; 34] = [
+const COMMANDS: [&str; 35] = [
     "demo",
     "doctor",
+    "guests",
     "init",
     "pin",
     "observe",

@@ -25,6 +25,7 @@ pub(super) fn write_reports() -> Result<Vec<String>, TaskError> {
     fs::copy(DESIRED_FILE, room.join("desired.yaml")).map_err(|error| file_error(room, &error))?;
     let mut files = vec![
         write_report("doctor.jsonl", &["doctor", "--json"])?,
+        write_report("guests.jsonl", &["guests", "--json"])?,
         write_report("init.jsonl", &["init", "--vmid", "101,104,107", "--environment", "lab", "--dry-run", "--json"])?,
         write_report("init-refused.jsonl", &["init", "--vmid", "101,999", "--environment", "lab", "--dry-run", "--json"])?,
         write_report("pin.jsonl", &["pin", "desired.yaml", "--check", "--json"])?,
@@ -36,7 +37,7 @@ pub(super) fn write_reports() -> Result<Vec<String>, TaskError> {
 }
 
 /// What the ledger contains of it, and the output of the commands that verify and reproduce it.
-fn write_evidence_reports() -> Result<[String; 12], TaskError> {
+fn write_evidence_reports() -> Result<[String; 13], TaskError> {
     let digest = read_plan_digest()?;
     shell::run_quietly(&mut converger_command(&["ledger", "export", "evidence"])?)?;
     shell::run_quietly(&mut converger_command(&["ledger", "prove", &find_ended_operation()?, "--out", "receipt.txt"])?)?;
@@ -45,6 +46,7 @@ fn write_evidence_reports() -> Result<[String; 12], TaskError> {
         write_report("verified-export.jsonl", &["verify", "evidence", "--json"])?,
         write_report("reproduced.jsonl", &["reproduce", &digest, "--json"])?,
         write_report("diff.jsonl", &["diff", &digest, &digest, "--json"])?,
+        write_report("diff-files.jsonl", &["diff", PLAN_FILE, PLAN_FILE, "--json"])?,
         write_report("verified-receipt.jsonl", &["verify", "receipt.txt", "--key", "evidence/log.vkey", "--json"])?,
         write_report("backtest.jsonl", &["backtest", "--config", "converger.toml", "--json"])?,
         write_report("explained.jsonl", &["explain", &digest, "--json"])?,

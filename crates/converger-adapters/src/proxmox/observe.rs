@@ -13,7 +13,7 @@ mod unknown_reason;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use converger_core::desired::Scope;
+use converger_core::desired::{GuestSelection, Scope};
 use converger_core::failure::FailureCode;
 use converger_core::guest::{EnvironmentName, NodeName, Vmid};
 use converger_core::observe::{Observation, ObservedGuest, ObservedNode, ObservedStatus, ReadDetail, TagCase, UnlistedGuest};
@@ -32,6 +32,9 @@ use node_lists::{NodeLists, OwnRow};
 use rows::NextRead;
 pub(super) use rows::fallback_name;
 pub use unknown_reason::{ReadingNote, UnknownReason};
+
+/// What a person is told about a list without any guest.
+const LIST_EMPTY: &str = "the list of guests is empty";
 
 /// What to observe.
 #[derive(Clone, Debug)]
@@ -57,6 +60,14 @@ pub struct ProxmoxReading {
     pub notes: Vec<ReadingNote>,
     /// The node of the endpoint, or another node that is online.
     pub node: Option<NodeName>,
+}
+
+impl ProxmoxReading {
+    fn add_note(&mut self, note: ReadingNote, token: &str) {
+        let notes = std::mem::take(&mut self.observation.notes).into_vec();
+        self.observation.notes = notes.into_iter().chain([note.to_core_note(token)]).collect();
+        self.notes.push(note);
+    }
 }
 
 /// Why there is no observation at all.
@@ -145,6 +156,31 @@ pub async fn take_reading<E: ProxmoxTransport>(
     let before = check_cluster(session, question, cluster)?;
     let list = read_list(session).await;
     finish_reading(session, question, before, list).await
+}
+
+/// Takes one reading of the guests that a selection resolves to among the listed ones. Gives back their ids too.
+///
+/// The scope of `question` does not count.
+///
+/// # Errors
+/// Nothing can be said about anything.
+pub async fn take_selected_reading<E: ProxmoxTransport>(
+    session: &ProxmoxSession<E>,
+    question: &ObservationRequest<'_>,
+    selection: &GuestSelection,
+) -> Result<(ProxmoxReading, Scope), ReadingError> {
+    let before = check_cluster(session, question, read_cluster(session).await)?;
+    let list = read_list(session).await;
+    // A row that says too little is of a guest all the same: it is in scope, and unknown.
+    let listed = list.iter().flat_map(|list| list.rows.iter().map(|row| row.vmid).chain(list.unusable.keys().copied()));
+    let scope = selection.resolve(listed);
+    let is_list_empty = list.as_ref().is_ok_and(|list| list.rows.is_empty() && list.unusable.is_empty());
+    let question = ObservationRequest { scope: &scope, ..question.clone() };
+    let mut reading = finish_reading(session, &question, before, list).await?;
+    if is_list_empty && scope.ids().is_empty() && !selection.ranges().is_empty() {
+        reading.add_note(ReadingNote::for_reading(UnknownReason::ListEmpty, LIST_EMPTY), question.token);
+    }
+    Ok((reading, scope))
 }
 
 /// Like [`take_reading`], with initial responses that were read a moment ago, so that nothing is read twice.
@@ -241,7 +277,7 @@ fn guests_to_confirm<'r>(
     let is_asked = |resource: &&GuestResource| question.scope.contains(resource.vmid) && is_online(resource);
     match question.needs {
         ReadSet::Everything => Vec::new(),
-        ReadSet::Declared(_) => resources.iter().filter(is_asked).collect(),
+        ReadSet::Lists | ReadSet::Declared(_) => resources.iter().filter(is_asked).collect(),
     }
 }
 
@@ -286,7 +322,7 @@ impl<'q> ReadingBuilder<'q> {
         let nodes: Vec<ObservedNode> = nodes.into_iter().map(|(name, online)| ObservedNode { name, online }).collect();
         let mut notes = Vec::new();
         if resources.is_empty() && unusable.is_empty() && !question.scope.ids().is_empty() {
-            notes.push(ReadingNote::for_reading(UnknownReason::ListEmpty, "the list of guests is empty"));
+            notes.push(ReadingNote::for_reading(UnknownReason::ListEmpty, LIST_EMPTY));
         }
         notes.extend(lists.notes(&guests_to_confirm(question, cluster, &resources)));
         let mut next_reads = BTreeMap::new();
@@ -377,6 +413,8 @@ impl<'q> ReadingBuilder<'q> {
         }
         let node = self.nodes.get(row.node).filter(|node| node.online)?;
         let detail = match self.next_reads.get(&row.vmid) {
+            // A guest that its node does not list stays unknown in an inventory.
+            _ if *self.question.needs == ReadSet::Lists => ReadDetail::None,
             Some(NextRead::Nothing) => ReadDetail::None,
             Some(NextRead::Itself) => ReadDetail::ConfigAndStatus,
             Some(NextRead::AsNeeded) | None => self.question.needs.detail(row),

@@ -6,7 +6,7 @@
 use std::sync::OnceLock;
 use std::time::SystemTime;
 
-use converger_core::desired::{Desired, Scope};
+use converger_core::desired::{Desired, GuestSelection, Scope};
 use converger_core::failure::FailureCode;
 use converger_core::guest::{ClusterIdentity, EnvironmentName, NodeName};
 use converger_core::observe::{Note, Scoped};
@@ -187,16 +187,24 @@ impl ProxmoxObserver {
     /// # Errors
     /// No observation could be taken.
     pub async fn take_report(&self, scope: &Scope) -> Result<ObservationReport, ProxmoxError> {
+        self.take_selected_report(&scope.clone().into()).await
+    }
+
+    /// Takes one reading of the selected guests, and says what it took.
+    ///
+    /// # Errors
+    /// There is no reading at all.
+    pub async fn take_selected_report(&self, selection: &GuestSelection) -> Result<ObservationReport, ProxmoxError> {
         let mut passed_over = Vec::new();
         for way in &self.endpoints {
             let session = way.session()?;
             // The first response may be the only one about a guest, so the observation is as old as its first request.
             let began = (self.clock)();
             let token = way.token.id.as_str();
-            let question =
-                ObservationRequest { environment: &self.name, cluster: self.cluster.as_deref(), token, scope, needs: &self.needs };
-            match observe::take_reading(&session, &question).await {
-                Ok(taken) => {
+            let (cluster, scope) = (self.cluster.as_deref(), selection.named());
+            let question = ObservationRequest { environment: &self.name, cluster, token, scope, needs: &self.needs };
+            match observe::take_selected_reading(&session, &question, selection).await {
+                Ok((taken, scope)) => {
                     let mut observation = taken.observation;
                     let release = self.release(&session).await;
                     observation.taken_at = Some(time::timestamp(began).into());
@@ -206,7 +214,7 @@ impl ProxmoxObserver {
                     observation.notes = over.chain(release).chain(observation.notes).collect();
                     let passed_over = passed_over.len();
                     return Ok(ObservationReport {
-                        reading: observation.into_scoped(scope),
+                        reading: observation.into_scoped(&scope),
                         endpoint: place,
                         requests,
                         passed_over,

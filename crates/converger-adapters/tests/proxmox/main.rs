@@ -5,6 +5,7 @@ mod actuator;
 mod conformance;
 mod damaged_responses;
 mod https_server;
+mod inventory;
 mod node_lists;
 mod node_queue;
 mod observe;

@@ -54,7 +54,7 @@ fn reads_details_only_of_changing_or_managed_guests() {
     let desk = three_guests();
     let mut needs = match declared_needs(Some(RunState::Stopped), false, &[100, 101]) {
         ReadSet::Declared(needs) => needs,
-        ReadSet::Everything => unreachable!("declared"),
+        ReadSet::Everything | ReadSet::Lists => unreachable!("declared"),
     };
     needs.insert(test_vmid(200), GuestNeed { kind: GuestKind::Qemu, state: None, config: true, tags: false });
     let taken = take_reading(&desk, &[100, 101, 200], &ReadSet::Declared(needs), None).expect("a reading");

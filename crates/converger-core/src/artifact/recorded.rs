@@ -5,6 +5,8 @@
 //!
 //! Must not depend on files or digests, or decide what follows from a difference (`refusal`).
 
+mod differences;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
@@ -15,6 +17,8 @@ use super::write_body;
 use crate::apply::Operation;
 use crate::plan::Plan;
 use crate::refusal::Refusal;
+
+pub use differences::{DifferenceKind, GuestDifference, StepDifference};
 
 /// The body of a recorded plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,17 +85,8 @@ impl RecordedPlan {
     /// The differences between this plan and a later one, per guest; empty if both have the same steps on the same guests.
     #[must_use]
     pub fn differences(&self, now: &Self, narrowed: GuestOmission) -> Vec<String> {
-        if self.environment != now.environment {
-            return vec![format!("environment: then {}, now {}", self.environment, now.environment)];
-        }
-        let ids: BTreeSet<u64> = self.guests.keys().chain(now.guests.keys()).copied().collect();
-        let differs = |vmid: u64| match (self.guests.get(&vmid), now.guests.get(&vmid)) {
-            (Some(then), Some(now)) if then.is_equivalent_to(now) => None,
-            (Some(_), None) if narrowed == GuestOmission::Allowed => None,
-            (then, now) => Some(format!("{vmid}: {}", describe_difference(then, now))),
-        };
-        let strange = self.malformed_rows.iter().chain(&now.malformed_rows).cloned();
-        strange.chain(ids.into_iter().filter_map(differs)).collect()
+        let guests = self.guest_differences(now, narrowed).into_iter().map(|guest| format!("{}: {}", guest.vmid, guest.text));
+        self.general_differences(now).into_iter().chain(guests).collect()
     }
 
     /// Whether an operation is a step of this plan: the same guest by birth marks and guards, the same position, the same change, and the

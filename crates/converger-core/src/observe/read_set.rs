@@ -16,6 +16,8 @@ pub enum ReadSet {
     /// Inspection: all guests in scope are fully read.
     #[default]
     Everything,
+    /// For an inventory: what the lists of the cluster and of its nodes show. No guest is read by itself, however many there are.
+    Lists,
     /// Planning towards a desired state.
     Declared(BTreeMap<Vmid, GuestNeed>),
 }
@@ -66,6 +68,7 @@ impl ReadSet {
     pub fn tag_case<'r>(&self, mut in_scope: impl Iterator<Item = &'r ObservedGuest>) -> bool {
         match self {
             Self::Declared(needs) => needs.values().any(|need| need.tags),
+            Self::Lists => false,
             Self::Everything => in_scope.any(|row| row.tags.as_ref().into_option().is_some_and(|tags| !tags.is_empty())),
         }
     }
@@ -73,7 +76,11 @@ impl ReadSet {
     /// What to read of a guest in scope, given its row in the list.
     #[must_use]
     pub fn detail(&self, row: &ObservedGuest) -> ReadDetail {
-        let Self::Declared(needs) = self else { return ReadDetail::ConfigAndStatus };
+        let needs = match self {
+            Self::Everything => return ReadDetail::ConfigAndStatus,
+            Self::Lists => return ReadDetail::None,
+            Self::Declared(needs) => needs,
+        };
         let Some(need) = needs.get(&row.vmid) else { return ReadDetail::None };
         // A guest of another kind is another guest, and nothing of it is compared.
         if need.kind != row.kind {

@@ -80,6 +80,15 @@ fn restricted_tags_need_sys_modify() {
 }
 
 #[test]
+fn the_smallest_share_of_a_processor_is_one() {
+    in_every_release(|| {
+        let mut lab = FactsLab::new(SMALL);
+        lab.run_ok("PUT", CONFIG, "cpuunits=1");
+        assert_eq!(lab.get(CONFIG)["cpuunits"], 1);
+    });
+}
+
+#[test]
 fn keys_without_hotplug_become_pending_and_the_call_succeeds() {
     in_every_release(|| {
         let mut lab = running_lab();

@@ -106,6 +106,12 @@ pub struct ConnectionConfig {
 }
 
 impl ConnectionConfig {
+    /// The id of the token, which is no secret.
+    #[must_use]
+    pub fn token_id(&self) -> &str {
+        self.token.as_str()
+    }
+
     /// What an answer may take.
     pub fn response_ms_max(&self) -> u64 {
         u64::try_from(self.bounds.deadline.as_millis()).unwrap_or(u64::MAX)

@@ -251,9 +251,9 @@ pub(crate) struct ReproduceArgs {
 /// Which plans are compared.
 #[derive(Args, Debug)]
 pub(crate) struct DiffArgs {
-    /// The full digest of a plan, or the id of a run
+    /// The full digest of a plan, the id of a run, or the path of a plan file (with a dot or a slash in it)
     pub(crate) one: String,
-    /// Another
+    /// The later plan, in the same way
     pub(crate) other: String,
     #[command(flatten)]
     pub(crate) source: LedgerSourceArgs,

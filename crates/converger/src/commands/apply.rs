@@ -9,17 +9,15 @@ mod result;
 mod stop;
 
 use std::io::{self, IsTerminal as _, Write as _};
-use std::path::Path;
 
 use converger_core::apply::OperationEnd as RunEnd;
 use converger_core::approve::{Confirmation, RefusedGuestPolicy};
-use converger_core::artifact::{GuestOmission, RecordedPlan};
+use converger_core::artifact::GuestOmission;
 use converger_core::refusal::Refusal;
 use converger_core::safety::Judged;
 use converger_engine::schedule::OnFailure;
 use converger_runtime::environment::StartedRun;
 use converger_runtime::environment::check_contract;
-use converger_runtime::expected_plan::ExpectedPlanError;
 use converger_runtime::reader::unconfigured_error;
 use converger_runtime::report::HeldBefore;
 use converger_runtime::{
@@ -31,7 +29,7 @@ use super::inputs::{self, RunInputs};
 use super::{CommandError, finish_output};
 use crate::cli::ApplyArgs;
 use crate::exit_status::ExitStatus;
-use crate::{diagnostics, files, line_wrap, render};
+use crate::{line_wrap, render};
 use confirmation::Answer;
 use next_steps::NextSteps;
 
@@ -57,7 +55,7 @@ pub(super) async fn apply(arguments: &ApplyArgs) -> Result<ExitStatus, CommandEr
     let (desired, reader) = inputs.into_reader(&display);
     reader.approval_mode()?;
     // What cannot be used is found before anything is asked of the cluster.
-    let expected = arguments.plan.as_deref().map(read_expected).transpose()?;
+    let expected = arguments.plan.as_deref().map(|path| inputs::read_plan_file(path, ExpectedPlan::parse)).transpose()?;
     let environment = open(reader).await?;
     stop::listen_once_observed(&environment, &display, arguments.timeout);
     let request = RunRequest {
@@ -90,19 +88,6 @@ async fn open(reader: EnvironmentReader) -> Result<Environment, CommandError> {
         Opened::Ready(environment) => Ok(environment),
         Opened::Refused(refusal) => Err(CommandError::refusal_error(&refusal)),
     }
-}
-
-fn read_expected(path: &Path) -> Result<ExpectedPlan, CommandError> {
-    let name = files::display_path(path);
-    let text = files::read(path).map_err(|error| inputs::unreadable(&name, &error))?;
-    ExpectedPlan::parse(&text.bytes).map_err(|error| match error {
-        ExpectedPlanError::Invalid { why, help } => CommandError::input_error(format!("{name} is not a plan: {why}")).with_help(help),
-        ExpectedPlanError::RepeatedKeys(faults) => {
-            CommandError::diagnostics_error(diagnostics::render_diagnostics(&name, &text.bytes, &faults))
-                .with_help("save it again, and read that")
-        }
-        ExpectedPlanError::Recorded(refusal) => CommandError::refusal_error(&refusal),
-    })
 }
 
 /// One run, from plan to report.
@@ -242,9 +227,4 @@ fn exit_end(end: RunEnd) -> ExitStatus {
 
 fn print(text: &str) -> Result<(), CommandError> {
     finish_output(write!(anstream::stdout(), "{}", line_wrap::wrap_for_stdout(text)), ExitStatus::Done).map(drop)
-}
-
-/// What two bodies of plans do differently, guest by guest.
-pub(super) fn differences(one: &serde_json::Value, other: &serde_json::Value) -> Vec<String> {
-    RecordedPlan::from_body(one).differences(&RecordedPlan::from_body(other), GuestOmission::Forbidden)
 }

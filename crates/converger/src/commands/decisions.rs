@@ -4,6 +4,7 @@
 
 mod admission;
 mod backtest;
+mod diff;
 mod outcome;
 mod refusal;
 mod source;
@@ -27,7 +28,7 @@ use serde_json::{Value as Json, json};
 
 use super::ledger::broken;
 use super::{CommandError, finish_output};
-use crate::cli::{DiffArgs, ReproduceArgs};
+use crate::cli::ReproduceArgs;
 use crate::exit_status::ExitStatus;
 use crate::files::{OwnFile, Replaces};
 use crate::render::{self, apply_style, quote_untrusted};
@@ -39,6 +40,7 @@ use stored_plan::StoredPlan;
 
 pub(super) use admission::admission_json;
 pub(super) use backtest::run_backtest;
+pub(super) use diff::run_diff;
 pub(super) use source::{DecisionLocation, DecisionSource};
 
 /// A run that decided something.
@@ -351,28 +353,4 @@ impl ShownPlan {
 
 fn describe_origin(made: &RunDecision) -> String {
     format!("decided {} by {}", timestamp::format_timestamp(made.run.at_ms / 1000), quote_untrusted(&made.run.by))
-}
-
-/// What two plans do differently, guest by guest.
-pub(super) fn run_diff(arguments: &DiffArgs) -> Result<ExitStatus, CommandError> {
-    let (one, other) = DecisionLocation::from_source(&arguments.source).read(|record, decided| {
-        let found = |name: &str| {
-            let made = decided.require_decision(name)?;
-            Ok::<_, CommandError>((made.clone(), decided.read_part_json(record, made, DecisionPart::Plan)?))
-        };
-        Ok((found(&arguments.one)?, found(&arguments.other)?))
-    })?;
-    let differences = super::apply::differences(&one.1, &other.1);
-    let end = if differences.is_empty() { ExitStatus::Done } else { ExitStatus::ChangesPending };
-    if arguments.json {
-        let named = |RunDecision { run, decision, index, .. }: &RunDecision| json!({ "entry": index, "plan": decision.plan, "run": run.id.as_str() });
-        let row = json!({
-            "schema": "converger.diff/1", "one": named(&one.0), "other": named(&other.0), "differences": differences,
-            "same": differences.is_empty(),
-        });
-        return finish_output(output::print_json(|out| writeln!(out, "{row}")), end);
-    }
-    let lines: String = differences.iter().map(|line| format!("{}\n", files::escape_hidden(line))).collect();
-    let text = if lines.is_empty() { "the same steps on the same guests\n".to_owned() } else { lines };
-    finish_output(write!(anstream::stdout(), "{text}"), end)
 }

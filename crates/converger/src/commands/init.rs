@@ -8,28 +8,34 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use converger_core::adopt::{AdoptedGuest, OmittedField, Scaffold, UnadoptableGuest, scaffold};
-use converger_core::desired::Scope;
+use converger_core::desired::{GuestSelection, Scope};
 use converger_core::document::Notation;
 use converger_core::failure::FailureCode;
 use converger_core::guest::EnvironmentName;
 use converger_core::refusal::Refusal;
-use converger_runtime::RuntimeError;
-use converger_runtime::reader::configuration_example;
 use serde_json::{Value as Json, json};
 
 use super::{CommandError, finish_output, inputs};
-use crate::cli::InitArgs;
+use crate::cli::{InitArgs, select_guests};
 use crate::exit_status::ExitStatus;
 use crate::files::Replaces;
 use crate::render::{self, apply_style, count_with_noun, quote_untrusted};
-use crate::{config, files, output};
+use crate::{files, line_wrap, output};
 
 pub(super) async fn init(adoption: &InitArgs) -> Result<ExitStatus, CommandError> {
-    let environment = select_environment(adoption)?;
+    let environment = inputs::select_environment(adoption.environment.as_deref(), adoption.observation.config.as_deref())?;
     let out = select_output(adoption)?;
-    let scope = Scope::new(adoption.vmid.clone());
+    let selection = select_guests(&adoption.vmid);
     let config = inputs::load_config(adoption.observation.config.as_deref(), &environment)?;
-    let observation = inputs::observe(&adoption.observation, config, &environment, &scope).await?.observation;
+    let observation = inputs::observe(&adoption.observation, config, &environment, &selection).await?.observation;
+    let scope = selection.resolve(observation.candidate_ids());
+    if scope.ids().is_empty() {
+        return Err(empty_selection_error(&selection, &environment));
+    }
+    let absent = describe_absent_ids(&selection, &scope);
+    if !absent.is_empty() {
+        let _ = write!(anstream::stderr(), "{}", line_wrap::wrap_for_stderr(&absent));
+    }
     let scaffold = scaffold(&observation, &scope);
     if let (Scaffold::Declared { text, .. }, Some(path)) = (&scaffold, &out) {
         let write = |file: &mut File| file.write_all(text.as_bytes());
@@ -47,35 +53,28 @@ pub(super) async fn init(adoption: &InitArgs) -> Result<ExitStatus, CommandError
     finish_output(written, end)
 }
 
-/// The environment that is named, or else the only one that there is, which is then told.
-fn select_environment(adoption: &InitArgs) -> Result<EnvironmentName, CommandError> {
-    if let Some(name) = &adoption.environment {
-        return inputs::parse_environment(name);
-    }
-    if config::find_config_path(adoption.observation.config.as_deref()).is_none() {
-        let stop = CommandError::input_error("nothing says which environment the guests are in: there is no converger.toml here");
-        return Err(stop
-            .with_code(FailureCode::EnvironmentUnconfigured)
-            .with_help("name it with `--environment <NAME>`, or converger.toml with --config"));
-    }
-    let survey = config::load_environments(adoption.observation.config.as_deref()).map_err(RuntimeError::from)?;
-    let mut names = survey.connections.into_keys();
-    match (names.next(), names.next()) {
-        (Some(only), None) => {
-            let _ = writeln!(anstream::stderr(), "in `{only}`, the only environment of {}", survey.origin);
-            Ok(only)
-        }
-        (Some(first), Some(second)) => {
-            let all: Vec<String> = [first, second].into_iter().chain(names).map(|name| name.to_string()).collect();
-            let stop = CommandError::input_error(format!("{} leads to {} environments: {}", survey.origin, all.len(), all.join(", ")));
-            Err(stop.with_help("name the one that the guests are in with --environment"))
-        }
-        (None, _) => {
-            let stop = CommandError::input_error(format!("{} leads to no environment", survey.origin))
-                .with_code(FailureCode::EnvironmentUnconfigured);
-            Err(stop.with_help(configuration_example("lab")))
-        }
-    }
+/// Nothing exists in the ranges, as far as the token can see.
+fn empty_selection_error(selection: &GuestSelection, environment: &EnvironmentName) -> CommandError {
+    let ranges: Vec<String> = selection.ranges().iter().map(ToString::to_string).collect();
+    CommandError::uncoded_refusal_error(format!("nothing is written: no guest that can be seen has an id in {}", ranges.join(", ")))
+        .with_help(format!("`converger guests --environment {environment}` lists the guests that the token can see"))
+}
+
+/// One note for each range with ids of which no guest can be seen.
+fn describe_absent_ids(selection: &GuestSelection, scope: &Scope) -> String {
+    let notes = selection.ranges().iter().filter_map(|range| {
+        let present = u32::try_from(scope.ids().iter().filter(|vmid| range.contains(**vmid)).count()).unwrap_or(u32::MAX);
+        let absent = range.count().saturating_sub(present);
+        (absent > 0).then(|| {
+            let label = apply_style(render::YELLOW.bold(), "note:");
+            format!(
+                "{label} {range}: {}, and none that can be seen under the other {}\n",
+                count_with_noun(present.into(), "guest"),
+                count_with_noun(absent.into(), "id")
+            )
+        })
+    });
+    notes.collect()
 }
 
 /// The file to write, if one is. It must not be there: what somebody declared is replaced only where they say `--overwrite`.

@@ -1,6 +1,6 @@
 //! What commands take from people: files with their diagnostics, names of environments, and the configuration that applies.
 
-use std::io;
+use std::io::{self, Write as _};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -8,16 +8,17 @@ use converger_adapters::ObserveError;
 use converger_adapters::proxmox::ProxmoxError;
 use converger_adapters::proxmox::observe::ReadSet;
 use converger_adapters::replay::RecordingObserver;
-use converger_core::desired::{self, Desired, NarrowError, Scope};
+use converger_core::desired::{self, Desired, GuestSelection, NarrowError, Scope};
 use converger_core::document::TEXT_BYTES_MAX;
 use converger_core::failure::FailureCode;
-use converger_core::guest::{EnvironmentName, Vmid};
+use converger_core::guest::EnvironmentName;
+use converger_runtime::expected_plan::ExpectedPlanError;
 use converger_runtime::reader::{configuration_example, unconfigured_error};
 use converger_runtime::{Config, EnvironmentReader, ObservationSource, Observed, Planned, RuntimeError, StateDirectory, StateLocation};
 
 use super::CommandError;
 use super::display::Display;
-use crate::cli::{DesiredArgs, GuestFilterArgs, ObservationArgs};
+use crate::cli::{DesiredArgs, GuestFilterArgs, ObservationArgs, select_guests};
 use crate::files::InputText;
 use crate::{config, diagnostics, fatal, files, progress};
 
@@ -32,7 +33,7 @@ impl RunInputs {
     pub(super) fn read(source: &DesiredArgs, choice: &GuestFilterArgs) -> Result<Self, CommandError> {
         let desired = read_desired(&source.desired)?;
         let config = load_config(source.observation.config.as_deref(), desired.environment())?;
-        let desired = if choice.only.is_empty() { desired } else { narrow(&desired, &choice.only)? };
+        let desired = if choice.only.is_empty() { desired } else { narrow(&desired, &select_guests(&choice.only))? };
         Ok(Self { desired, config })
     }
 
@@ -48,8 +49,9 @@ pub(super) fn open_reader(environment: EnvironmentName, config: Config, display:
     EnvironmentReader::new(environment, Arc::new(config), Arc::clone(display) as _)
 }
 
-fn narrow(desired: &Desired, only: &[Vmid]) -> Result<Desired, CommandError> {
-    desired.narrow_to(&Scope::new(only.to_vec())).map_err(|error| match error {
+fn narrow(desired: &Desired, only: &GuestSelection) -> Result<Desired, CommandError> {
+    let scope = resolve_declared(desired, only, "--only")?;
+    desired.narrow_to(&scope).map_err(|error| match error {
         NarrowError::Undeclared(vmid) => {
             CommandError::input_error(format!("guest {vmid} is not declared")).with_help("declare it, or correct --only")
         }
@@ -58,6 +60,16 @@ fn narrow(desired: &Desired, only: &[Vmid]) -> Result<Desired, CommandError> {
                 .with_help("name both, or neither")
         }
     })
+}
+
+/// The selected ones of the declared guests. Ids that are named by themselves are in it whether they are declared or not.
+pub(super) fn resolve_declared(desired: &Desired, selection: &GuestSelection, option: &str) -> Result<Scope, CommandError> {
+    let declared = || desired.guests().iter().map(|guest| guest.vmid);
+    if let Some(range) = selection.ranges().iter().find(|range| !declared().any(|vmid| range.contains(vmid))) {
+        return Err(CommandError::input_error(format!("no guest with an id in {range} is declared"))
+            .with_help(format!("declare some of these guests, or correct {option}")));
+    }
+    Ok(selection.resolve(declared()))
 }
 
 /// Observes and plans as `audit`, `plan` and `apply --replay` do.
@@ -76,13 +88,13 @@ pub(super) async fn observe(
     look: &ObservationArgs,
     config: Config,
     environment: &EnvironmentName,
-    scope: &Scope,
+    selection: &GuestSelection,
 ) -> Result<Observed, CommandError> {
     let reader = open_reader(environment.clone(), config, &Display::new());
     let from = observation_source(look)?;
     require_source(&reader, &from)?;
     let waiting = replay_spinner(look);
-    let observed = reader.observe(scope, ReadSet::Everything, &from).await;
+    let observed = reader.observe(selection, ReadSet::Everything, &from).await;
     drop(waiting);
     Ok(observed?)
 }
@@ -145,6 +157,51 @@ pub(super) fn read_declared(path: &Path) -> Result<(InputText, Desired), Command
     let desired = desired::parse(&text.bytes, files::detect_notation(path))
         .map_err(|faults| CommandError::diagnostics_error(diagnostics::render_diagnostics(&text.name, &text.bytes, &faults)))?;
     Ok((text, desired))
+}
+
+/// Reads a plan file as `plan` wrote it.
+pub(super) fn read_plan_file<T>(path: &Path, parse: impl Fn(&[u8]) -> Result<T, ExpectedPlanError>) -> Result<T, CommandError> {
+    let name = files::display_path(path);
+    let text = files::read(path).map_err(|error| unreadable(&name, &error))?;
+    parse(&text.bytes).map_err(|error| match error {
+        ExpectedPlanError::Invalid { why, help } => CommandError::input_error(format!("{name} is not a plan: {why}")).with_help(help),
+        ExpectedPlanError::RepeatedKeys(faults) => {
+            CommandError::diagnostics_error(diagnostics::render_diagnostics(&name, &text.bytes, &faults))
+                .with_help("save it again, and read that")
+        }
+        ExpectedPlanError::Recorded(refusal) => CommandError::refusal_error(&refusal),
+    })
+}
+
+/// The environment that is named, or else the only one of converger.toml, which is printed then.
+pub(super) fn select_environment(named: Option<&str>, config: Option<&Path>) -> Result<EnvironmentName, CommandError> {
+    if let Some(name) = named {
+        return parse_environment(name);
+    }
+    if config::find_config_path(config).is_none() {
+        let stop = CommandError::input_error("nothing says which environment the guests are in: there is no converger.toml here");
+        return Err(stop
+            .with_code(FailureCode::EnvironmentUnconfigured)
+            .with_help("name it with `--environment <NAME>`, or converger.toml with --config"));
+    }
+    let survey = config::load_environments(config).map_err(RuntimeError::from)?;
+    let mut names = survey.connections.into_keys();
+    match (names.next(), names.next()) {
+        (Some(only), None) => {
+            let _ = writeln!(anstream::stderr(), "in `{only}`, the only environment of {}", survey.origin);
+            Ok(only)
+        }
+        (Some(first), Some(second)) => {
+            let all: Vec<String> = [first, second].into_iter().chain(names).map(|name| name.to_string()).collect();
+            let stop = CommandError::input_error(format!("{} leads to {} environments: {}", survey.origin, all.len(), all.join(", ")));
+            Err(stop.with_help("name the one that the guests are in with --environment"))
+        }
+        (None, _) => {
+            let stop = CommandError::input_error(format!("{} leads to no environment", survey.origin))
+                .with_code(FailureCode::EnvironmentUnconfigured);
+            Err(stop.with_help(configuration_example("lab")))
+        }
+    }
 }
 
 /// The environment of that name.

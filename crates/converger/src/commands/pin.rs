@@ -15,7 +15,7 @@ use converger_core::refusal::RefusalCode;
 use serde_json::{Value as Json, json};
 
 use super::{CommandError, finish_output, inputs};
-use crate::cli::PinArgs;
+use crate::cli::{PinArgs, select_guests};
 use crate::exit_status::ExitStatus;
 use crate::files::InputText;
 use crate::render::{self, apply_style, count_with_noun, quote_untrusted};
@@ -34,7 +34,7 @@ pub(super) async fn pin(pinning: &PinArgs) -> Result<ExitStatus, CommandError> {
     };
     let look = &pinning.source.observation;
     let config = inputs::load_config(look.config.as_deref(), desired.environment())?;
-    let observation = inputs::observe(look, config, desired.environment(), &scope).await?.observation;
+    let observation = inputs::observe(look, config, desired.environment(), &scope.into()).await?.observation;
     let pinned = adopt::pin(&text.bytes, files::detect_notation(path), &observation, &wish)
         .map_err(|faults| CommandError::diagnostics_error(diagnostics::render_diagnostics(&text.name, &text.bytes, &faults)))?;
     let changes = pinned.text.as_bytes() != text.bytes;
@@ -61,7 +61,8 @@ fn pin_status(pinned: &PinResult, would_change: bool) -> ExitStatus {
 
 /// Whoever names a guest means that one: with `--repin` alone no other is looked at.
 fn pin_request(pinning: &PinArgs, desired: &Desired) -> Result<PinRequest, CommandError> {
-    let named: Vec<Vmid> = pinning.vmid.iter().chain(&pinning.repin).copied().collect();
+    let selected = inputs::resolve_declared(desired, &select_guests(&pinning.vmid), "--vmid")?;
+    let named: Vec<Vmid> = selected.ids().iter().chain(&pinning.repin).copied().collect();
     if let Some(vmid) = named.iter().find(|vmid| desired.find(**vmid).is_none()) {
         let path = files::display_path(&pinning.source.desired);
         let stop = CommandError::input_error(format!("guest {vmid} is not declared in {path}"));

@@ -29,6 +29,7 @@ pub(super) fn print_schema(format: SchemaFormat) -> Result<ExitStatus, CommandEr
         SchemaFormat::Doctor => reports::doctor_report(),
         SchemaFormat::Pin => reports::pin_report(),
         SchemaFormat::Init => reports::init_report(),
+        SchemaFormat::Guests => reports::guests_report(),
         SchemaFormat::Entry => evidence::numbered_entry(),
         SchemaFormat::Verified => evidence::verify_report(),
         SchemaFormat::Reproduced => evidence::reproduce_report(),

@@ -214,6 +214,7 @@ mod tests {
         check_parse(Field::Tags, &["", " "], &FieldValue::Tags(WordSet::default()));
         check_parse(Field::Description, &["abc\n", "abc", "abc  \n\n"], &FieldValue::Text("abc".into()));
         check_parse(Field::Onboot, &["1"], &FieldValue::Flag(true));
+        check_parse(Field::Cpuunits, &["1"], &FieldValue::Count(1));
     }
 
     #[test]

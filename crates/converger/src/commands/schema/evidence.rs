@@ -3,6 +3,7 @@
 //! CI holds entries and reports of a lab against them. What never enters here: whether what is written is true; `verify` says that.
 
 use converger_core::apply::{OperationEnd, Resolution};
+use converger_core::artifact::DifferenceKind;
 use converger_core::evidence::ENTRY_SCHEMA;
 use converger_core::failure::FailureCode;
 use serde_json::{Value as Json, json};
@@ -171,14 +172,23 @@ pub(super) fn backtest_report() -> Json {
 
 /// `diff --json`.
 pub(super) fn diff_report() -> Json {
-    let named = || object(&["entry", "plan", "run"], json!({ "entry": count(), "plan": digest(), "run": text() }));
+    let recorded = object(&["entry", "plan", "run"], json!({ "entry": count(), "plan": digest(), "run": text() }));
+    let file = object(&["file", "plan"], json!({ "file": text(), "plan": digest() }));
+    let named = || json!({ "anyOf": [recorded.clone(), file.clone()] });
+    let kind = || enumeration(&DifferenceKind::WORDS);
+    let step = object(&["difference", "text"], json!({ "difference": kind(), "text": text() }));
+    let guest = object(
+        &["difference", "steps", "text", "vmid"],
+        json!({ "difference": kind(), "steps": list(step), "text": text(), "vmid": vmid() }),
+    );
     let mut schema = object(
-        &["differences", "one", "other", "same", "schema"],
+        &["differences", "guests", "one", "other", "same", "schema"],
         json!({
-            "differences": list(text()), "one": named(), "other": named(), "same": flag(), "schema": { "const": "converger.diff/1" },
+            "differences": list(text()), "guests": list(guest), "one": named(), "other": named(), "same": flag(),
+            "schema": { "const": "converger.diff/1" },
         }),
     );
-    add_header(&mut schema, "What two recorded plans do differently (diff --json)");
+    add_header(&mut schema, "What two plans do differently (diff --json)");
     schema
 }
 

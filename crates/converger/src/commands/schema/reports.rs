@@ -10,8 +10,8 @@ use converger_core::refusal::TABLE as CODES;
 use serde_json::{Value as Json, json};
 
 use super::{
-    CHANGES, CLASSES, IMPACTS, RISKS, add_header, changed_field, digest, enumeration, identity, list, object, or_null, refusal, refusals,
-    text, vmid,
+    CHANGES, CLASSES, IMPACTS, RISKS, add_header, changed_field, code_word, digest, enumeration, identity, list, notes, object, or_null,
+    refusal, refusals, text, vmid,
 };
 
 pub(super) fn timestamp() -> Json {
@@ -198,5 +198,27 @@ pub(super) fn init_report() -> Json {
         }),
     );
     add_header(&mut schema, "Guests that are declared as they are (init --json)");
+    schema
+}
+
+/// `guests --json`.
+pub(super) fn guests_report() -> Json {
+    let guest = object(
+        &["cause", "kind", "name", "node", "run_state", "status", "tags", "template", "vmid"],
+        json!({
+            "cause": or_null(code_word()), "kind": kind(), "name": or_null(text()), "node": text(), "run_state": or_null(text()),
+            "status": enumeration(&["running", "stopped", "unknown"]), "tags": or_null(list(text())), "template": or_null(flag()), "vmid": vmid(),
+        }),
+    );
+    let without_row = object(&["cause", "vmid"], json!({ "cause": code_word(), "vmid": vmid() }));
+    let mut schema = object(
+        &["environment", "guests", "nodes", "notes", "quorate", "schema", "taken_at", "undecided", "unlisted"],
+        json!({
+            "environment": text(), "guests": list(guest), "nodes": list(object(&["name", "online"], json!({ "name": text(), "online": flag() }))),
+            "notes": notes(), "quorate": flag(), "schema": { "const": "converger.guests/1" }, "taken_at": or_null(timestamp()),
+            "undecided": list(vmid()), "unlisted": list(without_row),
+        }),
+    );
+    add_header(&mut schema, "Guests that the token can see (guests --json)");
     schema
 }
