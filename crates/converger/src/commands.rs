@@ -35,13 +35,14 @@ use converger_core::observe::Scoped;
 use converger_core::refusal::Refusal;
 use converger_core::safety::Judged;
 use converger_core::status;
+use converger_runtime::config::ConfigFaults;
 use converger_runtime::{Planned, state_dir, witness};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::cli::{Cli, CliCommand, DesiredArgs, PlanArgs};
 use crate::exit_status::ExitStatus;
 use crate::files::{OwnFile, Replaces};
-use crate::{config, files, line_wrap, output, render};
+use crate::{config, diagnostics, files, line_wrap, output, render};
 
 /// Runs a command to its end.
 pub(crate) fn run(command: CliCommand) -> ExitStatus {
@@ -163,8 +164,14 @@ impl CommandError {
         Self { label: Some("not carried out"), ..Self::uncoded_refusal_error(message) }
     }
 
-    pub(crate) fn diagnostics_error(laid: String) -> Self {
-        Self::new(ExitStatus::Input, ErrorMessage::Preformatted(laid)).with_code(FailureCode::InputInvalid)
+    /// A file has faults, which are rendered already.
+    pub(crate) fn diagnostics_error(rendered: String) -> Self {
+        Self::new(ExitStatus::Input, ErrorMessage::Preformatted(rendered)).with_code(FailureCode::InputInvalid)
+    }
+
+    /// converger.toml has faults.
+    pub(crate) fn config_error(faults: &ConfigFaults) -> Self {
+        Self::diagnostics_error(diagnostics::render_config_faults(faults)).with_code(FailureCode::ConfigInvalid)
     }
 
     pub(crate) fn failure(message: impl Into<String>) -> Self {

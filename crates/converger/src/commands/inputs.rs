@@ -113,12 +113,12 @@ fn observation_source(look: &ObservationArgs) -> Result<ObservationSource, Comma
 }
 
 pub(super) fn load_config(named: Option<&Path>, environment: &EnvironmentName) -> Result<Config, CommandError> {
-    config::load(named, environment).map_err(|unusable| match unusable.code {
+    config::load(named, environment).map_err(|error| match error.code {
         FailureCode::EnvironmentUnconfigured => {
             let help = format!("correct the name of the environment, or {}", configuration_example(environment.as_str()));
-            CommandError::input_error(unusable.text).with_code(unusable.code).with_help(help)
+            CommandError::input_error(error.text).with_code(error.code).with_help(help)
         }
-        _ => RuntimeError::from(unusable).into(),
+        _ => RuntimeError::from(error).into(),
     })
 }
 
@@ -183,6 +183,7 @@ impl From<RuntimeError> for CommandError {
     fn from(error: RuntimeError) -> Self {
         let (stop, fault) = match error {
             RuntimeError::Observe(error) => return unobserved(&error),
+            RuntimeError::Config { file, .. } => return Self::config_error(&file),
             RuntimeError::Input(fault) => (Self::input_error(fault.message()), fault),
             RuntimeError::Failed(fault) | RuntimeError::NotAccepting { fault, .. } => (Self::failure(fault.message()), fault),
             RuntimeError::Broken { fault, entry } => (Self::evidence_broken(fault.message()).at_entry(entry), fault),
