@@ -13,7 +13,7 @@ mod unknown_reason;
 use std::collections::{BTreeMap, BTreeSet};
 
 use converger_core::desired::Scope;
-use converger_core::failure::FailureCode;
+use converger_core::failure::{FailureCode, READING_NO_QUORUM_REMEDY};
 use converger_core::guest::{EnvironmentName, NodeName, Vmid};
 use converger_core::observe::{Observation, ObservedGuest, ObservedNode, ObservedStatus, ReadDetail, TagCase, UnlistedGuest};
 use futures_util::future::join_all;
@@ -117,6 +117,7 @@ pub(super) fn failure_remedy(failure: &ProxmoxFailure, token: &str) -> String {
             "check that the secret is that of the token {token}, and that neither token nor user is gone, disabled or expired; Proxmox \
              does not say which"
         ),
+        FailureCause::NoQuorum => READING_NO_QUORUM_REMEDY.to_owned(),
         cause => cause.code().entry().remedy.trim_end_matches('.').to_owned(),
     }
 }
