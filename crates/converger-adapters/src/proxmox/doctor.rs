@@ -59,7 +59,7 @@ fn not_asked_finding(gathered: &DoctorAnswers) -> DoctorFinding {
     let is_other = gathered.endpoints.iter().any(|seen| matches!(&seen.cluster, Some(Ok(_))));
     let why = if is_other { "no endpoint is in the cluster that is pinned" } else { "no endpoint answers to the token" };
     DoctorFinding::new("rest", FindingLevel::Unknown, format!("privileges, cluster and guests were not asked for, because {why}"))
-        .with_remedy("mend what is said above, and ask again")
+        .with_remedy("fix what failed above, then run `converger doctor` again")
 }
 
 /// A check that could not be made, with what came instead of an answer.

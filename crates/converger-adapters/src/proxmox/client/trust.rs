@@ -153,7 +153,7 @@ pub enum TrustError {
     #[error("the file of authorities `{}` holds no certificate that can be used; on a node it is /etc/pve/pve-root-ca.pem", .0.display())]
     NoAuthority(PathBuf),
     /// The file that a variable names for the whole system cannot be read.
-    #[error("the file of authorities `{}`, which {SYSTEM_FILE_VARIABLE} names, cannot be read ({source}); mend the variable, or unset it", path.display())]
+    #[error("the file of authorities `{}`, which {SYSTEM_FILE_VARIABLE} names, cannot be read ({source}); correct the variable, or unset it", path.display())]
     SystemFile {
         /// Where it was looked for.
         path: PathBuf,
@@ -178,7 +178,7 @@ fn describe_pem_error(error: &pem::Error) -> String {
     use std::io::ErrorKind::{NotFound, PermissionDenied};
     match error {
         pem::Error::Io(error) if error.kind() == NotFound => {
-            "is not there; copy it from a node, where it is /etc/pve/pve-root-ca.pem, or mend the path".to_owned()
+            "is not there; copy it from a node, where it is /etc/pve/pve-root-ca.pem, or correct the path".to_owned()
         }
         pem::Error::Io(error) if error.kind() == PermissionDenied => {
             "may not be read by this user; let it be read, there is nothing secret in it".to_owned()

@@ -43,7 +43,7 @@ fn reachability_finding(gathered: &DoctorAnswers, seen: &EndpointAnswers, silent
             let found = format!("it cannot be asked: {}", EscapedText(error));
             return DoctorFinding::new("endpoint", FindingLevel::Fail, found)
                 .with_code(FailureCode::ClientSetup)
-                .with_remedy("mend what converger.toml says about it");
+                .with_remedy("fix its entry in converger.toml");
         }
         Err(VersionFailure::Failed(failure)) => failure,
     };
