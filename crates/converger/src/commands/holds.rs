@@ -58,7 +58,7 @@ pub(super) async fn release(holding: &ReleaseArgs) -> Result<ExitStatus, Command
 
 /// An environment that converger.toml knows: a slip in its name would freeze nothing, and nobody would notice.
 fn configured_environment(place: &EnvironmentArgs) -> Result<(EnvironmentName, ConnectionConfig), CommandError> {
-    let environment = inputs::parse_environment(&place.environment)?;
+    let environment = inputs::resolve_environment(place)?;
     let config = inputs::load_config(place.config.as_deref(), &environment)?;
     let connection = config.connection.ok_or_else(|| unconfigured_error(&environment))?;
     Ok((environment, connection))
@@ -74,7 +74,7 @@ pub(super) fn check_reason(reason: &str, what: &str) -> Result<Box<str>, Command
 
 /// Makes it durable; gives the state directory that it is kept in.
 async fn commit_write(place: &EnvironmentArgs, batch: impl Into<Batch>) -> Result<PathBuf, CommandError> {
-    let environment = inputs::parse_environment(&place.environment)?;
+    let environment = inputs::resolve_environment(place)?;
     let state = inputs::open_state(place.config.as_deref(), &environment).await?;
     if let WriteOutcome::Refused(refusal) = state.write(batch.into()).await? {
         return Err(CommandError::refusal_error(&refusal));

@@ -13,8 +13,6 @@ use converger_core::document::Notation;
 use converger_core::failure::FailureCode;
 use converger_core::guest::EnvironmentName;
 use converger_core::refusal::Refusal;
-use converger_runtime::RuntimeError;
-use converger_runtime::reader::configuration_example;
 use serde_json::{Value as Json, json};
 
 use super::{CommandError, finish_output, inputs};
@@ -22,7 +20,7 @@ use crate::cli::InitArgs;
 use crate::exit_status::ExitStatus;
 use crate::files::Replaces;
 use crate::render::{self, apply_style, count_with_noun, quote_untrusted};
-use crate::{config, files, output};
+use crate::{files, output};
 
 pub(super) async fn init(adoption: &InitArgs) -> Result<ExitStatus, CommandError> {
     let environment = select_environment(adoption)?;
@@ -47,35 +45,15 @@ pub(super) async fn init(adoption: &InitArgs) -> Result<ExitStatus, CommandError
     finish_output(written, end)
 }
 
-/// The environment that is named, or else the only one that there is, which is then told.
+/// The named environment, or the only one that is configured, which is printed.
 fn select_environment(adoption: &InitArgs) -> Result<EnvironmentName, CommandError> {
     if let Some(name) = &adoption.environment {
         return inputs::parse_environment(name);
     }
-    if config::find_config_path(adoption.observation.config.as_deref()).is_none() {
-        let stop = CommandError::input_error("nothing says which environment the guests are in: there is no converger.toml here");
-        return Err(stop
-            .with_code(FailureCode::EnvironmentUnconfigured)
-            .with_help("name it with `--environment <NAME>`, or converger.toml with --config"));
-    }
-    let survey = config::load_environments(adoption.observation.config.as_deref()).map_err(RuntimeError::from)?;
-    let mut names = survey.connections.into_keys();
-    match (names.next(), names.next()) {
-        (Some(only), None) => {
-            let _ = writeln!(anstream::stderr(), "in `{only}`, the only environment of {}", survey.origin);
-            Ok(only)
-        }
-        (Some(first), Some(second)) => {
-            let all: Vec<String> = [first, second].into_iter().chain(names).map(|name| name.to_string()).collect();
-            let stop = CommandError::input_error(format!("{} leads to {} environments: {}", survey.origin, all.len(), all.join(", ")));
-            Err(stop.with_help("name the one that the guests are in with --environment"))
-        }
-        (None, _) => {
-            let stop = CommandError::input_error(format!("{} leads to no environment", survey.origin))
-                .with_code(FailureCode::EnvironmentUnconfigured);
-            Err(stop.with_help(configuration_example("lab")))
-        }
-    }
+    let only =
+        inputs::only_environment(adoption.observation.config.as_deref(), "name the environment of the guests with `--environment NAME`")?;
+    let _ = writeln!(anstream::stderr(), "environment: {only} (the only one that is configured)");
+    Ok(only)
 }
 
 /// The file to write, if one is. It must not be there: what somebody declared is replaced only where they say `--overwrite`.

@@ -17,7 +17,7 @@ use converger_runtime::{Config, EnvironmentReader, ObservationSource, Observed, 
 
 use super::CommandError;
 use super::display::Display;
-use crate::cli::{DesiredArgs, GuestFilterArgs, ObservationArgs};
+use crate::cli::{DesiredArgs, EnvironmentArgs, GuestFilterArgs, ObservationArgs};
 use crate::files::InputText;
 use crate::{config, diagnostics, fatal, files, progress};
 
@@ -147,7 +147,39 @@ pub(super) fn read_declared(path: &Path) -> Result<(InputText, Desired), Command
     Ok((text, desired))
 }
 
-/// The environment of that name.
+/// The named environment, or the only one that is configured.
+pub(super) fn resolve_environment(target: &EnvironmentArgs) -> Result<EnvironmentName, CommandError> {
+    let Some(name) = &target.environment else {
+        return only_environment(target.config.as_deref(), "name it before the other arguments, such as `converger ops list NAME`");
+    };
+    parse_environment(name)
+}
+
+/// The only environment of converger.toml. Which of several is meant must be said; `help` says how.
+pub(super) fn only_environment(config: Option<&Path>, help: &str) -> Result<EnvironmentName, CommandError> {
+    let Some(path) = config::find_config_path(config) else {
+        let stop = CommandError::input_error("no environment is named, and there is no converger.toml in this directory");
+        return Err(stop
+            .with_code(FailureCode::EnvironmentUnconfigured)
+            .with_help(format!("{help}; or name the file with `--config FILE`")));
+    };
+    let names = config::load_environment_names(config).map_err(RuntimeError::from)?;
+    let file = files::display_path(&path);
+    match names.as_slice() {
+        [only] => Ok(only.clone()),
+        [] => {
+            let stop = CommandError::input_error(format!("{file} has no environment")).with_code(FailureCode::EnvironmentUnconfigured);
+            Err(stop.with_help(configuration_example("lab")))
+        }
+        several => {
+            let all: Vec<&str> = several.iter().map(EnvironmentName::as_str).collect();
+            Err(CommandError::input_error(format!("no environment is named, and {file} has {}: {}", all.len(), all.join(", ")))
+                .with_help(help))
+        }
+    }
+}
+
+/// Parses the name of an environment.
 pub(super) fn parse_environment(name: &str) -> Result<EnvironmentName, CommandError> {
     EnvironmentName::new(name).ok_or_else(|| {
         let stop = CommandError::input_error(format!("`{}` is not the name of an environment", name.escape_debug()));

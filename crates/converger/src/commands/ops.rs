@@ -35,12 +35,12 @@ pub(super) async fn run_ops(ops: &OpsCommand) -> Result<ExitStatus, CommandError
 
 /// Where it is looked: nothing is made or opened for writing, so that it can be looked at on a disk that is full or cannot be written to.
 fn ledger_location(place: &EnvironmentArgs) -> Result<LedgerLocation, CommandError> {
-    let config = inputs::load_config(place.config.as_deref(), &inputs::parse_environment(&place.environment)?)?;
+    let config = inputs::load_config(place.config.as_deref(), &inputs::resolve_environment(place)?)?;
     Ok(LedgerLocation::from_directory(&StateLocation::from_config(&config)?.directory))
 }
 
 fn list_operations(listing: &OpsListArgs) -> Result<ExitStatus, CommandError> {
-    let environment = Some(inputs::parse_environment(&listing.target.environment)?);
+    let environment = Some(inputs::resolve_environment(&listing.target)?);
     let standing = match (listing.held, listing.open) {
         (true, _) => Some(OperationStatus::Held),
         (_, true) => Some(OperationStatus::Open),
@@ -124,7 +124,7 @@ fn load_hold_notices(listing: &OpsListArgs) -> Result<Vec<HoldNotice>, CommandEr
     if listing.open {
         return Ok(Vec::new());
     }
-    let environment = inputs::parse_environment(&listing.target.environment)?;
+    let environment = inputs::resolve_environment(&listing.target)?;
     let config = inputs::load_config(listing.target.config.as_deref(), &environment)?;
     let remembered = state_dir::peek_conditions(&config, &environment)?;
     let frozen = remembered.freeze.map(|freeze| HoldNotice { guest: None, reason: freeze.reason, by: Some((freeze.by, freeze.at_ms)) });
@@ -151,7 +151,7 @@ fn show_operation(showing: &OpsShowArgs) -> Result<ExitStatus, CommandError> {
 
 /// An operation of this environment. One of another is not there: whoever names the wrong one has the wrong guest in mind.
 fn find_operation(place: &EnvironmentArgs, id: &str) -> Result<OperationHistory, CommandError> {
-    let environment = inputs::parse_environment(&place.environment)?;
+    let environment = inputs::resolve_environment(place)?;
     let unknown = || {
         let stop = CommandError::input_error(format!("there is no operation `{}` in `{environment}`", id.escape_debug()));
         stop.with_help(format!("`converger ops list {environment}` shows them"))
@@ -168,7 +168,7 @@ fn find_operation(place: &EnvironmentArgs, id: &str) -> Result<OperationHistory,
 /// A person says what became of an operation that is held; it is kept with their name and their reason.
 async fn resolve_operation(resolving: &OpsResolveArgs) -> Result<ExitStatus, CommandError> {
     let reason = check_reason(&resolving.reason, "how you know")?;
-    let environment = inputs::parse_environment(&resolving.target.environment)?;
+    let environment = inputs::resolve_environment(&resolving.target)?;
     let state = inputs::open_state(resolving.target.config.as_deref(), &environment).await?;
     let history = find_operation(&resolving.target, &resolving.id)?;
     let id = history.id().clone();
@@ -213,7 +213,7 @@ fn end_abandoned(
     place: &EnvironmentArgs,
     id: &OperationId,
 ) -> Result<(EnvironmentLock, JournalRecord), CommandError> {
-    let lock = match state.lock_environment(&inputs::parse_environment(&place.environment)?)? {
+    let lock = match state.lock_environment(&inputs::resolve_environment(place)?)? {
         LockOutcome::Taken(lock) => lock,
         LockOutcome::Refused(refusal) => return Err(CommandError::refusal_error(&refusal)),
     };
