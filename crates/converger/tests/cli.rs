@@ -390,6 +390,55 @@ fn refuses_a_hundred_thousand_brackets_in_bounded_memory() {
     check_error(&run_with_memory_limit(&room, 256, &["audit", "deep.yaml", "--replay", "current.json"]), 2, &["in deep.yaml"]);
 }
 
+const TWO_ENVIRONMENTS: &str = "[environments.lab.protect]\nids = [100]\n[environments.site-b.protect]\nids = [100]\n";
+
+/// The state directory is inside the directory of the test.
+fn write_config(room: &TempDir, text: &str) {
+    fs::write(room.path().join("converger.toml"), format!("{text}\n[store]\ndirectory = \"state\"\n")).expect("written");
+}
+
+#[test]
+fn the_only_environment_need_not_be_named() {
+    let room = work_directory();
+    write_config(&room, "[environments.lab.protect]\nids = [100]\n");
+    let listed = run(&room, &["ops", "list"]);
+    assert_eq!(listed.status.code(), Some(0), "{}", stderr(&listed));
+    assert!(stdout(&listed).contains("no operations"), "{}", stdout(&listed));
+    for arguments in [&["ops", "show", "7f3a-0"][..], &["ops", "resolve", "7f3a-0", "--as", "done", "--reason", "x"]] {
+        check_error(&run(&room, arguments), 2, &["there is no operation `7f3a-0` in `lab`"]);
+    }
+    // They are resolved to the environment, which cannot be reached.
+    for arguments in [&["freeze", "--reason", "x"][..], &["hold", "100", "--reason", "x"], &["release", "100"], &["thaw"]] {
+        check_error(&run(&room, arguments), 2, &["environment-unconfigured", "`lab`"]);
+    }
+}
+
+#[test]
+fn several_environments_are_listed_where_none_is_named() {
+    let room = work_directory();
+    write_config(&room, TWO_ENVIRONMENTS);
+    for arguments in [&["ops", "list"][..], &["freeze", "--reason", "x"], &["hold", "100", "--reason", "x"], &["ops", "show", "7f3a-0"]] {
+        check_error(&run(&room, arguments), 2, &["no environment is named, and converger.toml has 2: lab, site-b"]);
+    }
+    assert_eq!(run(&room, &["ops", "list", "site-b"]).status.code(), Some(0));
+    fs::remove_file(room.path().join("converger.toml")).expect("removed");
+    check_error(&run(&room, &["ops", "list"]), 2, &["no environment is named, and there is no converger.toml"]);
+}
+
+#[test]
+fn all_faults_of_the_configuration_are_shown_in_place_without_secrets() {
+    let room = work_directory();
+    let text = "[limits]\nguests = \"10\"\n\n[environments.lab]\ntoken = \"a@pve!x=hunter2\" # hunter2\nmode = \"sole\"\n";
+    fs::write(room.path().join("converger.toml"), text).expect("written");
+    for arguments in [&["audit", "desired.yaml"][..], &["doctor"], &["ops", "list"], &["ledger", "tail"], &["init", "--vmid", "100"]] {
+        let output = run(&room, arguments);
+        let parts = ["converger.toml:2:10", "2 | guests = \"**\"", "^^^^ here", "did you mean `solo`?", "5 faults in converger.toml"];
+        check_error(&output, 2, &parts);
+        assert!(!stderr(&output).contains("hunter2"), "{}", stderr(&output));
+        assert_eq!(stderr(&output).matches("error[config-invalid]").count(), 5);
+    }
+}
+
 /// A configuration that is there and cannot be read may hold a freeze or protection: nothing is taken in its place.
 #[cfg(unix)]
 #[test]
@@ -471,7 +520,7 @@ fn refuses_a_secret_too_short_to_redact() {
     for command in ["audit", "plan"] {
         let mut program = program(&room, &[command, "desired.yaml"]);
         let output = program.env("CREDENTIALS_DIRECTORY", room.path().join("credentials")).output().expect("the program runs");
-        check_error(&output, 2, &["the systemd credential `pve` holds a secret of less than 12 characters", "those of Proxmox have 36"]);
+        check_error(&output, 2, &["the systemd credential `pve` holds a secret of less than 12 characters", "secrets of Proxmox have 36"]);
         assert!(!stderr(&output).contains("hunter2"), "{}", stderr(&output));
     }
 }
@@ -517,8 +566,7 @@ fn the_help_of_apply_says_how_long_a_guest_is_kept_back_at_most() {
     let help = stdout(&run(&work_directory(), &["apply", "--help"]));
     let words = help.split_whitespace().collect::<Vec<_>>().join(" ");
     let patience = converger_engine::operation::Patience::default();
-    let bound =
-        format!("for {} seconds at most (longer by as much as `timeout` is above 60 seconds)", patience.late_arrival_ms.div_ceil(1000));
+    let bound = format!("for up to {} seconds (more if `timeout` exceeds 60 seconds)", patience.late_arrival_ms.div_ceil(1000));
     assert!(words.contains(&bound), "{bound}: {help}");
     assert_eq!(patience.with_response_timeout(61_000).late_arrival_ms, patience.late_arrival_ms + 1_000);
 }

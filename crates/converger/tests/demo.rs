@@ -35,6 +35,21 @@ fn demo_proves_that_nothing_ran_twice_and_cleans_up() {
     assert!(is_empty(temporary.path()), "something is left behind");
 }
 
+/// The terminal is lent by `script`, which Debian has everywhere.
+#[test]
+fn killed_starts_on_its_own_line_at_a_terminal() {
+    let temporary = tempfile::tempdir().expect("a directory");
+    let line = format!("stty rows 40 cols 120; exec {} demo", env!("CARGO_BIN_EXE_converger"));
+    let mut command = Command::new("script");
+    command.args(["-q", "-e", "-f", "-c", &line, "/dev/null"]).env("TMPDIR", temporary.path()).env("TERM", "xterm");
+    let output = command.env("NO_COLOR", "1").stdin(Stdio::null()).output().expect("`script` is installed");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    // Moving the cursor and clearing what is right of it does not begin a line.
+    let plain = anstream::adapter::strip_str(&said).to_string();
+    assert!(plain.lines().any(|line| line == "killed"), "{plain}");
+}
+
 #[test]
 fn ctrl_c_ends_the_demo_and_cleans_up() {
     let temporary = tempfile::tempdir().expect("a directory");

@@ -315,7 +315,7 @@ fn decode_secret(section: &TableReader<'_>, directory: &Path, faults: &mut Fault
 
 impl ConnectionConfig {
     /// What to do where it cannot be opened.
-    pub const REMEDY: &str = "check that the files and variables that `secret` and `ca` name in converger.toml exist";
+    pub const REMEDY: &str = "check `secret` and `ca` in converger.toml, and the files and variables that they name";
 
     /// The settings of the connection, with its secret.
     ///
