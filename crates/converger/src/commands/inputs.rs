@@ -1,4 +1,4 @@
-//! What commands take from people: files with their diagnostics, names of environments, and the configuration that applies.
+//! The inputs of commands: files with their diagnostics, names of environments, and the configuration.
 
 use std::io;
 use std::path::Path;
@@ -21,7 +21,7 @@ use crate::cli::{DesiredArgs, EnvironmentArgs, GuestFilterArgs, ObservationArgs}
 use crate::files::InputText;
 use crate::{config, diagnostics, fatal, files, progress};
 
-/// What is declared, and the configuration that a run is held to.
+/// The declared state and the configuration of a run.
 pub(super) struct RunInputs {
     pub(super) desired: Desired,
     pub(super) config: Config,
@@ -54,7 +54,7 @@ fn narrow(desired: &Desired, only: &[Vmid]) -> Result<Desired, CommandError> {
             CommandError::input_error(format!("guest {vmid} is not declared")).with_help("declare it, or correct --only")
         }
         NarrowError::Splits { vmid, named } => {
-            CommandError::input_error(format!("guest {vmid} comes after {named}, and --only names one of them"))
+            CommandError::input_error(format!("guest {vmid} comes after {named}, and --only names only one of them"))
                 .with_help("name both, or neither")
         }
     })
@@ -71,7 +71,7 @@ pub(super) async fn plan(source: &DesiredArgs, choice: &GuestFilterArgs) -> Resu
     Ok(planned?)
 }
 
-/// Observes these guests: in a recording where one is named, otherwise in the environment itself.
+/// Observes these guests in a recording, if one is named, or else in the environment.
 pub(super) async fn observe(
     look: &ObservationArgs,
     config: Config,
@@ -87,7 +87,7 @@ pub(super) async fn observe(
     Ok(observed?)
 }
 
-/// A command that only reads can use a recording instead, so the help says that too.
+/// Commands that only read can use a recording instead, which the help mentions.
 fn require_source(reader: &EnvironmentReader, source: &ObservationSource) -> Result<(), CommandError> {
     if *source == ObservationSource::Live && reader.config().connection.is_none() {
         let help = format!("{}\nor name a recorded observation with --replay", configuration_example(reader.name().as_str()));
@@ -96,7 +96,7 @@ fn require_source(reader: &EnvironmentReader, source: &ObservationSource) -> Res
     Ok(())
 }
 
-/// Standard input may be a person typing: nothing is drawn over that.
+/// No spinner while reading standard input: a person may be typing.
 fn replay_spinner(look: &ObservationArgs) -> Option<progress::Spinner> {
     let recording = look.replay.as_ref().filter(|recording| recording.as_path() != Path::new("-"))?;
     Some(progress::start_spinner(&format!("reading {}", files::display_path(recording))))
@@ -107,7 +107,7 @@ fn observation_source(look: &ObservationArgs) -> Result<ObservationSource, Comma
     if recording == Path::new("-") {
         return Ok(ObservationSource::Recording(RecordingObserver::Stdin));
     }
-    // A pipe would be waited for without a word, and a device has no end.
+    // Opening a pipe would block without a message, and a device has no end.
     files::check_readable(recording).map_err(|error| unreadable(&files::display_path(recording), &error))?;
     Ok(ObservationSource::Recording(RecordingObserver::File(recording.clone())))
 }
@@ -155,7 +155,7 @@ pub(super) fn resolve_environment(target: &EnvironmentArgs) -> Result<Environmen
     parse_environment(name)
 }
 
-/// The only environment of converger.toml. Which of several is meant must be said; `help` says how.
+/// The only environment of converger.toml. With several, the error lists them; `help` says how to name one.
 pub(super) fn only_environment(config: Option<&Path>, help: &str) -> Result<EnvironmentName, CommandError> {
     let Some(path) = config::find_config_path(config) else {
         let stop = CommandError::input_error("no environment is named, and there is no converger.toml in this directory");
@@ -183,32 +183,32 @@ pub(super) fn only_environment(config: Option<&Path>, help: &str) -> Result<Envi
 pub(super) fn parse_environment(name: &str) -> Result<EnvironmentName, CommandError> {
     EnvironmentName::new(name).ok_or_else(|| {
         let stop = CommandError::input_error(format!("`{}` is not the name of an environment", name.escape_debug()));
-        stop.with_help("use lower-case letters, digits, `-` and `_`, at most 64")
+        stop.with_help("use lower-case letters, digits, `-` and `_`, at most 64 characters")
     })
 }
 
 pub(super) fn unreadable(place: &str, error: &io::Error) -> CommandError {
     let stop = CommandError::input_error(format!("cannot read {place}: {error}")).with_code(FailureCode::FileUnreadable);
     match error.kind() {
-        io::ErrorKind::NotFound => stop.with_help("check the path; it is relative to the directory that you are in"),
-        io::ErrorKind::PermissionDenied => stop.with_help("check who may read it with `ls -l`"),
+        io::ErrorKind::NotFound => stop.with_help("check the path; it is relative to the current directory"),
+        io::ErrorKind::PermissionDenied => stop.with_help("check who may read the file with `ls -l`"),
         _ => stop.with_help("name a regular file that this user may read"),
     }
 }
 
-/// The system gives this process no more threads.
+/// A thread could not be started.
 pub(super) fn no_thread(error: &io::Error) -> CommandError {
-    limited(format!("cannot begin a thread: {error}"), "look at the limits of this process and of its user (`ulimit -u`)")
+    limited(format!("cannot start a thread: {error}"), "check the limits of this process and of its user (`ulimit -u`)")
 }
 
-/// The system does not give this process what it needs.
+/// A limit of the operating system was reached.
 pub(super) fn limited(message: String, remedy: &str) -> CommandError {
     CommandError::failure(message).with_code(FailureCode::ProcessLimited).with_help(more(remedy, FailureCode::ProcessLimited))
 }
 
-/// What to do, and where more is said.
+/// What to do, and where to read more.
 fn more(remedy: &str, code: FailureCode) -> String {
-    format!("{remedy} (`converger explain {}` says more)", code.word())
+    format!("{remedy} (see `converger explain {}`)", code.word())
 }
 
 impl From<RuntimeError> for CommandError {
@@ -233,7 +233,7 @@ fn unobserved(error: &ObserveError) -> CommandError {
         }
         ObserveError::OtherEnvironment { .. } => {
             let stop = CommandError::input_error(error.to_string()).with_code(FailureCode::RecordingOther);
-            stop.with_help("name a reading of the same environment as the declared state")
+            stop.with_help("name a recording of the environment that the declared state names")
         }
         ObserveError::TooLarge { .. } => CommandError::input_error(error.to_string())
             .with_code(FailureCode::InputInvalid)
@@ -244,7 +244,7 @@ fn unobserved(error: &ObserveError) -> CommandError {
 
 fn unread(error: &ProxmoxError) -> CommandError {
     let stop = match error {
-        // What converger.toml names cannot be used: nobody was asked yet.
+        // The configuration cannot be used; nothing was requested yet.
         ProxmoxError::NoEndpoint => CommandError::input_error(error.to_string()),
         ProxmoxError::Client(client) if client.is_configuration_fault() => {
             CommandError::input_error(files::escape_hidden(&error.to_string()))
