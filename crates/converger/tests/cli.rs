@@ -215,11 +215,11 @@ fn inputs_are_never_overwritten() {
     for command in ["plan", "observe"] {
         for out in ["desired.yaml", "current.json", "./desired.yaml", absolute.to_str().expect("UTF-8")] {
             let output = run(&room, &[command, "desired.yaml", "--replay", "current.json", "--out", out]);
-            check_error(&output, 2, &["would be written over", "--out"]);
+            check_error(&output, 2, &["cannot write", "--out"]);
         }
     }
     // Where nothing is said `observe` writes current.json, and a recording that is there is not replaced unasked.
-    check_error(&run(&room, &["observe", "desired.yaml", "--replay", "current.json"]), 2, &["current.json is there already", "--out"]);
+    check_error(&run(&room, &["observe", "desired.yaml", "--replay", "current.json"]), 2, &["current.json exists already", "--out"]);
     let now = [fs::read(room.path().join("desired.yaml")).expect("read"), fs::read(room.path().join("current.json")).expect("read")];
     assert_eq!(now, kept);
 }
@@ -230,7 +230,7 @@ fn inputs_are_never_overwritten_through_a_link() {
     let room = work_directory();
     std::os::unix::fs::symlink("desired.yaml", room.path().join("link.json")).expect("linked");
     let output = run(&room, &["plan", "desired.yaml", "--replay", "current.json", "--out", "link.json"]);
-    check_error(&output, 2, &["would be written over"]);
+    check_error(&output, 2, &["cannot write"]);
     assert_eq!(fs::read_to_string(room.path().join("desired.yaml")).expect("read"), DESIRED);
 }
 
@@ -458,7 +458,7 @@ fn configuration_is_never_overwritten() {
         let command = [&["plan", "desired.yaml", "--replay", "current.json", "--out", config][..], arguments].concat();
         let output = run(&room, &command);
         assert_eq!(fs::read_to_string(room.path().join(config)).expect("read"), limits);
-        check_error(&output, 2, &["would be written over"]);
+        check_error(&output, 2, &["cannot write"]);
     }
 }
 
@@ -507,7 +507,7 @@ fn credential_is_never_overwritten() {
     for command in ["plan", "observe"] {
         let mut program = program(&room, &[command, "desired.yaml", "--replay", "current.json", "--out", "credentials/pve"]);
         let output = program.env("CREDENTIALS_DIRECTORY", room.path().join("credentials")).output().expect("the program runs");
-        check_error(&output, 2, &["would be written over", "credentials/pve"]);
+        check_error(&output, 2, &["cannot write", "credentials/pve"]);
     }
     let kept = fs::read_to_string(room.path().join("credentials/pve")).expect("read");
     assert_eq!(kept, "f3b1c8de-0000-4000-8000-123456789abc\n");

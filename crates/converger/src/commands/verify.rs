@@ -160,7 +160,7 @@ fn render_report(whole: &VerifyReport) -> String {
     let head = if whole.is_key_unverified {
         apply_style(render::YELLOW.bold(), "intact under an unverified key:")
     } else {
-        apply_style(render::GREEN.bold(), "whole:")
+        apply_style(render::GREEN.bold(), "intact:")
     };
     let mut text = format!("{head} {}\n", whole.what);
     if let Some(root) = &whole.root {

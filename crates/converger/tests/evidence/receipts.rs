@@ -53,7 +53,7 @@ fn operation_receipt_shows_the_operation_and_its_admission() {
         &format!("run        {run}"),
         &format!("plan       {plan}"),
         "ended      done at ",
-        "decision   asked for in `lab` by ",
+        "decision   requested in `lab` by ",
         "admission  admitted in entry ",
         "agreed     by ",
         "note   a receipt proves what is in it: whether the ledger has more about this operation",
@@ -205,5 +205,5 @@ fn a_receipt_of_another_operation_is_no_evidence_of_the_one_that_is_asked_for() 
     }
     bed.check_fails(&["verify", "--operation", &ids[0]], 2, "--operation");
     bed.export_to("given");
-    bed.check_fails(&["verify", "given", "--operation", &ids[0]], 2, "--operation says what a receipt has to be about");
+    bed.check_fails(&["verify", "given", "--operation", &ids[0]], 2, "--operation is for receipts");
 }
