@@ -289,7 +289,7 @@ fn reports_an_older_checkpoint_in_an_extended_export() {
     assert!(told.contains("it contains files of a longer log"), "{told}");
     // Whoever kept the later checkpoint needs no such hint.
     bed.stage.write_private("seen", &String::from_utf8_lossy(&fs::read(bed.stage.path("export/checkpoint")).expect("there")));
-    let cut = format!("seen has seen {} entries, and there are {size}: it was cut, or put back from an older copy", size + 1);
+    let cut = format!("seen covers {} entries, and there are {size}: the ledger was cut, or restored from an older copy", size + 1);
     bed.check_broken(&["verify", "changed", "--key", &key, "--since", "seen"], &cut);
     let told = bed.run_expecting(&["verify", "export", "--key", &key], 0);
     assert!(told.contains(&format!("{} entries", size + 1)) && !told.contains("longer log"), "{told}");
@@ -304,14 +304,14 @@ fn detects_two_heads_of_one_size() {
     let one = ExportFiles::read(&bed.export_to("export"));
     bed.restore_state(&fork);
     bed.run_expecting(&["hold", "lab", "101", "--reason", "other"], 0);
-    let differ = format!("export and the ledger here differ within their first {} entries", size + 1);
+    let differ = format!("export and the ledger differ within their first {} entries", size + 1);
     bed.check_broken(&["ledger", "export", "export"], &differ);
     assert_eq!(ExportFiles::read(&bed.stage.path("export")), one, "nothing is written over it");
     let other = ExportFiles::read(&bed.export_to("other"));
     let (head, twin) = (accept_export(&one, &key).expect("accepted"), accept_export(&other, &key).expect("accepted"));
     assert_eq!((head.size, twin.size), (size + 1, size + 1));
     assert!(check_extends(&head, &twin, &other).is_err() && check_extends(&twin, &head, &one).is_err());
-    let differ = format!("export/checkpoint has seen another record: they differ in the first {} entries", size + 1);
+    let differ = format!("export/checkpoint is of another ledger: they differ in the first {} entries", size + 1);
     bed.check_broken(&["verify", "other", "--since", "export/checkpoint"], &differ);
     bed.check_broken(&["verify", "--since", "export/checkpoint"], &differ);
     let mut swapped = one.clone();

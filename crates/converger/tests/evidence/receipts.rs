@@ -55,8 +55,8 @@ fn operation_receipt_shows_the_operation_and_its_admission() {
         "ended      done at ",
         "decision   requested in `lab` by ",
         "admission  admitted in entry ",
-        "agreed     by ",
-        "note   a receipt proves what is in it: whether the ledger has more about this operation",
+        "approved   by ",
+        "note   a receipt proves its own entries: only an export shows whether the ledger has more about this operation",
     ] {
         assert!(told.contains(words), "`{words}`: {told}");
     }
@@ -89,7 +89,7 @@ fn receipt_without_a_required_entry_is_refused() {
             "" => {
                 bed.stage.write_private("receipt.txt", &left.to_text());
                 let told = bed.run_expecting(&["verify", "receipt.txt", "--key", &key], 0);
-                assert!(told.contains("note   a receipt proves what is in it"), "{kind}: {told}");
+                assert!(told.contains("note   a receipt proves its own entries"), "{kind}: {told}");
             }
             words => check_refused(&bed, &key, kind, &left, words),
         }
