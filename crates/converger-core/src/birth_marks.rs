@@ -3,7 +3,7 @@
 //! Which marks a guest can have depends on its kind, and the kind may come after the marks in the file.
 
 use crate::artifact::INTEGER_MAX;
-use crate::document::{DecodeAborted as End, Diagnostic, DocumentReader, EventSource, Span};
+use crate::document::{DecodeAborted as End, Diagnostic, DocumentReader, EventSource, Span, nearest_word, unknown_key_fault};
 use crate::guest::{GuestIdentity, GuestKind};
 
 /// The keys of the marks.
@@ -34,7 +34,12 @@ pub(crate) struct MarksDraft {
 
 pub(crate) fn read_marks<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>) -> Result<Option<MarksDraft>, End> {
     let mut marks = MarksDraft::default();
-    let seen = reader.read_fields("`identity`", &KEYS, |reader, key, span| {
+    let on_unknown = |reader: &mut DocumentReader<'t, S>, key: &str, span| {
+        let fault = unknown_key_fault("`identity`", &KEYS, key, span);
+        let is_near = nearest_word(key, &KEYS).is_some();
+        reader.report(if is_near { fault } else { fault.with_help("known keys: uuid, ctime (qemu guests); rootfs, mac (lxc guests)") })
+    };
+    let seen = reader.read_fields_and_unknown("`identity`", &KEYS, on_unknown, |reader, key, span| {
         let mark: Option<Box<str>> = match key {
             1 => reader.read_integer("`ctime`", 0, INTEGER_MAX)?.map(|(number, _)| number.to_string().into()),
             _ => match reader.read_text("a birth mark")? {

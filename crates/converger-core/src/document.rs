@@ -19,7 +19,7 @@ use std::borrow::Cow;
 pub use diagnostic::{Diagnostic, Diagnostics, LineColumn, Span};
 pub use invisible_chars::is_invisible;
 pub use reader::nearest_word;
-pub(crate) use reader::{DecodeAborted, DocumentReader, SeenKeys, ValueKind, is_decimal, quote};
+pub(crate) use reader::{DecodeAborted, DocumentReader, SeenKeys, ValueKind, is_decimal, quote, unknown_key_fault};
 pub use unique_keys::check_unique_keys;
 pub(crate) use yaml_scalar::{literal_block_lines, to_yaml_comment, to_yaml_quoted, to_yaml_scalar};
 

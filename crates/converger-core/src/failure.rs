@@ -1,135 +1,151 @@
-//! Why something could not be done: the codes of failures, beside those of refusals.
+//! The codes of failures.
 //!
-//! A refusal is a decision; a failure is an inability. They have codes of the same form and never share one. What never enters
-//! here: which answer of which system amounts to which failure (the adapter knows that).
+//! A refusal is a decision, a failure is an inability; no code is both. Which response of which system amounts to which failure is decided
+//! by the adapters.
 
 mod table;
 
 pub use table::{FailureEntry, TABLE};
 
+/// The word of an adapter for a cluster without quorum.
+const CAUSE_NO_QUORUM: &str = "no-quorum";
+
+/// The word of an adapter for a response that was cut off.
+const CAUSE_INTERRUPTED: &str = "interrupted";
+
+/// What to do where a change failed because the cluster had no quorum.
+const NO_QUORUM_REMEDY: &str = "Run `pvecm status` on a node and bring back enough nodes that it says `Quorate: Yes`; then apply again: the new plan starts from what the guest is now.";
+
+/// What to do where the response to a change was cut off.
+const INTERRUPTED_REMEDY: &str = "Look at `systemctl status pveproxy pvedaemon` on the node, and at proxies and firewalls on the way to it; then apply again: the new plan starts from what the guest is now.";
+
+/// What to do where nothing can be read because the cluster has no quorum.
+pub const READING_NO_QUORUM_REMEDY: &str =
+    "run `pvecm status` on a node and bring back enough nodes that it says `Quorate: Yes`, then run the command again";
+
 /// What failed. The order is that of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FailureCode {
-    /// The command was called with something that cannot be meant.
+    /// An argument of the command is wrong.
     UsageWrong,
     /// A file cannot be read.
     FileUnreadable,
     /// A file cannot be written.
     FileUnwritable,
-    /// A file is there already and stays as it is.
+    /// A file exists already and is not replaced.
     FileTaken,
     /// Standard output cannot be written.
     OutputUnwritable,
-    /// A declared state, a recording or a plan is not written as one is.
+    /// A declared state, a recording or a plan has faults.
     InputInvalid,
-    /// converger.toml is not written as it has to be.
+    /// converger.toml has faults.
     ConfigInvalid,
-    /// Nothing says how the environment is reached.
+    /// No configuration says how to reach the environment.
     EnvironmentUnconfigured,
     /// The recording is of another environment.
     RecordingOther,
-    /// The file describes no world that a lab could be.
+    /// The file does not describe a valid lab.
     WorldInvalid,
     /// The lab cannot be served.
     LabUnserved,
-    /// The system does not give this process what it needs.
+    /// A limit of the operating system was reached.
     ProcessLimited,
-    /// This side of the connection cannot be made ready.
+    /// The connection cannot be set up on this machine.
     ClientSetup,
-    /// No endpoint answers.
+    /// No endpoint responds.
     EndpointUnreachable,
-    /// The certificate is from nobody who is trusted.
+    /// The issuer of the certificate is not trusted.
     CertificateUntrusted,
     /// The certificate is not valid at this time.
     CertificateExpired,
     /// The certificate is for another name.
     CertificateOtherName,
-    /// The certificate is none of those that are pinned.
+    /// The certificate is not one of the pinned ones.
     PinMismatch,
     /// The token was not accepted.
     TokenRejected,
-    /// The token may not read what everything rests on.
+    /// The token may not read the cluster.
     TokenForbidden,
-    /// The server sends us elsewhere.
+    /// The server redirects to another address.
     Redirected,
-    /// What answers does not speak as Proxmox does.
+    /// The response is not one of Proxmox.
     NotProxmox,
-    /// The answer is compressed, which was not asked for.
+    /// The response is compressed although that was not requested.
     AnswerCompressed,
-    /// The answer is larger than anything that is read.
+    /// The response exceeds the maximum size.
     AnswerTooLarge,
-    /// The answer did not come in time.
+    /// The response did not arrive in time.
     AnswerTooSlow,
-    /// The connection broke before the answer was whole.
+    /// The connection was closed before the response was complete.
     AnswerInterrupted,
-    /// The answers of one reading are together larger than is read.
+    /// The responses of one reading together exceed the maximum size.
     ReadingTooLarge,
-    /// One reading takes longer than is waited.
+    /// A reading took longer than its timeout.
     ReadingTooSlow,
-    /// The node cannot say anything about its cluster.
+    /// The node cannot read the state of its cluster.
     ClusterDown,
-    /// Another cluster answered.
+    /// Another cluster responded.
     OtherCluster,
-    /// There is no reading for another reason.
+    /// The environment could not be read for another reason.
     EnvironmentUnreadable,
-    /// The change reached nobody.
+    /// The change did not reach the environment.
     NotDelivered,
-    /// The environment decided against the change.
+    /// The environment rejected the change.
     ChangeRejected,
-    /// The task that was to carry it out ended with an error.
+    /// The task of the change ended with an error.
     TaskFailed,
-    /// It was carried out, and the guest is not as promised.
+    /// The change was applied, and the guest is not in the promised state.
     PromiseBroken,
-    /// The guest was taken down for a restart, and was not started again.
+    /// The guest was shut down for a restart and did not start again.
     GuestLeftDown,
-    /// The answer was lost, and there is no trace of the change.
+    /// The response was lost, and there is no trace of the change.
     NotCarriedOut,
-    /// The guest did not go down in the time that it was given.
+    /// The guest did not shut down in time.
     ShutdownTimeout,
-    /// The task takes longer than anything that is waited for.
+    /// The task exceeded its timeout.
     TaskOverdue,
-    /// A task of an earlier run is still at work.
+    /// A task of an earlier run is still running.
     TaskAtWork,
-    /// How the task ended is not known.
+    /// It is unknown how the task ended.
     TaskLost,
-    /// What became of the change cannot be read at the moment.
+    /// The outcome of the change cannot be read at the moment.
     OutcomeUnread,
-    /// What became of the change cannot be told.
+    /// The outcome of the change cannot be determined.
     OutcomeUnclear,
     /// The journal cannot be written.
     JournalUnwritable,
-    /// What the journal remembers cannot be read.
+    /// The journal cannot be read.
     JournalUnreadable,
-    /// An earlier step of the guest did not end well.
+    /// An earlier step of the guest was not done.
     LaneHalted,
-    /// A step of another guest that must come first did not end well.
+    /// A step of another guest that must come first was not done.
     DependencyNotDone,
-    /// The run was ended before the step's turn.
+    /// The run ended before the step started.
     RunStopped,
-    /// The run was left while the step was under way.
+    /// The run was aborted while the step was in flight.
     RunLeft,
-    /// A newer step took its place.
+    /// A newer step replaced it.
     Superseded,
-    /// The request was carried out before.
+    /// The same request was made before.
     RequestRepeated,
-    /// There is no room for more steps.
+    /// The queue of steps is full.
     QueueFull,
-    /// What is kept is not what was recorded.
+    /// The stored bytes are not the recorded ones.
     IntegrityViolation,
-    /// What a decision rests on was let go by a person.
+    /// A person pruned the inputs of the decision.
     EvidencePruned,
-    /// Another planner made the decision, or other tables were in force.
+    /// Another planner, or other tables, made the decision.
     OtherPlanner,
-    /// What a decision rests on is not kept.
+    /// The inputs of the decision are missing.
     EvidenceMissing,
     /// The same inputs give another decision.
     DeterminismBreach,
-    /// Something was carried out that the ledger does not know.
+    /// The journal and the ledger disagree about an operation.
     UnloggedExecution,
 }
 
 impl FailureCode {
-    /// What there is to know about it.
+    /// Its entry in the table.
     #[must_use]
     pub fn entry(self) -> &'static FailureEntry {
         TABLE.iter().find(|entry| entry.code == self).unwrap_or(&table::MISSING_ENTRY)
@@ -141,18 +157,20 @@ impl FailureCode {
         self.entry().word
     }
 
-    /// What it is called, where these keys, or this cause, are in what was found.
+    /// What happened. `has` says whether a key is in the evidence, or whether the word is the recorded cause.
     #[must_use]
     pub fn title(self, has: impl Fn(&str) -> bool) -> &'static str {
         match self {
             Self::ChangeRejected if has("tag-not-permitted") => "the datacenter does not let the token change this tag",
             Self::PromiseBroken if has("pending_restart") => "the value was written and is pending until the guest restarts",
             Self::PromiseBroken if has("pending") => "the value is still pending after the restart that was to apply it",
+            Self::NotCarriedOut if has(CAUSE_NO_QUORUM) => "the cluster lost quorum, and nothing shows that the change was applied",
+            Self::NotCarriedOut if has(CAUSE_INTERRUPTED) => "the response was cut off, and nothing shows that the change was applied",
             code => code.entry().title,
         }
     }
 
-    /// What to do about it, where these keys, or this cause, are in what was found.
+    /// What to do about it. `has` says whether a key is in the evidence, or whether the word is the recorded cause.
     #[must_use]
     pub fn remedy(self, has: impl Fn(&str) -> bool) -> &'static str {
         match self {
@@ -165,8 +183,15 @@ impl FailureCode {
             Self::PromiseBroken if has("pending") => {
                 "Read the log of the guest's last start on its node, which says why Proxmox did not apply it; then apply again."
             }
+            code if code.is_about_a_change() && has(CAUSE_NO_QUORUM) => NO_QUORUM_REMEDY,
+            code if code.is_about_a_change() && has(CAUSE_INTERRUPTED) => INTERRUPTED_REMEDY,
             code => code.entry().remedy,
         }
+    }
+
+    /// Whether it says that a change was not applied, so that the next apply starts from a fresh reading.
+    fn is_about_a_change(self) -> bool {
+        matches!(self, Self::NotDelivered | Self::ChangeRejected | Self::TaskFailed | Self::NotCarriedOut)
     }
 
     /// The code of that word.
@@ -187,7 +212,18 @@ mod tests {
         assert_eq!(title("pending_restart"), "the value was written and is pending until the guest restarts");
         assert_eq!(title("run_state"), FailureCode::PromiseBroken.entry().title);
         assert!(FailureCode::PromiseBroken.remedy(|own| own == "pending_restart").contains("`restart: when-needed`"));
-        assert_eq!(FailureCode::TaskFailed.remedy(|_| true), FailureCode::TaskFailed.entry().remedy);
+        assert_eq!(FailureCode::TaskLost.remedy(|_| true), FailureCode::TaskLost.entry().remedy);
+    }
+
+    #[test]
+    fn lost_quorum_and_cut_off_responses_have_remedies_of_their_own() {
+        for code in [FailureCode::NotCarriedOut, FailureCode::TaskFailed, FailureCode::NotDelivered, FailureCode::ChangeRejected] {
+            assert!(code.remedy(|own| own == "no-quorum").contains("`pvecm status`"), "{}", code.word());
+            assert!(code.remedy(|own| own == "interrupted").contains("pveproxy"), "{}", code.word());
+        }
+        assert!(FailureCode::NotCarriedOut.title(|own| own == "no-quorum").contains("lost quorum"));
+        let interrupted = FailureCode::AnswerInterrupted.entry().remedy;
+        assert!(interrupted.contains("`journalctl -u pveproxy`") && interrupted.contains("again"), "{interrupted}");
     }
 
     #[test]

@@ -66,16 +66,16 @@ pub enum RefusalCode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RefusalStage {
-    /// The planner: the cause lies in the reading, the declared state or the protection rules.
+    /// The planner: the cause is in the reading, the declared state or the protection rules.
     Plan,
-    /// The judgement: the cause lies in limits or circumstances, and may be gone another time.
+    /// The safety check: the cause is a limit or a temporary circumstance.
     Safety,
-    /// The way to an apply.
+    /// The apply.
     Apply,
 }
 
 impl RefusalStage {
-    /// The word for it.
+    /// Its word.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -86,10 +86,10 @@ impl RefusalStage {
     }
 }
 
-/// How far a refusal reaches.
+/// What a refusal concerns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefusalReach {
-    /// One guest: others may go on.
+    /// One guest: others are not affected.
     Guest,
     /// The whole run.
     Run,
@@ -99,53 +99,57 @@ impl RefusalCode {
     /// Its entry in the table.
     #[must_use]
     pub fn entry(self) -> &'static RefusalEntry {
-        // INVARIANT: the table stands in the order of the enum; `the_table_is_in_the_order_of_the_codes` holds it.
+        // INVARIANT: the table has the order of the enum; `the_table_is_in_the_order_of_the_codes` checks it.
         TABLE.get(self as usize).unwrap_or(&table::MISSING_ENTRY)
     }
 
-    /// The word for it.
+    /// Its word.
     #[must_use]
     pub fn word(self) -> &'static str {
         self.entry().word
     }
 
-    /// What it is called, where these keys are in its evidence: whoever reads that somebody holds a guest looks for a person.
+    /// What happened. `has` says whether a key is in the evidence: a reader who is told that somebody holds a guest looks for a person.
     #[must_use]
     pub fn title(self, has: impl Fn(&str) -> bool) -> &'static str {
         match self {
-            Self::GuestHeld if has("operation") => "an operation of this program on the guest has no end yet, or none that is known",
-            Self::GuestLocked if has("lock_file") => "another process holds the guest's lock file, and Proxmox waited for it in vain",
-            Self::ConfigUnreadable if has("option") => "whether the datacenter keeps the case of letters in tags was not read",
+            Self::GuestHeld if has("operation") => "an operation of this program on the guest is in flight, or its outcome is unknown",
+            Self::GuestLocked if has("lock_file") => "another process holds the guest's lock file, and Proxmox timed out waiting for it",
+            Self::ConfigUnreadable if has("option") => {
+                "the datacenter option that decides whether tags keep upper-case letters was not read"
+            }
             Self::ConfigUnreadable if has("not_understood") => "the guest's config has a value that this program does not understand",
             code => code.entry().title,
         }
     }
 
-    /// What makes it go away, where these keys are in its evidence: a guest is held in more than one way.
+    /// What to do about it. `has` says whether a key is in the evidence: one code has several causes.
     #[must_use]
     pub fn remedy(self, has: impl Fn(&str) -> bool) -> &'static str {
         match self {
-            Self::GuestHeld if has("by") => "Ask whoever the evidence names; `converger release` ends the hold.",
+            Self::GuestHeld if has("by") => {
+                "Where a person holds the guest, ask the person that the evidence names; `converger release` ends the hold."
+            }
             Self::GuestHeld if has("operation") => {
-                "Look at the operation with `converger ops show`: the next apply reads it again, or say what became of it with `converger ops resolve`."
+                "Where an operation holds the guest, look at it with `converger ops show`: the next apply reads it again, or settle it with `converger ops resolve`."
             }
             Self::GuestLocked if has("lock_file") => {
-                "Nothing was changed. Wait until the process ends, or find it on the node with `fuser -v` and the path in the evidence; then apply again. `qm unlock` and `pct unlock` clear a lock in the config, and there is none."
+                "Where a lock file is held, nothing was changed: wait until the process that holds it ends, or find it on the node with `fuser -v` and the path in the evidence; then apply again. `qm unlock` and `pct unlock` do not help, as there is no lock in the config."
             }
             Self::ConfigUnreadable if has("option") => {
-                "Take a reading of the environment itself, with `Sys.Audit` on `/` for the token, or declare the tags in lower case."
+                "Where tags have upper-case letters, take a reading of the environment itself, with `Sys.Audit` on `/` for the token, or declare the tags in lower case."
             }
             Self::ConfigUnreadable if has("not_understood") => {
-                "Set the key in the evidence to a value that Proxmox documents, or take the declared fields in the evidence out of the declared state."
+                "Where a value is not understood, set the key in the evidence to a value that Proxmox documents, or remove the fields in the evidence from the declared state."
             }
             Self::GuestMissing if has("environment") => {
-                "Check the id and the environment: a hold is for a guest that exists. A guest that cannot be read can be held."
+                "Check the id and the environment: only a guest that exists can be held, also one that cannot be read."
             }
             code => code.entry().remedy,
         }
     }
 
-    /// All that make it go away, one for each way in which it comes about.
+    /// All remedies, one for each cause.
     #[must_use]
     pub fn remedies(self) -> Vec<&'static str> {
         let mut all = vec![self.entry().remedy];
@@ -172,7 +176,7 @@ pub struct Refusal {
     evidence: RefusalEvidence,
 }
 
-/// What a refusal rests on, by key. Texts of others are data here and are escaped where they are shown.
+/// The facts that a refusal rests on, by key. Texts from outside are data here and are escaped where they are shown.
 pub type RefusalEvidence = Vec<(&'static str, Datum)>;
 
 /// One piece of evidence.
@@ -186,13 +190,13 @@ pub enum Datum {
     Words(Vec<String>),
 }
 
-/// The longest text that is kept as evidence, in characters, with what says how much is left out: an answer of megabytes is no evidence.
+/// The longest text that is kept as evidence, in characters, including the note about how much was cut.
 pub const EVIDENCE_CHARS_MAX: usize = 500;
 
-/// The longest list, with the entry that says how many are left out.
+/// The longest list that is kept as evidence, including the note about how many entries were cut.
 pub const EVIDENCE_WORDS_MAX: usize = 100;
 
-/// A text of at most [`EVIDENCE_CHARS_MAX`]. What is brief already stays as it is.
+/// A text of at most [`EVIDENCE_CHARS_MAX`] characters. A shorter one stays as it is.
 pub(crate) fn shorten(text: String) -> String {
     const KEPT: usize = EVIDENCE_CHARS_MAX - 50;
     if text.len() <= EVIDENCE_CHARS_MAX || text.chars().count() <= EVIDENCE_CHARS_MAX {
@@ -202,7 +206,7 @@ pub(crate) fn shorten(text: String) -> String {
     text.chars().take(KEPT).chain(format!("… and {left} more characters").chars()).collect()
 }
 
-/// A list of at most [`EVIDENCE_WORDS_MAX`] brief entries.
+/// A list of at most [`EVIDENCE_WORDS_MAX`] shortened entries.
 pub(crate) fn shorten_list<T>(words: Vec<T>, brief: impl Fn(T) -> T, told: impl Fn(String) -> T) -> Vec<T> {
     let count = words.len();
     if count <= EVIDENCE_WORDS_MAX {
@@ -225,19 +229,19 @@ impl Refusal {
         self.code
     }
 
-    /// What it rests on, by key, in the order of the keys.
+    /// The facts that it rests on, in the order of their keys.
     #[must_use]
     pub fn evidence(&self) -> &[(&'static str, Datum)] {
         &self.evidence
     }
 
-    /// What it is called.
+    /// What happened.
     #[must_use]
     pub fn title(&self) -> &'static str {
         self.code.title(|key| self.has_evidence(key))
     }
 
-    /// What makes it go away.
+    /// What to do about it.
     #[must_use]
     pub fn remedy(&self) -> &'static str {
         self.code.remedy(|key| self.has_evidence(key))
@@ -427,31 +431,31 @@ impl Refusal {
         Self::new(RefusalCode::ApprovalMissing).with("guests", Datum::Ids(guests)).with("needs", needs)
     }
 
-    /// Another process drives the environment: who it is, its id and since when.
+    /// Another process applies changes to the environment: its user, its id and when it started.
     #[must_use]
     pub fn environment_busy(by: &str, process: u32, since: &str) -> Self {
         Self::new(RefusalCode::EnvironmentBusy).with("by", by).with("process", Datum::Number(process)).with("since", since)
     }
 
-    /// Another process drives the environment, and has not said yet who it is.
+    /// Another process applies changes to the environment, and has not recorded its user yet.
     #[must_use]
     pub fn environment_busy_starting() -> Self {
         Self::new(RefusalCode::EnvironmentBusy).with("by", "a process that has just begun")
     }
 
-    /// A freeze was to be ended, and there is none.
+    /// There is no freeze to end.
     #[must_use]
     pub fn not_frozen(environment: &str) -> Self {
         Self::new(RefusalCode::NotFrozen).with("environment", environment)
     }
 
-    /// A hold of this guest was to be ended, and there is none.
+    /// There is no hold of this guest to end.
     #[must_use]
     pub fn guest_not_held(vmid: Vmid) -> Self {
         Self::new(RefusalCode::NotHeld).with("guest", Datum::Ids(vec![vmid]))
     }
 
-    /// It was to be said what became of this operation, and that is known.
+    /// The operation was to be resolved, and its outcome is known.
     #[must_use]
     pub fn operation_not_held(operation: &str, stands: &str) -> Self {
         Self::new(RefusalCode::NotHeld).with("operation", operation).with("stands", stands)
@@ -463,7 +467,7 @@ impl Refusal {
         Self::new(RefusalCode::GuestMissing).with("environment", environment.as_str()).with("guest", Datum::Ids(vec![vmid]))
     }
 
-    /// What stands against using a name for the cluster that answers.
+    /// The environment name conflicts with the cluster that responds.
     #[must_use]
     pub fn name_conflict(conflict: &NameConflict) -> Self {
         match conflict {
@@ -480,19 +484,19 @@ impl Refusal {
         }
     }
 
-    /// The identity of the cluster cannot be read, and nothing is sent to a cluster that is not known.
+    /// The identity of the cluster cannot be read. Nothing is sent to an unidentified cluster.
     #[must_use]
     pub fn cluster_unidentified(environment: &EnvironmentName, cause: &str) -> Self {
         Self::new(RefusalCode::ClusterUnidentified).with("cause", cause).with("environment", environment.as_str())
     }
 
-    /// An environment was to be given a name that another one has.
+    /// Another environment has the new name.
     #[must_use]
     pub fn name_in_use(name: &EnvironmentName) -> Self {
         Self::new(RefusalCode::NameInUse).with("name", name.as_str())
     }
 
-    /// An environment was to be renamed of which nothing is recorded.
+    /// Nothing is recorded under the environment name that was to be changed.
     #[must_use]
     pub fn environment_unrecorded(environment: &EnvironmentName) -> Self {
         Self::new(RefusalCode::EnvironmentUnrecorded).with("environment", environment.as_str())
@@ -558,7 +562,7 @@ mod tests {
         let (config, file) = (Refusal::guest_locked("backup"), Refusal::lock_file_held("can't lock file '/var/lock/x' - got timeout"));
         assert_eq!(config.code(), file.code());
         assert!(config.remedy().contains("`qm unlock` or `pct unlock` is yours to decide"), "{}", config.remedy());
-        assert!(file.title().contains("lock file") && file.remedy().contains("there is none"), "{}", file.remedy());
+        assert!(file.title().contains("lock file") && file.remedy().contains("there is no lock in the config"), "{}", file.remedy());
         assert_eq!(RefusalCode::GuestLocked.remedies(), [config.remedy(), file.remedy()]);
     }
 

@@ -1,37 +1,37 @@
-//! converger.toml: environments, protection, limits, how much at once and for how long, and freeze. Strict: an unknown key is an error, because
-//! a misspelt limit is none.
+//! converger.toml: environments, protection, limits, concurrency, timeouts and freeze. The file is read strictly: an unknown key is an error,
+//! because a misspelt limit would limit nothing.
 
+mod config_file;
 mod connection;
 mod fault;
 mod snapshot;
+mod table_reader;
 
 use std::collections::BTreeMap;
 use std::io;
-use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
+use converger_core::document::{Diagnostic, Diagnostics};
 use converger_core::failure::FailureCode;
-use converger_core::guest::{EnvironmentName, Vmid, is_tag};
+use converger_core::guest::EnvironmentName;
 use converger_core::policy::{Circumstances, Limits, Rules};
 use converger_engine::operation::Patience;
 use converger_engine::schedule::ConcurrencyLimits as AtOnce;
-use serde::Deserialize;
-use toml::Spanned;
 
 use crate::files;
 
-use fault::ConfigFault;
+use config_file::ConfigFile;
 pub use snapshot::parse_config_snapshot;
 
 pub use connection::{ClockSetting, ConnectionConfig, ONE_NAME_PER_CLUSTER};
-pub use fault::ConfigError;
+pub use fault::{ConfigError, ConfigFaults};
 
 /// The file that is read where none is named.
 const DEFAULT_FILE_NAME: &str = "converger.toml";
 
 const CONFIG_BYTES_MAX: usize = 1 << 20;
 
-/// What a run is held to.
+/// The configuration that applies to one environment.
 pub struct Config {
     /// Where the limits come from, for people.
     pub origin: String,
@@ -39,102 +39,44 @@ pub struct Config {
     pub rules: Rules,
     /// The limits of one run.
     pub limits: Limits,
-    /// How much is under way at once.
+    /// How many operations may be in flight at once.
     pub at_once: AtOnce,
-    /// How long is waited for what was begun.
+    /// How long an apply waits for what it started.
     pub patience: Patience,
     /// The freeze that the file sets.
     pub circumstances: Circumstances,
-    /// How the environment is reached, where that is written.
+    /// How the environment is reached, if the file says so.
     pub connection: Option<ConnectionConfig>,
-    /// Where what must survive the program is kept, where that is written.
+    /// The state directory, if the file names one.
     pub state: Option<PathBuf>,
-    /// The file on other storage that keeps the last checkpoint of the ledger, where that is written.
+    /// The file on other storage that keeps the last checkpoint of the ledger, if the file names one.
     pub witness: Option<PathBuf>,
-    /// All of it as it was understood, in JSON and without remarks: no secret stands in what is understood.
+    /// The decoded configuration in JSON, without comments. It has no secret in it.
     pub snapshot: Vec<u8>,
 }
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ConfigFile {
-    #[serde(default)]
-    environments: BTreeMap<String, Spanned<connection::EnvironmentTable>>,
-    limits: Option<LimitsTable>,
-    #[serde(default)]
-    apply: ApplyTable,
-    #[serde(default)]
-    freeze: FreezeTable,
-    #[serde(default)]
-    store: StoreTable,
-    #[serde(default)]
-    ledger: LedgerTable,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct StoreTable {
-    directory: Option<PathBuf>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct LedgerTable {
-    witness: Option<Spanned<PathBuf>>,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ProtectTable {
-    #[serde(default)]
-    ids: Vec<Spanned<u64>>,
-    #[serde(default)]
-    names: Vec<Spanned<String>>,
-    #[serde(default)]
-    tags: Vec<Spanned<String>>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct LimitsTable {
-    guests: Option<u32>,
-    percent: Option<Spanned<u32>>,
-    stops: Option<u32>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ApplyTable {
-    at_once: Option<Spanned<u64>>,
-    at_once_per_node: Option<Spanned<u64>>,
-    task_timeout: Option<Spanned<u64>>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct FreezeTable {
-    on: Option<Spanned<bool>>,
-    reason: Option<String>,
-}
-
-/// Reads the named file, or converger.toml where there is one, or takes the built-in rules and limits.
+/// Reads the named file; or converger.toml, if it exists; or takes the built-in rules and limits.
 ///
 /// # Errors
-/// A sentence that says what is wrong with the file.
+/// The file cannot be read, has faults, or has no section for the environment.
 pub fn load(named: Option<&Path>, environment: &EnvironmentName) -> Result<Config, ConfigError> {
     let Some(path) = find_config_path(named) else { return Ok(built_in_config()) };
-    read_and_parse(&path, |text| parse_config(text, environment, &path))
+    let (text, file) = read_config_file(&path)?;
+    if !file.environments.is_empty() && !file.environments.contains_key(environment) {
+        return Err(environment_missing(&path, environment, &file));
+    }
+    parse_config(&text, file, environment, &path).map_err(|fault| invalid_config(&path, &text, fault.into()))
 }
 
-/// All environments of the file that can be reached, for whoever looks at them as such.
+/// All environments of a file that can be reached.
 pub struct ConfiguredEnvironments {
-    /// Where it comes from, for people.
+    /// The name of the file, for people.
     pub origin: String,
     /// How each environment is reached.
     pub connections: BTreeMap<EnvironmentName, ConnectionConfig>,
-    /// The state directory, where it is written.
+    /// The state directory, if the file names one.
     pub state: Option<PathBuf>,
-    /// The witness of its ledger, where it is written.
+    /// The witness of its ledger, if the file names one.
     pub witness: Option<PathBuf>,
 }
 
@@ -153,62 +95,67 @@ impl ConfiguredEnvironments {
 /// Reads the environments of the named file, or of converger.toml.
 ///
 /// # Errors
-/// A sentence that says what is wrong with the file, or that there is none.
+/// The file does not exist, cannot be read, or has faults.
 pub fn load_environments(named: Option<&Path>) -> Result<ConfiguredEnvironments, ConfigError> {
-    let none = || ConfigError {
-        code: FailureCode::EnvironmentUnconfigured,
-        text: "there is no converger.toml here; name one with --config".into(),
+    let none = || {
+        let text = "there is no converger.toml in this directory, and --config names no other file";
+        ConfigError::new(FailureCode::EnvironmentUnconfigured, text)
     };
     let path = find_config_path(named).ok_or_else(none)?;
-    read_and_parse(&path, |text| {
-        let file: ConfigFile = toml::from_str(text).map_err(|error| ConfigFault::from_toml(&error))?;
-        let connections = parse_connections(&file.environments, config_directory(&path))?;
-        let (state, witness) = (resolve_state_directory(file.store, &path), parse_witness(file.ledger, &path)?);
-        Ok(ConfiguredEnvironments { origin: files::display_path(&path), connections, state, witness })
-    })
+    let (_, file) = read_config_file(&path)?;
+    let (state, witness) = (file.state.clone(), file.witness.clone());
+    Ok(ConfiguredEnvironments { origin: files::display_path(&path), connections: file.into_connections(), state, witness })
 }
 
-/// Where the named file, or converger.toml, leads. One that cannot be understood leads nowhere, and ends the command later.
+/// The names of all environments of the named file, or of converger.toml; none where there is no file.
+///
+/// # Errors
+/// The file cannot be read, or has faults.
+pub fn load_environment_names(named: Option<&Path>) -> Result<Vec<EnvironmentName>, ConfigError> {
+    let Some(path) = find_config_path(named) else { return Ok(Vec::new()) };
+    Ok(read_config_file(&path)?.1.environments.into_keys().collect())
+}
+
+/// The files and directories that a configuration names. A file with faults names none: they end the command later.
 #[derive(Default)]
 pub struct ReferencedPaths {
     /// Certificates and secrets.
     pub files: Vec<PathBuf>,
-    /// The state directory, where it is written.
+    /// The state directory, if one is named.
     pub state: Option<PathBuf>,
-    /// The witness, where one is named.
+    /// The witness, if one is named.
     pub witness: Option<PathBuf>,
 }
 
-/// Reads where a configuration leads.
+/// Reads which files and directories a configuration names.
 #[must_use]
 pub fn referenced_paths(named: Option<&Path>) -> ReferencedPaths {
-    let Ok(survey) = load_environments(named) else { return ReferencedPaths::default() };
-    let files = survey.connections.into_values().flat_map(|connection| connection.files).collect();
-    ReferencedPaths { files, state: survey.state, witness: survey.witness }
+    let Ok(environments) = load_environments(named) else { return ReferencedPaths::default() };
+    let files = environments.connections.into_values().flat_map(|connection| connection.files).collect();
+    ReferencedPaths { files, state: environments.state, witness: environments.witness }
 }
 
-/// Reads a file, and says its name where something is wrong in it.
-fn read_and_parse<T>(path: &Path, parse: impl FnOnce(&str) -> Result<T, ConfigFault>) -> Result<T, ConfigError> {
-    let name = files::display_path(path);
-    let unread = |error| ConfigError { code: FailureCode::FileUnreadable, text: format!("cannot read {name}: {error}") };
+/// The text of a file, and what it says.
+fn read_config_file(path: &Path) -> Result<(String, ConfigFile), ConfigError> {
+    let unread = |error| ConfigError::new(FailureCode::FileUnreadable, format!("cannot read {}: {error}", files::display_path(path)));
     let text = read_config_text(path).map_err(unread)?;
-    parse(&text).map_err(|fault| fault.to_config_error(&name, &text))
-}
-
-fn parse_witness(ledger: LedgerTable, path: &Path) -> Result<Option<PathBuf>, ConfigFault> {
-    match ledger.witness {
-        Some(witness) if witness.get_ref().as_os_str().is_empty() => {
-            Err(ConfigFault::at_value(&witness, "`ledger.witness` is empty; name a file on other storage, or take it out"))
-        }
-        witness => Ok(witness.map(|witness| config_directory(path).join(witness.into_inner()))),
+    match ConfigFile::parse(&text, config_directory(path)) {
+        Ok(file) => Ok((text, file)),
+        Err(faults) => Err(invalid_config(path, &text, faults)),
     }
 }
 
-fn resolve_state_directory(store: StoreTable, path: &Path) -> Option<PathBuf> {
-    store.directory.map(|directory| config_directory(path).join(directory))
+fn invalid_config(path: &Path, text: &str, faults: Diagnostics) -> ConfigError {
+    ConfigError::invalid(&files::display_path(path), text, faults)
 }
 
-/// The directory of the file, from which what it names is looked for.
+fn environment_missing(path: &Path, environment: &EnvironmentName, file: &ConfigFile) -> ConfigError {
+    let known: Vec<&str> = file.environments.keys().map(EnvironmentName::as_str).collect();
+    let text = format!("{} has no environment `{environment}`; it has: {}", files::display_path(path), known.join(", "));
+    ConfigError::new(FailureCode::EnvironmentUnconfigured, text)
+}
+
+/// The directory of the file; paths in the file are relative to it.
 fn config_directory(path: &Path) -> &Path {
     path.parent().unwrap_or(Path::new(""))
 }
@@ -221,7 +168,7 @@ fn read_config_text(path: &Path) -> io::Result<String> {
     String::from_utf8(text.bytes).map_err(|_| io::Error::other("it is not UTF-8"))
 }
 
-/// The file that is read. A link that leads nowhere is not the same as no file: what it was to protect is not protected.
+/// The file that is read. A dangling link is not the same as no file: what that file was to protect would not be protected.
 pub fn find_config_path(named: Option<&Path>) -> Option<PathBuf> {
     named.map(PathBuf::from).or_else(|| Path::new(DEFAULT_FILE_NAME).symlink_metadata().is_ok().then(|| DEFAULT_FILE_NAME.into()))
 }
@@ -241,146 +188,76 @@ fn built_in_config() -> Config {
     }
 }
 
-fn parse_config(text: &str, environment: &EnvironmentName, path: &Path) -> Result<Config, ConfigFault> {
-    let file: ConfigFile = toml::from_str(text).map_err(|error| ConfigFault::from_toml(&error))?;
-    let mut connections = parse_connections(&file.environments, config_directory(path))?;
-    let own = file.environments.get(environment.as_str());
-    if own.is_none() && !file.environments.is_empty() {
-        let known: Vec<&str> = file.environments.keys().map(String::as_str).collect();
-        return Err(ConfigFault::environment_missing(format!(
-            "the environment `{environment}` is not configured; configured are: {}",
-            known.join(", ")
-        )));
+/// The configuration of one environment, out of the file that has it.
+fn parse_config(text: &str, file: ConfigFile, environment: &EnvironmentName, path: &Path) -> Result<Config, Diagnostic> {
+    let own = file.environments.get(environment).map(|section| (section.span, section.rules.clone()));
+    let origin = file.limits.map_or("built-in limits".into(), |_| files::display_path(path));
+    let limits = file.limits.unwrap_or_default();
+    let (at_once, task_ms, state, witness) = (file.at_once, file.task_ms, file.state.clone(), file.witness.clone());
+    let circumstances = Circumstances { freeze: file.freeze.clone() };
+    let mut connections = file.into_connections();
+    if let (Some((span, _)), Some(other)) = (&own, connection::find_same_secret(environment, &connections)) {
+        let fault = Diagnostic::new(*span, format!("the environments `{environment}` and `{other}` have the same secret"));
+        return Err(fault.with_help("create a token for each: a wrong environment name must not reach the other cluster"));
     }
-    let protect = own.map(|own| own.get_ref().protect.clone()).unwrap_or_default();
-    if let (Some(own), Some(other)) = (own, connection::find_same_secret(environment, &connections)) {
-        let text = format!(
-            "the environments `{environment}` and `{other}` have the same secret; make a token of its own for each: a slip in a name must \
-             not reach the other cluster"
-        );
-        return Err(ConfigFault::at_value(own, text));
-    }
-    let origin = file.limits.as_ref().map_or("built-in limits".into(), |_| files::display_path(path));
-    let limits = parse_limits(&file.limits.unwrap_or_default())?;
+    let default = Patience::default();
+    let patience = Patience { task_ms: task_ms.unwrap_or(default.task_ms), ..default };
+    let connection = connections.remove(environment);
     Ok(Config {
         origin,
-        rules: parse_rules(protect)?,
+        rules: own.map(|(_, rules)| rules).unwrap_or_default(),
         limits,
-        at_once: parse_concurrency(&file.apply)?,
-        patience: parse_patience(&file.apply, connections.get(environment))?,
-        circumstances: Circumstances { freeze: parse_freeze(file.freeze)? },
-        connection: connections.remove(environment),
-        state: resolve_state_directory(file.store, path),
-        witness: parse_witness(file.ledger, path)?,
+        at_once,
+        patience: connection.iter().fold(patience, |patience, connection| patience.with_response_timeout(connection.response_ms_max())),
+        circumstances,
+        connection,
+        state,
+        witness,
         snapshot: snapshot_json(text, environment, limits)?,
     })
 }
 
-/// Limits as they are kept, built in or not: what is built in may be another another day.
+/// Limits as they are recorded, also where they are the built-in ones, which another version may change.
 fn limits_json(limits: Limits) -> serde_json::Value {
     serde_json::json!({ "guests": limits.guests, "percent": limits.percent, "stops": limits.stops })
 }
 
-/// What was understood of a text and concerns an environment, in the order of names. Remarks are not part of it: somebody may have noted a
-/// secret there; nor are other environments, which no decision about this one rests on.
-fn snapshot_json(text: &str, environment: &EnvironmentName, limits: Limits) -> Result<Vec<u8>, ConfigFault> {
+/// The decoded text as far as it concerns an environment, in the order of names. Comments are not part of it, because a secret may have been
+/// noted there; nor are other environments, on which no decision about this one rests.
+fn snapshot_json(text: &str, environment: &EnvironmentName, limits: Limits) -> Result<Vec<u8>, Diagnostic> {
+    let unrecorded =
+        |error: String| Diagnostic::new(converger_core::document::Span::at(0), format!("the file cannot be recorded: {error}"));
     let mut understood: serde_json::Map<String, serde_json::Value> =
-        toml::from_str(text).map_err(|error| ConfigFault::from_toml(&error))?;
+        toml::from_str(text).map_err(|error| unrecorded(error.message().to_owned()))?;
     understood.insert("limits".into(), limits_json(limits));
     if let Some(environments) = understood.get_mut("environments").and_then(serde_json::Value::as_object_mut) {
         environments.retain(|name, _| name == environment.as_str());
     }
-    serde_json::to_vec(&understood).map_err(|error| ConfigFault::without_position(format!("it cannot be kept: {error}")))
-}
-
-/// The connections of all environments: what is wrong with one is found today, and not when it is needed.
-fn parse_connections(
-    environments: &BTreeMap<String, Spanned<connection::EnvironmentTable>>,
-    room: &Path,
-) -> Result<BTreeMap<EnvironmentName, ConnectionConfig>, ConfigFault> {
-    let mut connections = BTreeMap::new();
-    for (name, written) in environments {
-        let wrong = || {
-            ConfigFault::at_value(
-                written,
-                "this is not the name of an environment; use lower-case letters, digits, `-` and `_`, at most 64",
-            )
-        };
-        let environment = EnvironmentName::new(name).ok_or_else(wrong)?;
-        let connection = connection::parse_connection(written, room).map_err(|fault| fault.in_section(&format!("environment `{name}`")))?;
-        connections.extend(connection.map(|connection| (environment, connection)));
-    }
-    Ok(connections)
-}
-
-fn parse_rules(protect: ProtectTable) -> Result<Rules, ConfigFault> {
-    let id = |number: Spanned<u64>| {
-        let wrong = || ConfigFault::at_value(&number, format!("`{}` under `protect.ids` is not the id of a guest", number.get_ref()));
-        Vmid::new(*number.get_ref()).ok_or_else(wrong)
-    };
-    let ids = protect.ids.into_iter().map(id).collect::<Result<Vec<Vmid>, ConfigFault>>()?;
-    // A rule that can never match protects nothing, and whoever wrote it believes that it does.
-    let is_part = |name: &str| !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.'));
-    if let Some(name) = protect.names.iter().find(|name| !is_part(name.get_ref())) {
-        let text = String::from("this name under `protect.names` begins no name: letters, digits, `-` and `.` only, and no pattern");
-        return Err(ConfigFault::at_value(name, text));
-    }
-    if let Some(tag) = protect.tags.iter().find(|tag| !is_tag(&tag.get_ref().to_ascii_lowercase())) {
-        return Err(ConfigFault::at_value(tag, "this word under `protect.tags` is not a tag"));
-    }
-    let words = |list: Vec<Spanned<String>>| list.into_iter().map(Spanned::into_inner).collect();
-    Ok(Rules::new(ids, words(protect.names), words(protect.tags)))
-}
-
-fn parse_limits(table: &LimitsTable) -> Result<Limits, ConfigFault> {
-    let default = Limits::default();
-    let percent = table.percent.as_ref().map_or(default.percent, |percent| *percent.get_ref());
-    if let Some(written) = table.percent.as_ref().filter(|_| percent > 100) {
-        return Err(ConfigFault::at_value(written, format!("`limits.percent` must be between 0 and 100, not {percent}")));
-    }
-    Ok(Limits { guests: table.guests.unwrap_or(default.guests), percent, stops: table.stops.unwrap_or(default.stops) })
-}
-
-/// A cluster whose nodes each start more guests than this does nothing else.
-const AT_ONCE_RANGE: RangeInclusive<u64> = 1..=1_000;
-
-fn parse_concurrency(table: &ApplyTable) -> Result<AtOnce, ConfigFault> {
-    let own = |key: &str, written: &Option<Spanned<u64>>, default: u32| {
-        let own = connection::check_range(key, "operations", written.as_ref(), AT_ONCE_RANGE)?;
-        Ok(own.and_then(|own| u32::try_from(own).ok()).unwrap_or(default))
-    };
-    let default = AtOnce::default();
-    Ok(AtOnce {
-        per_node: own("apply.at_once_per_node", &table.at_once_per_node, default.per_node)?,
-        overall: own("apply.at_once", &table.at_once, default.overall)?,
-    })
-}
-
-/// Seconds for one task: what is shorter ends while a guest comes up, and nobody watches anything for longer than a day.
-const TASK_SECS_RANGE: RangeInclusive<u64> = 10..=86_400;
-
-fn parse_patience(table: &ApplyTable, connection: Option<&ConnectionConfig>) -> Result<Patience, ConfigFault> {
-    let default = Patience::default();
-    let own = connection::check_range("apply.task_timeout", "seconds", table.task_timeout.as_ref(), TASK_SECS_RANGE)?;
-    let patience = Patience { task_ms: own.map_or(default.task_ms, |seconds| seconds * 1_000), ..default };
-    Ok(connection.map_or(patience, |connection| patience.with_response_timeout(connection.response_ms_max())))
-}
-
-fn parse_freeze(freeze: FreezeTable) -> Result<Option<String>, ConfigFault> {
-    let Some(on) = freeze.on.filter(|on| *on.get_ref()) else { return Ok(None) };
-    match freeze.reason {
-        Some(reason) if !reason.trim().is_empty() => Ok(Some(reason)),
-        _ => Err(ConfigFault::at_value(&on, "`freeze.on` needs a `freeze.reason`, so that others know why")),
-    }
+    serde_json::to_vec(&understood).map_err(|error| unrecorded(error.to_string()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn lab_name() -> EnvironmentName {
+        EnvironmentName::new("lab").expect("a name")
+    }
+
+    /// Every fault with its line and column; help behind a semicolon.
+    fn list_faults(text: &str, faults: &Diagnostics) -> Vec<String> {
+        let list = faults.list().iter().map(|fault| {
+            let place = converger_core::document::LineColumn::at_offset(text, fault.span.start);
+            let help = fault.help.as_ref().map(|help| format!("; {help}")).unwrap_or_default();
+            format!("{}:{}: {}{help}", place.line, place.column, fault.message)
+        });
+        list.collect()
+    }
+
     fn check(text: &str) -> Result<Config, String> {
-        parse_config(text, &EnvironmentName::new("lab").expect("a name"), Path::new("room/converger.toml"))
-            .map_err(|fault| fault.describe(text))
+        let faults = |faults: Diagnostics| list_faults(text, &faults).join("\n");
+        let file = ConfigFile::parse(text, Path::new("room")).map_err(faults)?;
+        parse_config(text, file, &lab_name(), Path::new("room/converger.toml")).map_err(|fault| faults(fault.into()))
     }
 
     fn lab_config(rest: &str) -> String {
@@ -396,10 +273,8 @@ mod tests {
             };
             let text = table("lab", lab) + &table("other", other);
             assert!(check(&text).is_ok(), "{text}");
-            let file: ConfigFile = toml::from_str(&text).expect("TOML");
-            let connections =
-                parse_connections(&file.environments, Path::new("room")).map_err(|fault| fault.describe(&text)).expect("connections");
-            let shared = connection::find_same_cluster(&EnvironmentName::new("lab").expect("a name"), &connections);
+            let connections = ConfigFile::parse(&text, Path::new("room")).unwrap_or_else(|faults| panic!("{faults:?}")).into_connections();
+            let shared = connection::find_same_cluster(&lab_name(), &connections);
             shared.map(|(other, shared)| format!("{other} has {shared}"))
         };
         let (one, pinned) = ("url = \"https://pve1\"", "cluster = \"home\"");
@@ -416,51 +291,74 @@ mod tests {
 
     #[test]
     fn refuses_misspelt_keys_and_invalid_values() {
+        let uuid = "12345678-1234-1234-1234-123456789abc";
         for (text, part) in [
-            ("[limit]\nguests = 1", "unknown field `limit`"),
-            ("[limits]\nguest = 1", "unknown field `guest`"),
-            ("[environments.lab]\nendpoints = [\"https://pve1:8006\"]", "expected is one endpoint, such as `{ url ="),
-            ("[limits]\nguests = -1", "this value is wrong; expected is a whole number"),
-            ("[environments.lab]\nsecret = \"hunter2\"", "line 2, column 10: this value is wrong"),
-            ("[environments.lab]\npassword = \"hunter2\"", "line 2, column 1: unknown field `password`"),
-            ("[environments.lab]\ntoken = \"root@pam!x=hunter2\"", "line 2, column 9: environment `lab`: `token` is not the id"),
-            (
-                "[environments.lab]\ntoken = \"root@pam!x\"",
-                "environment `lab`: `token` ends in a name that Proxmox does not accept: the part after `!` has at least two",
-            ),
-            ("\n[environments.lab]\nurl = \"https://pve1\"", "line 2, column 1: environment `lab`: `token` is missing"),
-            ("[environments.lab]\nurl = \"https://pve1\"\ntoken = \"a@pve!me\"", "`secret` is missing"),
-            ("[environments.lab.protect]\nnames = [\"core-*\"]", "begins no name"),
-            ("[limits]\npercent = 101", "between 0 and 100"),
-            ("[freeze]\non = true", "needs a `freeze.reason`"),
-            ("[apply]\nat_once = 0", "`apply.at_once` must be between 1 and 1000 operations, not 0"),
-            ("[apply]\nat_once_per_node = 1001", "`apply.at_once_per_node` must be between 1 and 1000"),
-            ("[apply]\ntask_timeout = 9", "`apply.task_timeout` must be between 10 and 86400 seconds, not 9"),
-            ("[environments.lab.protect]\nids = [5]", "not the id"),
-            ("[environments.lab.protect]\ntags = [\"\"]", "is not a tag"),
-            ("[environments.prod.protect]\nids = [100]", "`lab` is not configured"),
-            ("[environments.\"a b\"]", "not the name"),
-            (
-                "[environments.lab]\nurl = \"https://pve1\"\ntoken = \"a@pve!me\"\nsecret = { env = \"S\" }\nclock = \"requests\"",
-                "line 5, column 9: environment `lab`: `clock = \"requests\"` is for a lab on this machine",
-            ),
-            ("limits = ", "line 1, column"),
-            (&lab_config("secret = { env = \"12345678-hunter2\" }"), "line 4, column 10: environment `lab`: `env` is the name of"),
-            (&lab_config("secret = { file = \"12345678-1234-1234-1234-123456789abc\" }"), "`file` is the path of a file"),
-            (&lab_config("secret = { credential = \"12345678-1234-1234-1234-123456789abc\" }"), "`credential` is the name of"),
-            (
-                &lab_config("secret = { env = \"S\" }\nfingerprints = [\"hunter2\"]"),
-                "line 5, column 17: environment `lab`: this is not a SHA-256",
-            ),
-            (&lab_config("mode = \"hunter2\""), "line 4, column 8: this value is wrong; expected is `solo` or `shared`"),
-            ("[environments.lab]\nhunter2 = 1", "line 2, column 1: this key is unknown, expected one of `url`"),
-            ("\"\\u001b[31m\" = 1", "line 1, column 1: this key is unknown"),
-            ("[environments.\"hunter2!\"]", "not the name of an environment"),
+            ("[limit]\nguests = 1", "1:2: unknown key `limit` in the file; did you mean `limits`?"),
+            ("[limits]\nguest = 1", "2:1: unknown key `guest` in `[limits]`; did you mean `guests`?"),
+            ("[limits]\nmax = 1", "2:1: unknown key `max` in `[limits]`; known keys: guests, percent, stops"),
+            ("limits = 1", "1:10: `limits` in the file must be a table"),
+            ("[environments]\nlab = 1", "2:7: `[environments.lab]` must be a table"),
+            ("[environments.lab]\nendpoints = [\"https://pve1:8006\"]", "must be a table, such as `{ url ="),
+            ("[environments.lab]\nendpoints = [{ ca = \"x\" }]", "an endpoint lacks the key `url`"),
+            ("[limits]\nguests = -1", "2:10: `guests` in `[limits]` must be a whole number that is not negative"),
+            ("[limits]\nguests = \"10\"", "`guests` in `[limits]` must be a whole number"),
+            ("[environments.lab]\nsecret = \"hunter2\"", "2:10: `secret` in `[environments.lab]` must be a table that says where"),
+            ("[environments.lab]\npassword = \"hunter2\"", "2:1: unknown key `password` in `[environments.lab]`; known keys: url, ca"),
+            ("[environments.lab]\ntoken = \"root@pam!x=hunter2\"", "2:9: `token` is not the id of an API token; write it as"),
+            ("[environments.lab]\ntoken = \"root@pam!x\"", "does not accept; the part after `!` has at least two characters"),
+            ("\n[environments.lab]\nurl = \"https://pve1\"", "2:1: `[environments.lab]` lacks the key `token`"),
+            ("[environments.lab]\nurl = \"https://pve1\"\ntoken = \"a@pve!me\"", "lacks the key `secret`"),
+            ("[environments.lab.protect]\nnames = [\"core-*\"]", "2:10: this is not the beginning of a guest's name"),
+            ("[limits]\npercent = 101", "`percent` in `[limits]` must be between 0 and 100, not 101"),
+            ("[freeze]\non = true", "2:6: `on = true` in `[freeze]` needs a `reason`"),
+            ("[freeze]\non = \"yes\"", "`on` in `[freeze]` must be true or false, without quotes"),
+            ("[apply]\nat_once = 0", "`at_once` in `[apply]` must be between 1 and 1000 operations, not 0"),
+            ("[apply]\nat_once_per_node = 1001", "`at_once_per_node` in `[apply]` must be between 1 and 1000"),
+            ("[apply]\ntask_timeout = 9", "`task_timeout` in `[apply]` must be between 10 and 86400 seconds, not 9"),
+            ("[ledger]\nwitness = \"\"", "`witness` in `[ledger]` is empty"),
+            ("[environments.lab.protect]\nids = [5]", "2:8: this is not the id of a guest"),
+            ("[environments.lab.protect]\ntags = [\"\"]", "2:9: this is not a tag"),
+            ("[environments.\"a b\"]", "1:15: this is not a valid environment name"),
+            (&lab_config("secret = { env = \"S\" }\nclock = \"requests\""), "5:9: `clock = \"requests\"` is for a lab on this machine"),
+            ("limits = ", "1:"),
+            (&lab_config("secret = { env = \"12345678-hunter2\" }"), "4:18: `env` is not the name of an environment variable"),
+            (&lab_config(&format!("secret = {{ file = \"{uuid}\" }}")), "`file` is not the path of a file that holds the secret"),
+            (&lab_config(&format!("secret = {{ credential = \"{uuid}\" }}")), "`credential` is not the name of a systemd credential"),
+            (&lab_config("secret = { env = \"S\" }\nfingerprints = [\"hunter2\"]"), "5:17: this is not a SHA-256 fingerprint"),
+            (&lab_config("mode = \"hunter2\""), "4:8: `mode` in `[environments.lab]` must be `\"solo\"` or `\"shared\"`"),
+            (&lab_config("mode = \"sole\""), "did you mean `solo`?"),
+            ("[environments.lab]\nhunter2 = 1", "2:1: unknown key in `[environments.lab]`; known keys: url, ca"),
+            ("\"\\u001b[31m\" = 1", "1:1: unknown key in the file"),
+            ("[environments.\"hunter2!\"]", "not a valid environment name"),
+            ("secret = hunter2", "1:10: "),
         ] {
             let fault = check(text).err().unwrap_or_else(|| panic!("accepted: {text}"));
-            let is_secret = fault.contains("hunter2") || fault.contains("1234") || fault.contains('\u{1b}');
+            let is_secret = fault.contains("hunter2") || fault.contains("12345678") || fault.contains('\u{1b}');
             assert!(fault.contains(part) && !is_secret, "{text}: {fault}");
         }
+    }
+
+    #[test]
+    fn reports_all_faults_of_a_file_at_once() {
+        let text = "[limits]\nguests = \"10\"\npercnt = 20\n\n[freeze]\non = true\n\n[environments.lab]\nurl = \"pve1\"\nmode = \"sole\"\n\n\
+                    [environments.other.protect]\nids = [5, \"x\"]\n\n[enviroments.prod]\n";
+        let faults = check(text).err().expect("faults");
+        let places: Vec<&str> = faults.lines().filter_map(|fault| fault.split(": ").next()).collect();
+        assert_eq!(places, ["2:10", "3:1", "6:6", "8:1", "8:1", "9:7", "10:8", "13:8", "13:11", "15:2"], "{faults}");
+    }
+
+    #[test]
+    fn reports_all_faults_of_syntax_at_once() {
+        let faults = check("limits = \n[freeze\non = true\n").err().expect("faults");
+        assert!(faults.starts_with("1:10: ") && faults.contains("\n2:8: unclosed table"), "{faults}");
+    }
+
+    #[test]
+    fn an_unknown_environment_lists_the_known_ones() {
+        let file = ConfigFile::parse("[environments.prod.protect]\nids = [100]\n[environments.site-b]", Path::new("")).unwrap_or_default();
+        let error = environment_missing(Path::new("converger.toml"), &lab_name(), &file);
+        assert_eq!(error.text, "converger.toml has no environment `lab`; it has: prod, site-b");
+        assert_eq!(error.code, FailureCode::EnvironmentUnconfigured);
     }
 
     #[test]

@@ -10,6 +10,8 @@ use converger_core::guest::EnvironmentName;
 use converger_engine::executor::NotAccepting;
 use thiserror::Error;
 
+use crate::config::ConfigFaults;
+
 /// A message with its code and remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuntimeFault {
@@ -61,6 +63,14 @@ pub enum RuntimeError {
     /// The configuration or an argument cannot be used. Nothing was read or sent.
     #[error("{}", .0.message)]
     Input(RuntimeFault),
+    /// The configuration file has faults. Nothing was read or sent.
+    #[error("{}", fault.message)]
+    Config {
+        /// The first fault, in a sentence.
+        fault: RuntimeFault,
+        /// All faults with their places.
+        file: Box<ConfigFaults>,
+    },
     /// It failed.
     #[error("{}", .0.message)]
     Failed(RuntimeFault),
@@ -117,9 +127,11 @@ impl RuntimeError {
     #[must_use]
     pub fn with_code(mut self, code: FailureCode) -> Self {
         match &mut self {
-            Self::Input(fault) | Self::Failed(fault) | Self::Broken { fault, .. } | Self::NotAccepting { fault, .. } => {
-                fault.code = Some(code)
-            }
+            Self::Input(fault)
+            | Self::Config { fault, .. }
+            | Self::Failed(fault)
+            | Self::Broken { fault, .. }
+            | Self::NotAccepting { fault, .. } => fault.code = Some(code),
             Self::Observe(_) => {}
         }
         self
@@ -129,9 +141,11 @@ impl RuntimeError {
     #[must_use]
     pub fn with_help(mut self, help: impl Into<String>) -> Self {
         match &mut self {
-            Self::Input(fault) | Self::Failed(fault) | Self::Broken { fault, .. } | Self::NotAccepting { fault, .. } => {
-                fault.help = Some(help.into())
-            }
+            Self::Input(fault)
+            | Self::Config { fault, .. }
+            | Self::Failed(fault)
+            | Self::Broken { fault, .. }
+            | Self::NotAccepting { fault, .. } => fault.help = Some(help.into()),
             Self::Observe(_) => {}
         }
         self
@@ -150,7 +164,11 @@ impl RuntimeError {
     #[must_use]
     pub fn fault(&self) -> Option<&RuntimeFault> {
         match self {
-            Self::Input(fault) | Self::Failed(fault) | Self::Broken { fault, .. } | Self::NotAccepting { fault, .. } => Some(fault),
+            Self::Input(fault)
+            | Self::Config { fault, .. }
+            | Self::Failed(fault)
+            | Self::Broken { fault, .. }
+            | Self::NotAccepting { fault, .. } => Some(fault),
             Self::Observe(_) => None,
         }
     }

@@ -1,4 +1,4 @@
-//! The command line: what can be said, with help that teaches by example.
+//! The command line: commands, options and their help texts.
 
 mod evidence;
 mod guest_ids;
@@ -17,32 +17,31 @@ pub(crate) use guest_ids::{IdItem, select_guests};
 use guest_ids::{parse_id_item, parse_vmid};
 
 const ABOUT: &str = "\
-Brings Proxmox VE guests to a declared state, and refuses whatever it cannot prove safe.
+Converge Proxmox VE guests to a declared state; refuse every change that is not proven safe.
 
     desired.yaml -> observe -> plan -> safety -> [ audit | apply ]";
 
 const EXAMPLES: &str = "\
 Examples:
-  converger demo                                   the whole story in a minute
-  converger lab                                    a look-alike to try things on
-  converger doctor                                 what works, what is missing
-  converger guests                                 which guests there are
+  converger demo                                   see everything in a minute
+  converger lab                                    serve a simulated cluster
+  converger doctor                                 check access and privileges
+  converger guests                                 list the guests
   converger init --vmid 100-120 --environment lab  declare guests as they are
   converger pin desired.yaml                       write birth marks into it
-  converger audit desired.yaml                     what would be done or refused
+  converger audit desired.yaml                     show what would change
   converger plan desired.yaml                      the same, and write plan.json
-  converger apply desired.yaml                     show the plan, ask, carry out
-  converger explain protected-guest                what a refusal code means
-  converger contract                               what is guaranteed, checked
+  converger apply desired.yaml                     show the plan, ask, apply it
+  converger explain protected-guest                explain a refusal code
+  converger contract                               check the guarantees
 
 Exit codes:
   0 done or converged      1 failed      2 bad usage or input
   3 refused                4 changes pending      5 held      6 broken evidence
 
-Colours: none where NO_COLOR is set, whatever else is; otherwise where \
-CLICOLOR_FORCE is set, or where a terminal reads.";
+Colours are used on a terminal or if CLICOLOR_FORCE is set, and never if NO_COLOR is set.";
 
-/// Brings Proxmox VE guests to a declared state.
+/// Converge Proxmox VE guests to a declared state.
 #[derive(Debug, Parser)]
 #[command(name = "converger", version, about = ABOUT, after_help = EXAMPLES, arg_required_else_help = true)]
 pub(crate) struct Cli {
@@ -52,49 +51,49 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum CliCommand {
-    /// Show what would be done, what is right and what is refused; write nothing
+    /// Show what would change and what is refused; change nothing
     #[command(after_help = "\
 Examples:
-  converger audit desired.yaml                        reads its environment
+  converger audit desired.yaml                        read its environment
   converger audit desired.yaml --only 101-120,130     only these guests
-  converger audit desired.yaml --replay current.json  judges a recording
+  converger audit desired.yaml --replay current.json  use a recording
   converger audit desired.yaml --replay current.json --json | jq .summary
   ssh pve1 cat current.json | converger audit desired.yaml --replay -
 
 Exit codes: 0 converged, 3 something is refused, 4 changes pending.")]
     Audit(PlanArgs),
-    /// The same as audit, and write the plan to a file
+    /// Show what would change and write the plan to a file
     #[command(after_help = "\
 Examples:
-  converger plan desired.yaml                       writes plan.json
-  converger plan desired.yaml --out lab.json        another file
+  converger plan desired.yaml                       write plan.json
+  converger plan desired.yaml --out lab.json        write another file
   converger plan desired.yaml --only 101,102        only these guests
   converger plan desired.yaml --json | jq .digest   standard output, no file
 
-The digest in plan.json is the SHA-256 of its body in canonical JSON (RFC 8785). A script hands it to \
+The digest in plan.json is the SHA-256 of its body in canonical JSON (RFC 8785). A script passes it to \
 `converger apply --confirm`, with the same --only.
 
 Exit codes: 0 converged, 3 something is refused, 4 changes pending.")]
     Plan {
         #[command(flatten)]
         arguments: PlanArgs,
-        /// The file to write [default: plan.json, or none with --json]
+        /// Write the plan to FILE [default: plan.json, or none with --json]
         #[arg(long, value_name = "FILE")]
         out: Option<PathBuf>,
         #[command(flatten)]
         overwrite: Overwrite,
     },
-    /// Take a reading of the declared guests and write it to a file
+    /// Read the declared guests and write the observation to a file
     #[command(after_help = "\
 Examples:
-  converger observe desired.yaml                             writes current.json
+  converger observe desired.yaml                             write current.json
   converger observe desired.yaml --replay - --json < r.json  to standard output
 
-What is outside of the declared list is dropped and only counted.")]
+Guests that are not declared are counted and not recorded.")]
     Observe {
         #[command(flatten)]
         source: DesiredArgs,
-        /// The file to write [default: current.json, or none with --json]
+        /// Write the observation to FILE [default: current.json, or none with --json]
         #[arg(long, value_name = "FILE")]
         out: Option<PathBuf>,
         #[command(flatten)]
@@ -103,185 +102,188 @@ What is outside of the declared list is dropped and only counted.")]
         #[arg(long)]
         json: bool,
     },
-    /// Carry the plan out: show it, ask, act, and say what became of it
+    /// Show the plan, ask for confirmation, apply it, report the result
     #[command(after_help = "\
 Examples:
-  converger apply desired.yaml                       shows, asks, carries out
+  converger apply desired.yaml                       show, ask, apply
   converger apply desired.yaml --only 101,102        only these guests
-  converger apply desired.yaml --partial             leaves out what is refused
-  converger apply desired.yaml --plan plan.json      only those very steps
+  converger apply desired.yaml --partial             skip refused guests
+  converger apply desired.yaml --plan plan.json      exactly these steps
   converger apply desired.yaml --confirm sha256:...  for scripts: benign steps
 
-Each step is recorded before it is sent, checked on a fresh reading, and proven by another one. Being \
-killed at any moment loses nothing and repeats nothing: the next apply finds out what became of what was \
-under way. It keeps a guest back whose change was just being sent, for 131 seconds at most (longer by as \
-much as `timeout` is above 60 seconds), because that may still arrive; a restart that was cut off may need a person's word (`converger ops resolve`). Ctrl-C, \
-SIGTERM and a terminal that is closed begin nothing new and wait for what is under way; a second signal \
-leaves at once. One apply at a time drives an environment. A plan from a recorded observation is never \
-carried out.
+Each step is recorded before it is sent, checked on a fresh reading and verified by another one. If apply is killed, \
+the next one recovers the operations in flight; nothing is lost or repeated. A change that may still arrive holds its \
+guest for up to 131 seconds (more if `timeout` exceeds 60 seconds); a restart that was cut off may need `converger ops resolve`.
 
-Exit codes: 0 done, 1 something failed or was not begun, 3 refused (also what --partial leaves out), 5 an operation on a guest in scope is held.")]
+Ctrl-C, SIGTERM and a closed terminal start nothing new and wait for operations in flight; a second signal exits at once. \
+Only one apply runs in an environment at a time. A plan made from a recording is never applied.
+
+Exit codes: 0 done, 1 a step failed or was not started, 3 refused (also guests that --partial skips), 5 an operation on a guest in scope is held.")]
     Apply(ApplyArgs),
-    /// Show what was done and what is under way, and say what became of what is held
+    /// List operations, show one, or resolve a held one
     #[command(
         subcommand,
         after_help = "\
 Examples:
-  converger ops list lab --held
-  converger ops show lab 7f3a-0
+  converger ops list --held
+  converger ops show 7f3a-0
   converger ops resolve lab 7f3a-0 --as done --reason \"the guest runs\"
 
-Exit codes: 0 done, 5 the list has operations that are held."
+The environment can be left out if converger.toml has only one.
+
+Exit codes: 0 done, 5 the list has held operations."
     )]
     Ops(OpsCommand),
-    /// Rename an environment, with all that the state directory keeps of it
+    /// Rename an environment in the state directory
     #[command(
         subcommand,
         after_help = "\
 Examples:
   converger environment rename lab site-a --reason \"one name for all teams\"
 
-The first apply, hold or freeze records which cluster a name stands for, by the fingerprint of its root CA. A second name for the same cluster is \
-refused, and so is the same name for another cluster. Two state directories do not know of each other: use one for each cluster."
+The first apply, hold or freeze records which cluster a name stands for, by the fingerprint of its root CA. A second name for \
+the same cluster is refused, and so is the same name for another cluster. Use one state directory for each cluster: two do not know of each other."
     )]
     Environment(EnvironmentCommand),
-    /// Let nothing be changed in an environment until it is thawed
+    /// Start no change in an environment until it is thawed
     #[command(after_help = "\
 Examples:
   converger freeze lab --reason \"storage move until Friday\"
   converger thaw lab
 
-It is kept in the state directory and binds whoever uses that: by default each user has their own. `[store]` in \
-converger.toml names one for all; `[freeze]` there binds whoever uses that file.")]
+The freeze is recorded in the state directory and applies to everyone who uses that directory. By default each user has \
+their own; `[store]` in converger.toml names a common one. `[freeze]` in converger.toml applies to everyone who uses that file.
+
+The environment can be left out if converger.toml has only one.")]
     Freeze(FreezeArgs),
     /// End a freeze
     #[command(after_help = "\
 Examples:
   converger thaw lab")]
     Thaw(EnvironmentArgs),
-    /// Leave a guest alone until it is released
+    /// Change nothing on a guest until it is released
     #[command(after_help = "\
 Examples:
   converger hold lab 101 --reason \"debugging, ask Ann\"
   converger release lab 101
 
-It is kept in the state directory and binds whoever uses that: by default each user has their own. The tag \
-`converger-hold` on the guest itself binds everybody.")]
+The hold is recorded in the state directory and applies to everyone who uses that directory. By default each user has \
+their own. The tag `converger-hold` on the guest applies to everyone.
+
+The environment can be left out if converger.toml has only one.")]
     Hold(HoldArgs),
     /// End a hold
     #[command(after_help = "\
 Examples:
   converger release lab 101")]
     Release(ReleaseArgs),
-    /// Show the whole story on a lab in this process: audit, refusal, plan, apply, kill -9, recovery, convergence
+    /// Run audit, refusal, plan, apply, kill -9, recovery and convergence on a lab
     #[command(after_help = "\
 Examples:
   converger demo
 
-It runs this program on a lab of its own, which listens on the loopback, and shows each command line. It \
-needs no configuration and leaves nothing behind.
+The demo starts a lab on the loopback, runs this program on it and shows each command line. It needs no configuration and \
+removes its files at the end.
 
-Exit codes: 0 everything ran exactly once, 1 it did not, or the demo was ended.")]
+Exit codes: 0 every change ran exactly once, 1 not, or the demo was interrupted.")]
     Demo(DemoArgs),
-    /// Serve a Proxmox VE look-alike on this machine, to try things on
+    /// Serve a simulated Proxmox VE cluster on this machine
     #[command(after_help = "\
 Examples:
-  converger lab                              20 guests made from a seed
+  converger lab                              20 guests from a seed
   converger lab --seed 7 --guests 200 --flavour 8
-  converger lab --bad-day 3                  the same on a bad day
-  converger lab world.yaml --into lab        the file, and how to reach it
-  converger lab world.yaml --clock 1000      each request is a second
+  converger lab --bad-day 3                  with failing nodes and answers
+  converger lab world.yaml --into lab        a file; write converger.toml
+  converger lab world.yaml --clock 1000      each request takes a second
 
-It listens on the loopback only and ends with Ctrl-C. The certificate is its own. docs/lab.md says how a world is \
-written, and what can go wrong in it.")]
+The lab listens on the loopback only, with a certificate of its own. Stop it with Ctrl-C. docs/lab.md describes the \
+format of the file and the faults that it can contain.")]
     Lab(LabArgs),
-    /// Say whether environments can be reached and read, what is missing, and how to grant it
+    /// Check access to environments; show missing privileges and how to grant them
     #[command(after_help = "\
 Examples:
   converger doctor                       every environment of converger.toml
   converger doctor --environment lab     one of them
-  converger doctor desired.yaml          and what its guests need
+  converger doctor desired.yaml          only what its guests need
   converger doctor --json | jq .summary  a line of JSON for each environment
 
-It reads and changes nothing. Exit codes: 0 nothing failed, 1 something does not work.")]
+The doctor only reads. Exit codes: 0 no check failed, 1 a check failed.")]
     Doctor(DoctorArgs),
     /// List the guests that the token can see; declare nothing, write nothing
     #[command(after_help = "\
 Examples:
-  converger guests                              the only environment
+  converger guests                              list the only environment
   converger guests --environment lab --node pve1
   converger guests --tag web --state stopped
   converger guests --json | jq '.guests[].vmid'
 
-Run-states are read from the nodes, by lists: no request is about a single guest. What a node does not tell is unknown, and is never \
-taken from an older report. Guests that the token may not see are not listed.
+Run-states come from the lists of the nodes, with no request per guest. If a node does not report a guest, its state is unknown; older \
+reports are not used. Guests that the token may not see are not listed.
 
-Exit codes: 0 listed, also where something is unknown, 1 the environment cannot be read.")]
+Exit codes: 0 listed (also with unknown states), 1 the environment cannot be read.")]
     Guests(GuestsArgs),
-    /// Declare existing guests as they are: write a desired.yaml that plans nothing
+    /// Write a desired.yaml that declares existing guests as they are
     #[command(after_help = "\
 Examples:
-  converger init --vmid 100,101                         writes desired.yaml
+  converger init --vmid 100,101                         write desired.yaml
   converger init --vmid 100-120                         those that exist
   converger init --vmid 100 --environment lab --out web.yaml
-  converger init --vmid 100 --environment lab --dry-run   only prints it
+  converger init --vmid 100 --environment lab --dry-run   only print it
 
-Only the selected guests are declared, pinned by their birth marks. An id that is named by itself must exist; of a range \
-the guests that exist are taken, and the other ids are noted. What cannot be declared or is not \
-this program's to hold is left out with a reason. A file that is there is never written over. One \
-guest that cannot be seen, and nothing is written.
+Only the selected guests are declared, pinned by their birth marks. An id that is named by itself must exist; of a range the existing \
+guests are taken and the missing ids are noted. Fields that cannot be declared are left out, with a reason. An existing file is never \
+replaced without --overwrite. If one of the guests cannot be read, nothing is written.
 
-Exit codes: 0 written, 3 something is refused.")]
+Exit codes: 0 written, 3 a guest is refused.")]
     Init(InitArgs),
-    /// Write the birth marks of declared guests into the declared state
+    /// Write the birth marks of guests into the declared state
     #[command(after_help = "\
 Examples:
   converger pin desired.yaml                 all declared guests
-  converger pin desired.yaml --vmid 100-120  those that are declared
-  converger pin desired.yaml --check         only show what would be written
+  converger pin desired.yaml --vmid 100-120  only these
+  converger pin desired.yaml --check         show what would be written
   converger pin desired.yaml --repin 100     after a restore of 100
 
-A pinned guest is known by its birth marks: a guest that was made anew under the same id is refused. \
-A container without a network card has the name of its volume alone, which another one under its id may have too. \
-Comments and layout of the file are kept. A pin that does not hold is replaced only with --repin.
+A pinned guest is recognised by its birth marks: a guest that was created again under the same id is refused. \
+A container without a network card has only the name of its volume, which a later container may have too. \
+Comments and layout of the file are kept. A pin that does not match is replaced only with --repin.
 
-Exit codes: 0 done, 3 something is refused, 4 something would be written (--check).")]
+Exit codes: 0 done, 3 a guest is refused, 4 changes would be written (--check).")]
     Pin(PinArgs),
-    /// Look at the ledger: every decision as it was recorded, and what strangers need to check it
+    /// Show, export, prove and maintain the ledger of recorded decisions
     #[command(
         subcommand,
         after_help = "\
 Examples:
-  converger ledger tail                            the last entries
-  converger ledger key                             what others check it with
+  converger ledger tail                            show the last entries
+  converger ledger key                             print the public key
   converger ledger export /srv/ledger              files for any web server
   converger ledger prove 6afaf0b3-43690ad2-4 --out receipt.txt
-  converger ledger prune --before 90d              lets old readings go"
+  converger ledger prune --before 90d              remove old readings"
     )]
     Ledger(LedgerCommand),
-    /// Say whether the record is whole, and where it is not: offline, and without trusting who kept it
+    /// Verify the ledger offline; report the first broken entry or file
     #[command(after_help = "\
 Examples:
-  converger verify                                 the own state directory
+  converger verify                                 your state directory
   converger verify --db /backup/converger          a copy of one
   converger verify /srv/ledger --key KEY           an export
-  converger verify receipt.txt --key KEY           a receipt alone
+  converger verify receipt.txt --key KEY           a receipt
   converger verify /srv/ledger --since checkpoint.old --key KEY
 
-Exit codes: 0 whole, 6 broken.")]
+Exit codes: 0 intact, 6 broken.")]
     Verify(VerifyArgs),
-    /// Make a recorded decision again, out of what was recorded for it, and compare it byte for byte
+    /// Reproduce a recorded decision from its inputs and compare it byte for byte
     #[command(after_help = "\
 Examples:
   converger reproduce sha256:2f6c...               a plan, by its full digest
   converger reproduce 6afaf0b3-43690ad2            a run
   converger reproduce 6afaf0b3-43690ad2 --from evidence --key KEY
-                                                   out of an export, anywhere
+                                                   from an export
 
-Exit codes: 0 the same, 1 another planner made it or what it rests on was let go, 6 it is another decision, or the record \
-is broken.")]
+Exit codes: 0 identical, 1 another planner made it or its inputs were pruned, 6 the decision differs, or the ledger is broken.")]
     Reproduce(ReproduceArgs),
-    /// Show what two plans do differently, by guest and step
+    /// Compare two plans, recorded or in files, by guest and step
     #[command(after_help = "\
 Examples:
   converger diff 6afaf0b3-43690ad2 6afaf1c0-8d2e1f00  two recorded runs
@@ -291,29 +293,28 @@ Examples:
 An argument with a dot or a slash is the path of a plan file; files need no state directory. In the output, + is added by the second plan, \
 - is removed and ~ is changed.
 
-Exit codes: 0 the same steps, 4 others.")]
+Exit codes: 0 the same steps, 4 different steps.")]
     Diff(DiffArgs),
-    /// Weigh every recorded decision under other protection rules and limits, and list what would have changed
+    /// Re-evaluate recorded decisions under different rules and limits
     #[command(after_help = "\
 Examples:
   converger backtest --config candidate.toml
 
-Exit codes: 0 nothing would have changed, 1 something cannot be weighed (whatever else changed), 4 something would have changed, \
-6 the record is broken.")]
+Exit codes: 0 no decision changes, 1 a decision cannot be evaluated, 4 a decision changes, 6 the ledger is broken.")]
     Backtest(BacktestArgs),
-    /// Explain a refusal code, or list them all; or a plan, an operation or a refusal that was recorded
+    /// Explain a code, a recorded plan, an operation or a refusal
     #[command(after_help = "\
 Examples:
-  converger explain                    all codes
-  converger explain guest-locked       one of them
-  converger explain sha256:2f6c...     a recorded plan, made again
-  converger explain 6afaf0b3-43690ad2  the same by its run, and what came of it
-  converger explain 6afaf0b3-43690ad2-4  an operation: why, and what came of it
+  converger explain                    list all codes
+  converger explain guest-locked       one code
+  converger explain sha256:2f6c...     a recorded plan, reproduced
+  converger explain 6afaf0b3-43690ad2  the plan of a run, and its outcome
+  converger explain 6afaf0b3-43690ad2-4  an operation: reason and outcome
   converger explain 17                 a recorded refusal, by its entry
   converger explain fields             which config keys can be declared
   converger explain steps              impact, risk and class of a step")]
     Explain {
-        /// A code, `fields`, `steps`, the digest or run of a recorded plan, an operation, or the entry of a refusal
+        /// A code, `fields`, `steps`, the digest or run of a recorded plan, an operation, or the index of a refusal
         topic: Option<String>,
         #[command(flatten)]
         source: LedgerSourceArgs,
@@ -321,16 +322,16 @@ Examples:
         #[arg(long)]
         json: bool,
     },
-    /// List the guarantees of this program, and check them now
+    /// List the guarantees of this program and check them
     #[command(after_help = "\
 Examples:
   converger contract
   converger contract --json | jq .holds
 
-Compares the text of the guarantees with the pinned digest, plans the built-in vectors again and \
-compares them byte by byte. A mismatch is exit code 6 and keeps apply from running.")]
+Compares the text of the guarantees with the pinned digest, and the plans of the built-in vectors byte by byte. \
+After a mismatch the exit code is 6, and apply refuses to run.")]
     Contract {
-        /// Name the tests of each guarantee
+        /// Show the tests of each guarantee
         #[arg(long)]
         verbose: bool,
         /// Print it as JSON, with the names of the tests
@@ -358,35 +359,35 @@ Examples:
     },
 }
 
-/// What is planned on.
+/// The declared state, and the reading to plan from.
 #[derive(Args, Debug)]
 pub(crate) struct DesiredArgs {
-    /// The declared state: desired.yaml, or the same as .json
+    /// The declared state (desired.yaml, or the same as JSON)
     pub(crate) desired: PathBuf,
     #[command(flatten)]
     pub(crate) observation: ObservationArgs,
 }
 
-/// Where a reading comes from.
+/// The source of a reading.
 #[derive(Args, Debug)]
 pub(crate) struct ObservationArgs {
-    /// A recorded observation (current.json) instead of the environment itself, or - for standard input
+    /// Use a recorded observation (current.json) instead of the environment; - is standard input
     #[arg(long, value_name = "FILE")]
     pub(crate) replay: Option<PathBuf>,
-    /// Environments, protection, limits and freeze [default: converger.toml where it exists]
+    /// Read environments, protection, limits and freeze from FILE [default: converger.toml if it exists]
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
 }
 
-/// Which of the declared guests are meant.
+/// A selection of the declared guests.
 #[derive(Args, Debug)]
 pub(crate) struct GuestFilterArgs {
-    /// Only these guests: ids and ranges of ids, joined by commas (100-120,130). Of a range only the declared guests count
+    /// Use only these guests: ids and ranges, separated by commas (100-120,130); of a range, the declared ones
     #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = parse_id_item)]
     pub(crate) only: Vec<IdItem>,
 }
 
-/// What is planned on and held to.
+/// The arguments of `audit` and `plan`.
 #[derive(Args, Debug)]
 pub(crate) struct PlanArgs {
     #[command(flatten)]
@@ -396,85 +397,84 @@ pub(crate) struct PlanArgs {
     /// Print the plan as JSON on standard output
     #[arg(long)]
     pub(crate) json: bool,
-    /// List every converged guest, however many there are
+    /// List every converged guest
     #[arg(long, conflicts_with = "json")]
     pub(crate) all: bool,
 }
 
-/// Whether a file of another kind is replaced.
+/// Whether to replace files of another kind.
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct Overwrite {
-    /// Replace a file even if this command did not write it
+    /// Replace an existing file even if this command did not write it
     #[arg(long)]
     pub(crate) overwrite: bool,
 }
 
-/// How the story is told.
+/// The arguments of `demo`.
 #[derive(Args, Debug)]
 pub(crate) struct DemoArgs {}
 
-/// A world, and how it is served.
+/// The arguments of `lab`.
 #[derive(Args, Debug)]
 pub(crate) struct LabArgs {
-    /// What there is, as YAML; left out, a world is made from the seed
+    /// Nodes, guests, users and faults as YAML [default: generated from the seed]
     pub(crate) world: Option<PathBuf>,
-    /// Where chance comes from
+    /// Seed of the generated guests
     #[arg(long, default_value_t = 1, conflicts_with = "world")]
     pub(crate) seed: u64,
-    /// How many nodes
+    /// Number of nodes
     #[arg(long, default_value_t = 3, conflicts_with = "world", value_parser = clap::value_parser!(u32).range(1..=32))]
     pub(crate) nodes: u32,
-    /// How many guests
+    /// Number of guests
     #[arg(long, default_value_t = 20, conflicts_with = "world", value_parser = clap::value_parser!(u32).range(0..=10_000))]
     pub(crate) guests: u32,
-    /// The release that is played: 7, 8 or 9 [default: what the file says, or 9]
+    /// Proxmox VE release to simulate: 7, 8 or 9 [default: that of the file, or 9]
     #[arg(long, value_parser = clap::value_parser!(u8).range(7..=9))]
     pub(crate) flavour: Option<u8>,
-    /// The port of the first node; each further one has the next. 0 is any that is free
+    /// Port of the first node; further nodes use the next ones. 0 takes any free ports
     #[arg(long, default_value_t = 8006)]
     pub(crate) port: u16,
-    /// Ten bad minutes from this seed: nodes fail, guests vanish, answers are lost; then all is well
+    /// Inject ten minutes of faults from this seed: nodes fail, guests vanish, responses are lost
     #[arg(long, value_name = "SEED")]
     pub(crate) bad_day: Option<u64>,
-    /// Milliseconds by which each request moves the clock, and nobody waits; left out, time runs as it does
+    /// Advance the clock by MS milliseconds with each request [default: real time]
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(0..=86_400_000))]
     pub(crate) clock: Option<u64>,
-    /// How many times as fast time runs
+    /// Run the clock TIMES as fast as real time
     #[arg(long, value_name = "TIMES", default_value_t = 1, conflicts_with = "clock", value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub(crate) speed: u32,
-    /// Keep the certificate in this directory, and leave there what leads here: converger.toml for this program, lab.json and ca.pem
-    /// for others
+    /// Keep the certificate in DIR, and write converger.toml, lab.json and ca.pem there
     #[arg(long, value_name = "DIR")]
     pub(crate) into: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) overwrite: Overwrite,
-    /// Write every request to this file, one JSON object a line
+    /// Write every request to FILE, one JSON object per line
     #[arg(long, value_name = "FILE")]
     pub(crate) record: Option<PathBuf>,
-    /// Say nothing about requests
+    /// Do not print requests
     #[arg(long)]
     pub(crate) quiet: bool,
 }
 
-/// Which guests are listed.
+/// The arguments of `guests`.
 #[derive(Args, Debug)]
 pub(crate) struct GuestsArgs {
-    /// The environment [default: the only one of converger.toml]
+    /// The environment to list [default: the only one of converger.toml]
     #[arg(long, value_name = "NAME")]
     pub(crate) environment: Option<String>,
-    /// Only guests on this node
+    /// List only guests on this node
     #[arg(long, value_name = "NAME")]
     pub(crate) node: Option<String>,
-    /// Only guests with this tag; if given several times, with all of them
+    /// List only guests with this tag; repeat it for guests with all of several tags
     #[arg(long, value_name = "TAG")]
     pub(crate) tag: Vec<String>,
-    /// Only guests of this kind
+    /// List only guests of this kind
     #[arg(long, value_parser = GuestKind::WORDS)]
     pub(crate) kind: Option<String>,
-    /// Only guests in this run-state
+    /// List only guests in this run-state
     #[arg(long, value_parser = ["running", "stopped", "unknown"])]
     pub(crate) state: Option<String>,
-    /// Where the environments are written [default: converger.toml]
+    /// The configuration file [default: converger.toml]
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
     /// Print the list as JSON on standard output
@@ -482,122 +482,125 @@ pub(crate) struct GuestsArgs {
     pub(crate) json: bool,
 }
 
-/// Which guests are adopted, and where to.
+/// The arguments of `init`.
 #[derive(Args, Debug)]
 pub(crate) struct InitArgs {
-    /// The guests: ids and ranges of ids, joined by commas (100-120,130). Of a range only the existing guests count
+    /// Declare these guests: ids and ranges, separated by commas (100-120,130); of a range, the existing ones
     #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = parse_id_item, required = true)]
     pub(crate) vmid: Vec<IdItem>,
-    /// The environment that they are in [default: the only one of converger.toml]
+    /// The environment of the guests [default: the only one of converger.toml]
     #[arg(long, value_name = "NAME")]
     pub(crate) environment: Option<String>,
     #[command(flatten)]
     pub(crate) observation: ObservationArgs,
-    /// The file to write, which must not be there without --overwrite [default: desired.yaml, or none with --json]
+    /// Write the declared state to FILE [default: desired.yaml, or none with --json]
     #[arg(long, value_name = "FILE", conflicts_with = "dry_run")]
     pub(crate) out: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) overwrite: Overwrite,
-    /// Print the declared state on standard output and write nothing
+    /// Print the declared state on standard output; write no file
     #[arg(long)]
     pub(crate) dry_run: bool,
-    /// Print what was done, and the declared state, as JSON on standard output
+    /// Print the report and the declared state as JSON on standard output
     #[arg(long)]
     pub(crate) json: bool,
 }
 
-/// Which guests are pinned, and how.
+/// The arguments of `pin`.
 #[derive(Args, Debug)]
 pub(crate) struct PinArgs {
     #[command(flatten)]
     pub(crate) source: DesiredArgs,
-    /// Only these guests: ids and ranges of ids, joined by commas (100-120,130). Of a range only the declared guests count [default: all
-    /// that are declared]
+    /// Pin only these guests: ids and ranges, separated by commas (100-120,130) [default: all declared guests]
     #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = parse_id_item)]
     pub(crate) vmid: Vec<IdItem>,
-    /// Replace the pin of these guests where it does not hold; others only where --vmid names them
+    /// Replace pins of these guests that do not match; pin others only if --vmid names them
     #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = parse_vmid)]
     pub(crate) repin: Vec<Vmid>,
-    /// Show what would be written and write nothing
+    /// Show what would be written; write nothing
     #[arg(long, visible_alias = "dry-run")]
     pub(crate) check: bool,
-    /// Print what was done as JSON on standard output
+    /// Print the report as JSON on standard output
     #[arg(long)]
     pub(crate) json: bool,
 }
 
-/// An environment, and where it is written.
+/// An environment, and the file that configures it.
 #[derive(Args, Debug)]
 pub(crate) struct EnvironmentArgs {
-    /// The environment
-    pub(crate) environment: String,
-    /// Environments, limits and the state directory [default: converger.toml where it exists]
+    /// The environment [default: the only one of converger.toml]
+    pub(crate) environment: Option<String>,
+    /// Read environments, limits and the state directory from FILE [default: converger.toml if it exists]
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
 }
 
-/// Why an environment is frozen.
+/// The arguments of `freeze`.
 #[derive(Args, Debug)]
 pub(crate) struct FreezeArgs {
     #[command(flatten)]
     pub(crate) target: EnvironmentArgs,
-    /// Why, for those who ask
+    /// Why; recorded with your name
     #[arg(long)]
     pub(crate) reason: String,
-    /// Do not ask the cluster whether it is the recorded one
+    /// Do not check that the cluster is the recorded one
     #[arg(long)]
     pub(crate) offline: bool,
 }
 
-/// A guest that is held.
+/// The arguments of `hold`.
 #[derive(Args, Debug)]
+#[command(allow_missing_positional = true)]
 pub(crate) struct HoldArgs {
     #[command(flatten)]
     pub(crate) target: EnvironmentArgs,
     /// The guest's id
     #[arg(value_parser = parse_vmid)]
     pub(crate) vmid: Vmid,
-    /// Why, for those who ask
+    /// Why; recorded with your name
     #[arg(long)]
     pub(crate) reason: String,
-    /// Do not ask the cluster whether the guest is there
+    /// Do not check that the guest exists
     #[arg(long)]
     pub(crate) offline: bool,
 }
 
-/// What is done with the name of an environment.
+/// The subcommands of `environment`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum EnvironmentCommand {
-    /// Rename an environment in the state directory; holds, freezes and operations go with it
+    /// Rename an environment in the state directory, with its holds, freezes and operations
     #[command(after_help = "\
 Examples:
   converger environment rename lab site-a --reason \"one name for all teams\"
 
-The cluster keeps its identity (the fingerprint of its root CA), its holds, freezes, and operations that are open or held; past runs keep the \
-name that they ran under and are listed with the new one. Refused while a process drives the environment, and where the new name is in use. \
-Write the new name into converger.toml and desired.yaml; the former one stays reserved. A rename can be taken back.")]
+Holds, freezes, open and held operations and the recorded cluster move to the new name; past runs keep the name that they ran \
+under and are listed with the new one. The rename is refused while an apply runs and if the new name is in use.
+
+Write the new name into converger.toml and desired.yaml. The former name stays reserved, so that an old file cannot bypass holds. \
+A rename can be reversed.")]
     Rename(Renaming),
 }
 
-/// An environment that gets another name.
+/// The arguments of `environment rename`.
 #[derive(Args, Debug)]
 pub(crate) struct Renaming {
-    /// The name so far
+    /// The current name
     #[arg(value_name = "OLD")]
     pub(crate) from: String,
     /// The new name
     #[arg(value_name = "NEW")]
     pub(crate) to: String,
-    /// Why, for those who ask
+    /// Why; recorded with your name
     #[arg(long)]
     pub(crate) reason: String,
-    /// converger.toml, which names the state directory
+    /// Read the state directory from FILE [default: converger.toml if it exists]
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
 }
 
-/// A guest that is released.
+/// The arguments of `release`.
 #[derive(Args, Debug)]
+#[command(allow_missing_positional = true)]
 pub(crate) struct ReleaseArgs {
     #[command(flatten)]
     pub(crate) target: EnvironmentArgs,
@@ -606,84 +609,89 @@ pub(crate) struct ReleaseArgs {
     pub(crate) vmid: Vmid,
 }
 
-/// What is asked of the journal.
+/// The subcommands of `ops`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum OpsCommand {
     /// List operations, newest first
     List(OpsListArgs),
-    /// Show one with all that is known of it
+    /// Show one operation in detail
     Show(OpsShowArgs),
-    /// Say what became of one that is held
+    /// Record the outcome of a held operation
     #[command(after_help = "\
 Examples:
-  converger ops resolve lab 7f3a-2 --as done --reason \"the guest runs\"")]
+  converger ops resolve lab 7f3a-2 --as done --reason \"the guest runs\"
+  converger ops resolve 7f3a-2 --as not-run --reason \"checked the task log\"
+
+Look at the guest and its tasks first: the next plan relies on what you record.")]
     Resolve(OpsResolveArgs),
 }
 
-/// Which operations are listed.
+/// The arguments of `ops list`.
 #[derive(Args, Debug)]
 pub(crate) struct OpsListArgs {
     #[command(flatten)]
     pub(crate) target: EnvironmentArgs,
-    /// Only those that are held
+    /// Only held operations
     #[arg(long)]
     pub(crate) held: bool,
-    /// Only those without an end
+    /// Only operations in flight, or left open by a killed process
     #[arg(long, conflicts_with = "held")]
     pub(crate) open: bool,
-    /// Only those of this guest
+    /// Only operations on this guest
     #[arg(long, value_parser = parse_vmid)]
     pub(crate) vmid: Option<Vmid>,
-    /// Only those of this run
+    /// Only operations of this run
     #[arg(long, value_name = "ID")]
     pub(crate) run: Option<String>,
-    /// Only those that are older than this one
+    /// Only operations older than this one
     #[arg(long, value_name = "OPERATION")]
     pub(crate) before: Option<String>,
-    /// At most so many, the newest first
+    /// Show at most LIMIT operations
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) limit: u32,
-    /// Print a line of JSON for each
+    /// Print a line of JSON for each operation
     #[arg(long)]
     pub(crate) json: bool,
 }
 
-/// Which operation is shown.
+/// The arguments of `ops show`.
 #[derive(Args, Debug)]
+#[command(allow_missing_positional = true)]
 pub(crate) struct OpsShowArgs {
     #[command(flatten)]
     pub(crate) target: EnvironmentArgs,
-    /// Its id
+    /// The id of the operation
     pub(crate) id: String,
     /// Print it as JSON
     #[arg(long)]
     pub(crate) json: bool,
 }
 
-/// What became of an operation.
+/// The arguments of `ops resolve`.
 #[derive(Args, Debug)]
+#[command(allow_missing_positional = true)]
 pub(crate) struct OpsResolveArgs {
     #[command(flatten)]
     pub(crate) target: EnvironmentArgs,
-    /// Its id
+    /// The id of the operation
     pub(crate) id: String,
-    /// What became of it
+    /// The outcome
     #[arg(long, value_parser = ["done", "failed", "not-run"])]
     pub(crate) r#as: String,
-    /// How you know
+    /// How you know the outcome; recorded with your name
     #[arg(long)]
     pub(crate) reason: String,
 }
 
-/// What is examined.
+/// The arguments of `doctor`.
 #[derive(Args, Debug)]
 pub(crate) struct DoctorArgs {
-    /// A declared state: only its guests are looked at, and only what its fields can need
+    /// Check only the guests of this declared state, and the privileges that its fields need
     pub(crate) desired: Option<PathBuf>,
-    /// One environment [default: that of the declared state, or all]
+    /// Check one environment [default: that of the declared state, or all]
     #[arg(long, value_name = "NAME", conflicts_with = "desired")]
     pub(crate) environment: Option<String>,
-    /// Where the environments are written [default: converger.toml]
+    /// Read environments from FILE [default: converger.toml]
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
     /// Print a line of JSON for each environment
@@ -691,29 +699,29 @@ pub(crate) struct DoctorArgs {
     pub(crate) json: bool,
 }
 
-/// What is carried out, and how.
+/// The arguments of `apply`.
 #[derive(Args, Debug)]
 pub(crate) struct ApplyArgs {
     #[command(flatten)]
     pub(crate) source: DesiredArgs,
     #[command(flatten)]
     pub(crate) filter: GuestFilterArgs,
-    /// Leave out guests that are refused, and carry out the rest
+    /// Skip refused guests and apply the rest
     #[arg(long)]
     pub(crate) partial: bool,
-    /// Begin nothing new once a step has failed, or was refused or held
+    /// Start nothing new after a step failed, was refused or is held
     #[arg(long)]
     pub(crate) fail_fast: bool,
-    /// Begin nothing new after so many seconds, counted from the start of the program
+    /// Start nothing new SECONDS after launch; wait for operations in flight
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub(crate) timeout: Option<u64>,
-    /// A saved plan: what is planned now must be the same steps
+    /// Require the steps to be those of this saved plan
     #[arg(long, value_name = "FILE")]
     pub(crate) plan: Option<PathBuf>,
-    /// The full digest of the plan, in place of a person's word; covers benign steps only
+    /// Confirm the plan with this digest instead of asking; covers benign steps only
     #[arg(long, value_name = "DIGEST")]
     pub(crate) confirm: Option<String>,
-    /// The file to write [default: result.json, or none with --json]
+    /// Write the result to FILE [default: result.json, or none with --json]
     #[arg(long, value_name = "FILE")]
     pub(crate) out: Option<PathBuf>,
     #[command(flatten)]
@@ -736,7 +744,7 @@ pub(crate) enum SchemaFormat {
     Result,
     /// `ops list --json` and `ops show --json`
     History,
-    /// What people said against acting, in `ops list --json`
+    /// Freezes and holds in `ops list --json`
     Said,
     /// `doctor --json`
     Doctor,
@@ -781,9 +789,9 @@ mod tests {
             let lines: Vec<&str> = text.lines().collect();
             for (line, next) in lines.iter().zip(lines.iter().skip(1).chain([&""])) {
                 let is_laid_out = line.starts_with(' ');
-                assert!(!is_laid_out || line.chars().count() <= 80, "{command}: a line of a table is too long for a terminal: {line}");
+                assert!(!is_laid_out || line.chars().count() <= 80, "{command}: this line of a table is too long for a terminal: {line}");
                 let goes_on = !is_laid_out && !line.is_empty() && !line.ends_with(':') && !next.is_empty();
-                assert!(!goes_on, "{command}: a paragraph is broken by hand after: {line}");
+                assert!(!goes_on, "{command}: this paragraph has a manual line break after: {line}");
             }
         }
     }
@@ -792,6 +800,6 @@ mod tests {
     fn lab_clock_step_is_at_most_a_day() {
         let parsed = |step: &str| Cli::try_parse_from(["converger", "lab", "--clock", step]).is_ok();
         assert!(parsed("0") && parsed("1000") && parsed("86400000"));
-        assert!(!parsed("86400001") && !parsed("18446744073709551615"), "a clock that runs over is none");
+        assert!(!parsed("86400001") && !parsed("18446744073709551615"), "a larger step would overflow the clock");
     }
 }

@@ -1,4 +1,4 @@
-//! The commands: each reads what it needs, calls the spine once, and shows or writes what came out.
+//! The commands: each reads its inputs, calls the run library once, and shows or writes the result.
 //!
 //! Artifacts and reports go to standard output, everything else to standard error.
 
@@ -36,13 +36,14 @@ use converger_core::observe::Scoped;
 use converger_core::refusal::Refusal;
 use converger_core::safety::Judged;
 use converger_core::status;
+use converger_runtime::config::ConfigFaults;
 use converger_runtime::{Planned, state_dir, witness};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::cli::{Cli, CliCommand, DesiredArgs, PlanArgs};
 use crate::exit_status::ExitStatus;
 use crate::files::{OwnFile, Replaces};
-use crate::{config, files, line_wrap, output, render};
+use crate::{config, diagnostics, files, line_wrap, output, render};
 
 /// Runs a command to its end.
 pub(crate) fn run(command: CliCommand) -> ExitStatus {
@@ -51,16 +52,15 @@ pub(crate) fn run(command: CliCommand) -> ExitStatus {
     ended.unwrap_or_else(|stop| stop.report())
 }
 
-/// Files that a runtime opens, with its signals and a first connection.
+/// The number of files that a runtime opens, including its signals and a first connection.
 const RUNTIME_FILES: usize = 8;
 
 /// The one async runtime of the process. Only the watchdog for signals has another.
 ///
-/// Whether its files can be opened is tried beforehand: tokio panics where the last of them cannot.
+/// Opening files is tried first, because tokio panics if it cannot open its last one.
 fn runtime() -> Result<Runtime, CommandError> {
     let limited = |error: io::Error| {
-        let message =
-            format!("input and output cannot be set up ({error}); look at the limits of this process, such as that of open files");
+        let message = format!("cannot set up input and output: {error}");
         inputs::limited(files::escape_hidden(&message), FailureCode::ProcessLimited.entry().remedy.trim_end_matches('.'))
     };
     let tried = (0..RUNTIME_FILES).map(|_| File::open("/dev/null")).collect::<io::Result<Vec<File>>>().map_err(limited)?;
@@ -68,11 +68,11 @@ fn runtime() -> Result<Runtime, CommandError> {
     Builder::new_current_thread().enable_all().build().map_err(limited)
 }
 
-/// Certificates, readings and the journal are told by a clock that counts from 1970; one that stands before it would end in a panic.
+/// Certificates, readings and the journal use times since 1970; an earlier clock would end in a panic.
 fn check_system_clock(now: SystemTime) -> Result<(), CommandError> {
     now.duration_since(SystemTime::UNIX_EPOCH).map(drop).map_err(|_| {
-        CommandError::failure("the clock of this machine stands before 1970, so that neither certificates nor ages can be told")
-            .with_help("set the clock (`timedatectl`), then try again")
+        CommandError::failure("the clock of this machine is set before 1970, so that neither certificates nor ages can be checked")
+            .with_help("set the clock (`timedatectl`), then run the command again")
     })
 }
 
@@ -108,7 +108,7 @@ async fn dispatch_command(command: CliCommand) -> Result<ExitStatus, CommandErro
     }
 }
 
-/// What is said where no command runs: help and version to whoever asked for them, and what is wrong with the arguments.
+/// Prints help, the version, or what is wrong with the arguments.
 pub(crate) fn report_usage_error(error: &clap::Error) -> ExitStatus {
     let text = error.render().ansi().to_string();
     if !error.use_stderr() {
@@ -121,59 +121,65 @@ pub(crate) fn report_usage_error(error: &clap::Error) -> ExitStatus {
     ExitStatus::Input
 }
 
-/// Why a command ends before its work is done: the sentence for people, and how the program ends.
+/// Why a command ends early: the message and the exit status.
 pub(crate) struct CommandError {
     status: ExitStatus,
     message: ErrorMessage,
     help: Option<String>,
-    /// The word of a failure or a refusal, under which `explain` has more.
+    /// The word of a failure or refusal code, which `explain` describes.
     code: Option<&'static str>,
-    /// What it is called, where it is neither an error nor a refusal.
+    /// The label, if it is neither an error nor a refusal.
     label: Option<&'static str>,
-    /// The entry of the ledger that it was found at.
+    /// The index of the ledger entry at which it was found.
     entry_index: Option<u64>,
 }
 
-/// What is said when a command stops.
+/// The message of an error.
 pub(crate) enum ErrorMessage {
     /// One sentence.
     Sentence(String),
-    /// Text that was laid out already, such as faults with their lines.
+    /// Text that is rendered already, such as faults with their lines.
     Preformatted(String),
 }
 
 impl CommandError {
-    /// What was asked for cannot be meant, unless a code says more.
+    /// An argument or an input is wrong; `usage-wrong` unless another code is given.
     pub(crate) fn input_error(message: impl Into<String>) -> Self {
         Self::new(ExitStatus::Input, ErrorMessage::Sentence(message.into())).with_code(FailureCode::UsageWrong)
     }
 
-    /// A decision that no plan has: with its evidence and what to do.
+    /// A refusal outside a plan, with its evidence and remedy.
     pub(crate) fn refusal_error(refusal: &Refusal) -> Self {
         let entry = refusal.code().entry();
         Self { code: Some(entry.word), ..Self::new(ExitStatus::Refused, ErrorMessage::Sentence(render::describe_refusal(refusal))) }
             .with_help(refusal.remedy())
     }
 
-    /// A decision of something that has no codes; the sentence says what and why.
+    /// A refusal without a code.
     pub(crate) fn uncoded_refusal_error(message: impl Into<String>) -> Self {
         Self::new(ExitStatus::Refused, ErrorMessage::Sentence(message.into()))
     }
 
-    /// A person was asked and did not say yes. No rule refused anything; for scripts it ends as what was not approved.
+    /// A person was asked for confirmation and declined. The exit status is that of a missing approval.
     pub(crate) fn declined_error(message: impl Into<String>) -> Self {
         Self { label: Some("not carried out"), ..Self::uncoded_refusal_error(message) }
     }
 
-    pub(crate) fn diagnostics_error(laid: String) -> Self {
-        Self::new(ExitStatus::Input, ErrorMessage::Preformatted(laid)).with_code(FailureCode::InputInvalid)
+    /// A file has faults, which are rendered already.
+    pub(crate) fn diagnostics_error(rendered: String) -> Self {
+        Self::new(ExitStatus::Input, ErrorMessage::Preformatted(rendered)).with_code(FailureCode::InputInvalid)
+    }
+
+    /// converger.toml has faults.
+    pub(crate) fn config_error(faults: &ConfigFaults) -> Self {
+        Self::diagnostics_error(diagnostics::render_config_faults(faults)).with_code(FailureCode::ConfigInvalid)
     }
 
     pub(crate) fn failure(message: impl Into<String>) -> Self {
         Self::new(ExitStatus::Failed, ErrorMessage::Sentence(message.into()))
     }
 
-    /// The evidence is broken: exit status 6, whatever else is wrong.
+    /// The evidence is broken: exit status 6.
     pub(crate) fn evidence_error(code: FailureCode, message: impl Into<String>) -> Self {
         Self::evidence_broken(message).with_help(code.entry().remedy).with_code(code)
     }
@@ -187,7 +193,7 @@ impl CommandError {
         Self { status: end, message, help: None, code: None, label: None, entry_index: None }
     }
 
-    /// The same with the code of the failure, under which `explain` has more. How that ends one table says, whatever was meant here.
+    /// The same with a failure code. The exit status follows from the code.
     pub(crate) fn with_code(mut self, code: impl Into<Option<FailureCode>>) -> Self {
         if let Some(code) = code.into() {
             self.status = ExitStatus::from_exit_number(status::failure_status(code).exit);
@@ -201,7 +207,7 @@ impl CommandError {
         self
     }
 
-    /// The same where something else is held, which outweighs a refusal.
+    /// The same where another operation is held: that outweighs a refusal.
     pub(crate) fn or_held(mut self, other: ExitStatus) -> Self {
         if self.status == ExitStatus::Refused && other == ExitStatus::Held {
             self.status = ExitStatus::Held;
@@ -209,7 +215,7 @@ impl CommandError {
         self
     }
 
-    /// The same where something else stopped it before, which is told now: the worse of both ends decides.
+    /// The same after an earlier error, which is reported now; the worse exit status of both counts.
     pub(crate) fn report_earlier(mut self, first: Self) -> Self {
         self.status = self.status.worse_of(first.report());
         self
@@ -221,7 +227,7 @@ impl CommandError {
         self
     }
 
-    /// The entry of the ledger that it was found at.
+    /// The index of the ledger entry at which it was found.
     pub(crate) fn entry_index(&self) -> Option<u64> {
         self.entry_index
     }
@@ -241,7 +247,7 @@ impl CommandError {
         self.help.as_deref()
     }
 
-    /// What is said, without what to do about it.
+    /// The message without the help.
     pub(crate) fn message_text(&self) -> String {
         match &self.message {
             ErrorMessage::Sentence(text) | ErrorMessage::Preformatted(text) => text.clone(),
@@ -249,7 +255,7 @@ impl CommandError {
     }
 
     fn report(self) -> ExitStatus {
-        // Standard error may be gone too; there is nobody left to tell then.
+        // If standard error is closed too, nothing can be reported.
         let word = self.label.unwrap_or(if matches!(self.status, ExitStatus::Refused | ExitStatus::Held) { "refused" } else { "error" });
         let said = render::render_error(word, &self.message, self.code, self.help.as_deref());
         let _ = write!(anstream::stderr(), "{}", line_wrap::wrap_for_stderr(&said));
@@ -263,7 +269,7 @@ impl From<LedgerFault> for CommandError {
     }
 }
 
-/// A reader that went away (`| head`) is not a failure of ours: the end stays what the work came to.
+/// A reader that closes the pipe early (`| head`) is not a failure: the exit status is that of the work.
 fn finish_output(written: io::Result<()>, end: ExitStatus) -> Result<ExitStatus, CommandError> {
     match written.and_then(|()| io::stdout().flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(output_error(&error)),
@@ -271,11 +277,11 @@ fn finish_output(written: io::Result<()>, end: ExitStatus) -> Result<ExitStatus,
     }
 }
 
-/// What was to be said did not arrive.
+/// Standard output could not be written.
 fn output_error(error: &io::Error) -> CommandError {
     CommandError::failure(format!("cannot write to standard output: {error}"))
         .with_code(FailureCode::OutputUnwritable)
-        .with_help("whoever reads it has only a part, or nothing; look at where the output goes, and at the room there")
+        .with_help("the reader has only a part of the output or nothing; check where the output goes, and the free space there")
 }
 
 async fn run_audit(reading: &PlanArgs) -> Result<ExitStatus, CommandError> {
@@ -351,51 +357,52 @@ fn print_report(judged: &Judged, origin: &str, all: bool) -> io::Result<()> {
     out.flush()
 }
 
-/// A recording is evidence: one that is there is replaced only by whoever names it.
+/// A recording is evidence: an existing one is replaced only if it is named with --out.
 fn new_output_path(name: &str) -> Result<PathBuf, CommandError> {
     let path = PathBuf::from(name);
     if path.symlink_metadata().is_ok() {
-        let stop = CommandError::input_error(format!("{name} is there already")).with_code(FailureCode::FileTaken);
+        let stop = CommandError::input_error(format!("{name} exists already")).with_code(FailureCode::FileTaken);
         return Err(stop.with_help(format!("name another file with --out, or `--out {name}` to replace a recording")));
     }
     Ok(path)
 }
 
-/// Writing over what is read would destroy it, and so would writing over what is kept.
+/// The output must be neither an input nor a part of the state.
 fn check_output_is_no_input(out: &Path, source: &DesiredArgs, saved: Option<&PathBuf>) -> Result<(), CommandError> {
     let inputs = [Some(&source.desired), source.observation.replay.as_ref(), saved];
     match inputs.into_iter().flatten().find(|input| files::are_same_file(out, input)) {
-        Some(input) => Err(output_taken_error(input, "it is read")),
+        Some(input) => Err(output_taken_error(input, "the command reads it")),
         None => check_output_is_no_state(out, source.observation.config.as_deref()),
     }
 }
 
-/// Neither the state nor the configuration is written over.
+/// The output must be neither a part of the state nor of the configuration.
 fn check_output_is_no_state(out: &Path, config: Option<&Path>) -> Result<(), CommandError> {
     let leads_to = config::referenced_paths(config);
     if let Some(input) = config::find_config_path(config).iter().chain(&leads_to.files).find(|input| files::are_same_file(out, input)) {
-        return Err(output_taken_error(input, "the configuration is there, or leads there"));
+        return Err(output_taken_error(input, "it is the configuration, or a file that the configuration names"));
     }
     if let Some(witness) = leads_to.witness.filter(|witness| witness::is_witness_file(witness, out)) {
-        return Err(output_taken_error(&witness, "the witness of the ledger is kept there"));
+        return Err(output_taken_error(&witness, "it is the witness of the ledger"));
     }
     match state_dir::locate_directory(leads_to.state.as_deref()) {
-        Ok(directory) if converger_store::is_state_file(&directory, out) => Err(output_taken_error(out, "the state is kept there")),
+        Ok(directory) if converger_store::is_state_file(&directory, out) => {
+            Err(output_taken_error(out, "it belongs to the state directory"))
+        }
         _ => Ok(()),
     }
 }
 
 fn output_taken_error(path: &Path, why: &str) -> CommandError {
-    let stop = CommandError::input_error(format!("{} would be written over, but {why}", files::display_path(path)))
-        .with_code(FailureCode::FileTaken);
+    let stop = CommandError::input_error(format!("cannot write {}: {why}", files::display_path(path))).with_code(FailureCode::FileTaken);
     stop.with_help("name another file with --out")
 }
 
-/// A file of another kind in the place of an output is refused before any work is done.
+/// Refuses to replace a file of another kind before any work is done.
 fn check_output_replaceable(path: &Path, replaces: Replaces<'_>) -> Result<(), CommandError> {
     match files::check_replaceable(path, replaces) {
         Err(error) if files::is_taken(&error) => Err(write_error(path, &error)),
-        // Whatever else is wrong is told when the file is written.
+        // Other errors are reported when the file is written.
         _ => Ok(()),
     }
 }
@@ -408,13 +415,13 @@ fn write_error(path: &Path, error: &io::Error) -> CommandError {
     }
     CommandError::failure(format!("cannot write {}: {error}", files::display_path(path)))
         .with_code(FailureCode::FileUnwritable)
-        .with_help(format!("{}an older file there is still whole", file_limit_hint(error)))
+        .with_help(format!("{}an older file there is unchanged", file_limit_hint(error)))
 }
 
-/// What keeps files from growing may be a limit of the process, which `ls` and `df` do not show.
+/// The size of files may be limited for the process, which `ls` and `df` do not show.
 fn file_limit_hint(error: &io::Error) -> &'static str {
     match error.kind() {
-        io::ErrorKind::FileTooLarge => "look at the limit of this process (`ulimit -f`); nothing was changed, and ",
+        io::ErrorKind::FileTooLarge => "check the limit of this process (`ulimit -f`); nothing was changed, and ",
         _ => "nothing was changed; ",
     }
 }

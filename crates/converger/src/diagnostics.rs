@@ -1,23 +1,85 @@
-//! Faults of a text as people read them: file, line, column, and the line itself with a caret.
+//! Shows the faults of a text: file, line, column, and the line itself with a caret.
 
 use annotate_snippets::{AnnotationKind, Group, Level, Origin, Renderer, Snippet};
 use converger_core::document::{self, Diagnostic, Diagnostics, LineColumn, Span};
 use converger_core::failure::FailureCode;
+use converger_runtime::config::ConfigFaults;
 
-/// All faults of a text, ready to be written to a terminal or a pipe (styles are stripped there).
-pub(crate) fn render_diagnostics(name: &str, bytes: &[u8], diagnostics: &Diagnostics) -> String {
-    let text = replace_hidden(&String::from_utf8_lossy(bytes));
-    let renderer = Renderer::styled();
-    let faults = diagnostics.list().iter().map(|fault| render_diagnostic(&renderer, name, &text, fault));
-    let mut rendered = faults.collect::<Vec<_>>().join("\n\n");
-    if !has_known_key(&text) {
-        rendered.push_str("\n\nIts lines are not shown, because it has no key of such a file: it may be another one, with a secret in it.");
-    }
-    rendered.push_str(&render_fault_count(name, diagnostics));
-    rendered
+/// A text with faults.
+struct FaultySource<'t> {
+    name: &'t str,
+    /// Without characters that act on a terminal.
+    text: &'t str,
+    code: FailureCode,
+    /// It may be another file, with a secret in it, so that no line of it is shown.
+    is_foreign: bool,
 }
 
-/// Characters that act on a terminal or cannot be seen, each replaced by one of the same width in bytes: offsets stay.
+/// All faults of a declared state or an artifact, ready to be written to a terminal or a pipe (styles are stripped there).
+pub(crate) fn render_diagnostics(name: &str, bytes: &[u8], diagnostics: &Diagnostics) -> String {
+    let text = replace_hidden(&String::from_utf8_lossy(bytes));
+    FaultySource { name, text: &text, code: FailureCode::InputInvalid, is_foreign: !has_known_key(&text) }.render(diagnostics)
+}
+
+/// All faults of converger.toml, in the same form.
+pub(crate) fn render_config_faults(faults: &ConfigFaults) -> String {
+    let ConfigFaults { name, masked_text, is_foreign, diagnostics } = faults;
+    let text = replace_hidden(masked_text);
+    FaultySource { name, text: &text, code: FailureCode::ConfigInvalid, is_foreign: *is_foreign }.render(diagnostics)
+}
+
+impl FaultySource<'_> {
+    fn render(&self, diagnostics: &Diagnostics) -> String {
+        let renderer = Renderer::styled();
+        let faults = diagnostics.list().iter().map(|fault| self.render_diagnostic(&renderer, fault));
+        let mut rendered = faults.collect::<Vec<_>>().join("\n\n");
+        if self.is_foreign {
+            rendered.push_str("\n\nIts lines are not shown, because it has no known key: it may be another file, with a secret in it.");
+        }
+        rendered.push_str(&render_fault_count(self.name, diagnostics));
+        rendered
+    }
+
+    fn render_diagnostic(&self, renderer: &Renderer, fault: &Diagnostic) -> String {
+        let Self { name, text, code, is_foreign } = self;
+        let related = fault.related.as_ref().filter(|(span, _)| span.start.abs_diff(fault.span.start) < WINDOW_BYTES_MAX);
+        let place = LineColumn::at_offset(text, fault.span.start);
+        let title = Level::ERROR.primary_title(&fault.message).id(code.word());
+        if *is_foreign {
+            let mut group = title.element(Origin::path(*name).line(place.line).char_column(place.column));
+            if let Some(help) = &fault.help {
+                group = group.element(Level::HELP.message(help));
+            }
+            return renderer.render(&[group]);
+        }
+        let window = SourceWindow::around(text, fault.span, related.map(|(span, _)| *span));
+        let mut snippet = Snippet::source(window.text).line_start(window.first_line).fold(true);
+        snippet = snippet.annotation(AnnotationKind::Primary.span(window.clip_span(fault.span)).label("here"));
+        if let Some((span, label)) = related {
+            snippet = snippet.annotation(AnnotationKind::Context.span(window.clip_span(*span)).label(label));
+        }
+        let far = fault.related.as_ref().filter(|_| related.is_none()).map(|(span, label)| {
+            let place = LineColumn::at_offset(text, span.start);
+            format!("{label}: line {}, column {}", place.line, place.column)
+        });
+        let mut group = if window.starts_at_line {
+            title.element(snippet.path(*name))
+        } else {
+            // A snippet from the middle of a line would count its columns from there.
+            title.element(Origin::path(*name).line(place.line).char_column(place.column)).element(snippet)
+        };
+        if let Some(far) = far {
+            group = group.element(Level::NOTE.message(far));
+        }
+        if let Some(help) = &fault.help {
+            group = group.element(Level::HELP.message(help));
+        }
+        let report: [Group<'_>; 1] = [group];
+        renderer.render(&report)
+    }
+}
+
+/// Replaces each character that acts on a terminal or is invisible by one of the same width in bytes, so that offsets stay.
 fn replace_hidden(text: &str) -> String {
     let is_hidden = |character: char| document::is_invisible(character) && !matches!(character, '\n' | '\t');
     if !text.chars().any(is_hidden) {
@@ -39,52 +101,15 @@ fn render_fault_count(name: &str, diagnostics: &Diagnostics) -> String {
     format!("\n\n{faults} in {name}{more}; nothing was read from it and nothing was done\n")
 }
 
-fn render_diagnostic(renderer: &Renderer, name: &str, text: &str, fault: &Diagnostic) -> String {
-    let related = fault.related.as_ref().filter(|(span, _)| span.start.abs_diff(fault.span.start) < WINDOW_BYTES_MAX);
-    let place = LineColumn::at_offset(text, fault.span.start);
-    let title = Level::ERROR.primary_title(&fault.message).id(FailureCode::InputInvalid.word());
-    if !has_known_key(text) {
-        let mut group = title.element(Origin::path(name).line(place.line).char_column(place.column));
-        if let Some(help) = &fault.help {
-            group = group.element(Level::HELP.message(help));
-        }
-        return renderer.render(&[group]);
-    }
-    let window = SourceWindow::around(text, fault.span, related.map(|(span, _)| *span));
-    let mut snippet = Snippet::source(window.text).line_start(window.first_line).fold(true);
-    snippet = snippet.annotation(AnnotationKind::Primary.span(window.clip_span(fault.span)).label("here"));
-    if let Some((span, label)) = related {
-        snippet = snippet.annotation(AnnotationKind::Context.span(window.clip_span(*span)).label(label));
-    }
-    let far = fault.related.as_ref().filter(|_| related.is_none()).map(|(span, label)| {
-        let place = LineColumn::at_offset(text, span.start);
-        format!("{label}: line {}, column {}", place.line, place.column)
-    });
-    let mut group = if window.starts_at_line {
-        title.element(snippet.path(name))
-    } else {
-        // A snippet from the middle of a line would count its columns from there.
-        title.element(Origin::path(name).line(place.line).char_column(place.column)).element(snippet)
-    };
-    if let Some(far) = far {
-        group = group.element(Level::NOTE.message(far));
-    }
-    if let Some(help) = &fault.help {
-        group = group.element(Level::HELP.message(help));
-    }
-    let report: [Group<'_>; 1] = [group];
-    renderer.render(&report)
-}
-
-/// Keys of what people and this program write: declared states, recordings, plans.
+/// Keys of declared states, recordings and plans.
 const KNOWN_KEYS: [&str; 5] = ["version", "environment", "guests", "schema", "vmid"];
 
-/// Whether a text has any key of a file that is meant to be read here, or nothing at all. Whoever names another one by mistake, such as that
-/// of a secret, is not shown what is in it.
+/// Whether a text is empty or has any key of a file that is meant to be read here. The lines of any other file are not shown: a file with a
+/// secret may have been named by mistake.
 fn has_known_key(text: &str) -> bool {
     let is_named = |rest: &str| rest.trim_start_matches(['"', '\'']).trim_start().starts_with(':');
     let is_key = |start: &str| {
-        // A comment may be a key that was taken out.
+        // A comment may be a key that was disabled.
         let start =
             start.trim_start_matches(|own: char| own.is_whitespace() || matches!(own, '\u{feff}' | '□' | '#' | '-' | '{' | '"' | '\''));
         KNOWN_KEYS.iter().any(|key| start.strip_prefix(key).is_some_and(is_named))
@@ -92,20 +117,20 @@ fn has_known_key(text: &str) -> bool {
     text.trim().is_empty() || text.lines().chain(text.split(['{', ','])).any(is_key)
 }
 
-/// The part of a text that is shown around a fault: whole lines, or a piece of one where lines have no end.
+/// The part of a text that is shown around a fault: whole lines, or a piece of a very long one.
 struct SourceWindow<'t> {
     text: &'t str,
     offset: usize,
     first_line: usize,
-    /// It begins where a line does.
+    /// Whether it begins at the start of a line.
     starts_at_line: bool,
 }
 
 /// Lines up to this length are shown whole.
 const WHOLE_LINE_BYTES_MAX: usize = 500;
-/// Artifacts are one line, however many guests they hold: so much of it is shown on either side.
+/// Artifacts are one line, however many guests they have: this much of it is shown on either side of a fault.
 const MARGIN_BYTES: usize = 80;
-/// Two places farther apart than this are not shown in one window.
+/// Two places that are further apart than this are not shown in one window.
 const WINDOW_BYTES_MAX: u32 = 4096;
 
 impl<'t> SourceWindow<'t> {

@@ -1,6 +1,6 @@
 //! What lines that turn are drawn on: standard error, with the cursor where a terminal may write something itself.
 //!
-//! Whoever draws leaves the cursor behind the last column, so that what comes next begins a line. But a terminal shows Ctrl-C as `^C` where
+//! Drawing leaves the cursor behind the last column, so that the next output begins a line. But a terminal shows Ctrl-C as `^C` where
 //! the cursor is: while lines turn that would be below them, and one that does not turn any more would be left above. So it stands a
 //! little to the left then. What never enters: what is drawn.
 

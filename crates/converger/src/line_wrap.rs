@@ -66,7 +66,7 @@ fn wrap_line(line: &str, columns: usize) -> String {
 }
 
 /// The words of a line, each with the blanks behind it. What stands between backquotes is typed somewhere else: it stays in one piece, and
-/// whoever takes it from the screen gets it whole.
+/// it can be copied from the screen in one piece.
 fn split_words(line: &str) -> Vec<&str> {
     let (mut words, mut begin, mut is_quoted) = (Vec::new(), 0, false);
     for (at, character) in line.char_indices() {

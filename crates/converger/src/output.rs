@@ -1,4 +1,4 @@
-//! Standard output: what it takes so that whoever reads it has all of it, or is told that they do not.
+//! Writes standard output completely, or reports that it is incomplete.
 //!
 //! JSON is printed byte for byte as it is stored. On a terminal, where nobody stores it, what would act there or cannot be seen is written
 //! as `\uXXXX`, which is the same JSON. What never enters: what is printed.
@@ -9,7 +9,7 @@ use converger_core::document::is_invisible;
 
 /// Where JSON goes.
 pub(crate) enum JsonOutput {
-    /// To whoever reads it, as it comes.
+    /// Directly to the reader.
     Stream(StdoutLock<'static>),
     /// To a terminal, once it is whole: a character may come in two parts.
     Terminal(Vec<u8>),

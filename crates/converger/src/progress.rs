@@ -46,7 +46,7 @@ pub(crate) fn set_line_printer(voice: Option<LinePrinter>) {
     *LINE_PRINTER.lock().unwrap_or_else(PoisonError::into_inner) = voice;
 }
 
-/// Has a line shown by whoever draws on the screen; false where nobody does: what is written beside them they would draw over.
+/// Prints a line above the spinner or progress bars; false if there are none. A line written directly would be drawn over.
 pub(crate) fn print_above_spinner(line: &'static str) -> bool {
     LINE_PRINTER.lock().unwrap_or_else(PoisonError::into_inner).as_ref().is_some_and(|voice| voice(line))
 }

@@ -171,7 +171,7 @@ fn describe_pending(plan: &Plan, guest: &DesiredGuest) -> String {
     let pending = plan.observation().find(guest.vmid).and_then(|row| row.pending.as_ref().into_option());
     let declared = |key: &str| guest.config.iter().any(|setting| setting.field.word() == key);
     let keys: Vec<&str> = pending.into_iter().flatten().map(PendingChange::key).filter(|key| declared(key)).collect();
-    // Whoever is stopped and started again must be declared to run.
+    // A guest that is stopped and started again must be declared to run.
     let way = match guest.restart {
         RestartPolicy::Never => "`restart: when-needed` would allow one",
         RestartPolicy::WhenNeeded => "a restart of this one needs `state: running` too",
@@ -350,7 +350,7 @@ pub(crate) fn observation_options(look: &ObservationArgs) -> String {
     option("replay", &look.replay) + &option("config", &look.config)
 }
 
-/// That an operation has its guest, for whoever would not be told otherwise.
+/// That an operation holds its guest, where nothing else says so.
 pub(crate) fn render_unsettled_operation(history: &OperationHistory) -> String {
     let (id, guest) = (history.id().as_str(), &history.operation.guest);
     let what = format!("{} of {} {} ({id})", history.operation.step.change.word(), guest.vmid, quote_untrusted(&guest.name));

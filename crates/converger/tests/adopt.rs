@@ -152,8 +152,8 @@ fn pin_reads_only_named_guests() {
         (&["--vmid", "110-102"], "the range is reversed"),
         (&["--repin", "100-110"], "an id of a guest is a number between 100 and 999999999"),
         (&["--repin", "100,103"], "guest 103 is not declared in desired.yaml"),
-        (&["--vmid", "99"], "an id of a guest is a number between 100 and 999999999"),
-        (&["--vmid", "web"], "an id of a guest is a number between 100 and 999999999"),
+        (&["--vmid", "99"], "a guest id is a number between 100 and 999999999"),
+        (&["--vmid", "web"], "a guest id is a number between 100 and 999999999"),
     ] {
         check_end(&run_pin(&room, arguments), 2, &[part]);
     }
@@ -164,7 +164,7 @@ fn replaces_a_mismatched_pin_only_with_repin() {
     let room = work_directory();
     let old = PINNED.replace("1c0d6f6e", "00000000");
     fs::write(room.path().join("desired.yaml"), &old).expect("written");
-    check_end(&run_pin(&room, &[]), 3, &["identity-mismatch", "1 refused", "--repin 101   (only if these are the guests that are meant)"]);
+    check_end(&run_pin(&room, &[]), 3, &["identity-mismatch", "1 refused", "--repin 101   (only if these are the right guests)"]);
     assert_eq!(read(&room, "desired.yaml"), old);
     check_end(&run_pin(&room, &["--repin", "101"]), 0, &["1 guest looked at", "pin replaced", "uuid: pinned 00000000"]);
     assert_eq!(read(&room, "desired.yaml"), PINNED);
@@ -201,7 +201,7 @@ fn pin_keeps_links_and_permissions_and_skips_read_only_files() {
     let path = room.path().join("desired.yaml");
     let mode = |bits: u32| fs::set_permissions(&path, fs::Permissions::from_mode(bits)).expect("set");
     mode(0o440);
-    check_end(&run_pin(&room, &[]), 1, &["desired.yaml is read-only", "chmod u+w desired.yaml", "--check"]);
+    check_end(&run_pin(&room, &[]), 1, &["cannot write desired.yaml: it is read-only", "chmod u+w desired.yaml", "--check"]);
     check_end(&run_pin(&room, &["--check"]), 4, &[]);
     assert_eq!(read(&room, "desired.yaml"), DESIRED);
     mode(0o640);
@@ -260,7 +260,7 @@ fn init_never_overwrites_a_file() {
     let room = work_directory();
     fs::create_dir(room.path().join("directory.yaml")).expect("made");
     for out in [&[][..], &["--out", "desired.yaml"], &["--out", "directory.yaml"], &["--out", "./desired.yaml"]] {
-        check_end(&run_init(&room, out), 2, &["is there already, and is not written over", "--out", "--dry-run"]);
+        check_end(&run_init(&room, out), 2, &["exists already and is not replaced", "--out", "--dry-run"]);
     }
     assert_eq!(read(&room, "desired.yaml"), DESIRED);
     assert_eq!(file_names(room.path()), ["current.json", "desired.yaml", "directory.yaml"]);
@@ -271,11 +271,11 @@ fn init_never_overwrites_a_file() {
 fn init_follows_no_link_and_loses_no_race() {
     let room = work_directory_without_desired();
     std::os::unix::fs::symlink("nowhere.yaml", room.path().join("link.yaml")).expect("linked");
-    check_end(&run_init(&room, &["--out", "link.yaml"]), 2, &["link.yaml is there already"]);
+    check_end(&run_init(&room, &["--out", "link.yaml"]), 2, &["link.yaml exists already"]);
     let output = run_with_concurrent_change(&room, &["init", "--vmid", "100", "--environment", "lab", "--replay", "-"], || {
         fs::write(room.path().join("desired.yaml"), "theirs").expect("written");
     });
-    check_end(&output, 2, &["desired.yaml is there already, and is not written over"]);
+    check_end(&output, 2, &["desired.yaml exists already and is not replaced"]);
     assert_eq!(read(&room, "desired.yaml"), "theirs");
     assert_eq!(file_names(room.path()), ["current.json", "desired.yaml", "link.yaml"]);
 }
@@ -284,7 +284,7 @@ fn init_follows_no_link_and_loses_no_race() {
 fn init_writes_nothing_if_one_guest_cannot_be_adopted() {
     let room = work_directory_without_desired();
     let arguments = ["init", "--vmid", "100,105", "--environment", "lab", "--replay", "current.json"];
-    check_end(&run(&room, &arguments), 3, &["nothing is written", "! 105 refused", "guest-missing", "without these guests"]);
+    check_end(&run(&room, &arguments), 3, &["nothing was written", "! 105 refused", "guest-missing", "without these guests"]);
     let report: serde_json::Value = serde_json::from_str(&text(&run(&room, &[&arguments[..], &["--json"]].concat()).stdout)).expect("JSON");
     assert!(report["text"].is_null() && report["guests"][0]["refusals"][0]["code"] == "guest-missing", "{report}");
     assert_eq!(file_names(room.path()), ["current.json"]);
@@ -295,8 +295,8 @@ fn init_names_missing_arguments() {
     let room = work_directory_without_desired();
     for (arguments, part) in [
         (&["init", "--environment", "lab", "--replay", "current.json"][..], "--vmid <IDS>"),
-        (&["init", "--vmid", "100", "--replay", "current.json"], "--environment <NAME>"),
-        (&["init", "--vmid", "100,", "--environment", "lab", "--replay", "current.json"], "an id of a guest is a number"),
+        (&["init", "--vmid", "100", "--replay", "current.json"], "--environment NAME"),
+        (&["init", "--vmid", "100,", "--environment", "lab", "--replay", "current.json"], "a guest id is a number"),
         (&["init", "--vmid", "100", "--environment", "Lab", "--replay", "current.json"], "`Lab` is not the name of an environment"),
         (&["init", "--vmid", "100", "--environment", "other", "--replay", "current.json"], "not of `other`"),
         (&["init", "--vmid", "100", "--environment", "lab", "--replay", "gone.json"], "cannot read gone.json"),

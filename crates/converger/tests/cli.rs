@@ -215,11 +215,11 @@ fn inputs_are_never_overwritten() {
     for command in ["plan", "observe"] {
         for out in ["desired.yaml", "current.json", "./desired.yaml", absolute.to_str().expect("UTF-8")] {
             let output = run(&room, &[command, "desired.yaml", "--replay", "current.json", "--out", out]);
-            check_error(&output, 2, &["would be written over", "--out"]);
+            check_error(&output, 2, &["cannot write", "--out"]);
         }
     }
     // By default `observe` writes current.json, and does not replace an existing recording.
-    check_error(&run(&room, &["observe", "desired.yaml", "--replay", "current.json"]), 2, &["current.json is there already", "--out"]);
+    check_error(&run(&room, &["observe", "desired.yaml", "--replay", "current.json"]), 2, &["current.json exists already", "--out"]);
     let now = [fs::read(room.path().join("desired.yaml")).expect("read"), fs::read(room.path().join("current.json")).expect("read")];
     assert_eq!(now, kept);
 }
@@ -230,7 +230,7 @@ fn inputs_are_never_overwritten_through_a_link() {
     let room = work_directory();
     std::os::unix::fs::symlink("desired.yaml", room.path().join("link.json")).expect("linked");
     let output = run(&room, &["plan", "desired.yaml", "--replay", "current.json", "--out", "link.json"]);
-    check_error(&output, 2, &["would be written over"]);
+    check_error(&output, 2, &["cannot write"]);
     assert_eq!(fs::read_to_string(room.path().join("desired.yaml")).expect("read"), DESIRED);
 }
 
@@ -390,6 +390,55 @@ fn refuses_a_hundred_thousand_brackets_in_bounded_memory() {
     check_error(&run_with_memory_limit(&room, 256, &["audit", "deep.yaml", "--replay", "current.json"]), 2, &["in deep.yaml"]);
 }
 
+const TWO_ENVIRONMENTS: &str = "[environments.lab.protect]\nids = [100]\n[environments.site-b.protect]\nids = [100]\n";
+
+/// The state directory is inside the directory of the test.
+fn write_config(room: &TempDir, text: &str) {
+    fs::write(room.path().join("converger.toml"), format!("{text}\n[store]\ndirectory = \"state\"\n")).expect("written");
+}
+
+#[test]
+fn the_only_environment_need_not_be_named() {
+    let room = work_directory();
+    write_config(&room, "[environments.lab.protect]\nids = [100]\n");
+    let listed = run(&room, &["ops", "list"]);
+    assert_eq!(listed.status.code(), Some(0), "{}", stderr(&listed));
+    assert!(stdout(&listed).contains("no operations"), "{}", stdout(&listed));
+    for arguments in [&["ops", "show", "7f3a-0"][..], &["ops", "resolve", "7f3a-0", "--as", "done", "--reason", "x"]] {
+        check_error(&run(&room, arguments), 2, &["there is no operation `7f3a-0` in `lab`"]);
+    }
+    // They are resolved to the environment, which cannot be reached.
+    for arguments in [&["freeze", "--reason", "x"][..], &["hold", "100", "--reason", "x"], &["release", "100"], &["thaw"]] {
+        check_error(&run(&room, arguments), 2, &["environment-unconfigured", "`lab`"]);
+    }
+}
+
+#[test]
+fn several_environments_are_listed_where_none_is_named() {
+    let room = work_directory();
+    write_config(&room, TWO_ENVIRONMENTS);
+    for arguments in [&["ops", "list"][..], &["freeze", "--reason", "x"], &["hold", "100", "--reason", "x"], &["ops", "show", "7f3a-0"]] {
+        check_error(&run(&room, arguments), 2, &["no environment is named, and converger.toml has 2: lab, site-b"]);
+    }
+    assert_eq!(run(&room, &["ops", "list", "site-b"]).status.code(), Some(0));
+    fs::remove_file(room.path().join("converger.toml")).expect("removed");
+    check_error(&run(&room, &["ops", "list"]), 2, &["no environment is named, and there is no converger.toml"]);
+}
+
+#[test]
+fn all_faults_of_the_configuration_are_shown_in_place_without_secrets() {
+    let room = work_directory();
+    let text = "[limits]\nguests = \"10\"\n\n[environments.lab]\ntoken = \"a@pve!x=hunter2\" # hunter2\nmode = \"sole\"\n";
+    fs::write(room.path().join("converger.toml"), text).expect("written");
+    for arguments in [&["audit", "desired.yaml"][..], &["doctor"], &["ops", "list"], &["ledger", "tail"], &["init", "--vmid", "100"]] {
+        let output = run(&room, arguments);
+        let parts = ["converger.toml:2:10", "2 | guests = \"**\"", "^^^^ here", "did you mean `solo`?", "5 faults in converger.toml"];
+        check_error(&output, 2, &parts);
+        assert!(!stderr(&output).contains("hunter2"), "{}", stderr(&output));
+        assert_eq!(stderr(&output).matches("error[config-invalid]").count(), 5);
+    }
+}
+
 /// An existing configuration that cannot be read may contain a freeze or protection, so defaults must not replace it.
 #[cfg(unix)]
 #[test]
@@ -409,7 +458,7 @@ fn configuration_is_never_overwritten() {
         let command = [&["plan", "desired.yaml", "--replay", "current.json", "--out", config][..], arguments].concat();
         let output = run(&room, &command);
         assert_eq!(fs::read_to_string(room.path().join(config)).expect("read"), limits);
-        check_error(&output, 2, &["would be written over"]);
+        check_error(&output, 2, &["cannot write"]);
     }
 }
 
@@ -458,7 +507,7 @@ fn credential_is_never_overwritten() {
     for command in ["plan", "observe"] {
         let mut program = program(&room, &[command, "desired.yaml", "--replay", "current.json", "--out", "credentials/pve"]);
         let output = program.env("CREDENTIALS_DIRECTORY", room.path().join("credentials")).output().expect("the program runs");
-        check_error(&output, 2, &["would be written over", "credentials/pve"]);
+        check_error(&output, 2, &["cannot write", "credentials/pve"]);
     }
     let kept = fs::read_to_string(room.path().join("credentials/pve")).expect("read");
     assert_eq!(kept, "f3b1c8de-0000-4000-8000-123456789abc\n");
@@ -471,7 +520,7 @@ fn refuses_a_secret_too_short_to_redact() {
     for command in ["audit", "plan"] {
         let mut program = program(&room, &[command, "desired.yaml"]);
         let output = program.env("CREDENTIALS_DIRECTORY", room.path().join("credentials")).output().expect("the program runs");
-        check_error(&output, 2, &["the systemd credential `pve` holds a secret of less than 12 characters", "those of Proxmox have 36"]);
+        check_error(&output, 2, &["the systemd credential `pve` holds a secret of less than 12 characters", "secrets of Proxmox have 36"]);
         assert!(!stderr(&output).contains("hunter2"), "{}", stderr(&output));
     }
 }
@@ -518,8 +567,7 @@ fn apply_help_states_the_longest_wait_for_a_guest() {
     let help = stdout(&run(&work_directory(), &["apply", "--help"]));
     let words = help.split_whitespace().collect::<Vec<_>>().join(" ");
     let patience = converger_engine::operation::Patience::default();
-    let bound =
-        format!("for {} seconds at most (longer by as much as `timeout` is above 60 seconds)", patience.late_arrival_ms.div_ceil(1000));
+    let bound = format!("for up to {} seconds (more if `timeout` exceeds 60 seconds)", patience.late_arrival_ms.div_ceil(1000));
     assert!(words.contains(&bound), "{bound}: {help}");
     assert_eq!(patience.with_response_timeout(61_000).late_arrival_ms, patience.late_arrival_ms + 1_000);
 }

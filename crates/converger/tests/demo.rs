@@ -25,7 +25,7 @@ fn demo_proves_that_nothing_ran_twice_and_cleans_up() {
     let said = String::from_utf8(output.stdout).expect("text");
     assert_eq!(output.status.code(), Some(0), "{said}\n{}", String::from_utf8_lossy(&output.stderr));
     let acts = ["refused", "protected-guest", "killed", "under way", "What was left of an earlier run", "Converged: 4 converged"];
-    let evidence = ["whole under an unverified key: evidence", "reproduced: the same inputs give the same decision, byte for byte"];
+    let evidence = ["intact under an unverified key: evidence", "reproduced: the same inputs give the same decision, byte for byte"];
     for act in
         acts.into_iter().chain(evidence).chain(["The first plan had 4 steps, and the lab was asked for 4 changes.", "Nothing ran twice"])
     {
@@ -33,6 +33,21 @@ fn demo_proves_that_nothing_ran_twice_and_cleans_up() {
     }
     assert!(!said.contains('\u{1b}'), "an escape sequence, and it is not a terminal");
     assert!(is_empty(temporary.path()), "something is left behind");
+}
+
+/// The terminal is lent by `script`, which Debian has everywhere.
+#[test]
+fn killed_starts_on_its_own_line_at_a_terminal() {
+    let temporary = tempfile::tempdir().expect("a directory");
+    let line = format!("stty rows 40 cols 120; exec {} demo", env!("CARGO_BIN_EXE_converger"));
+    let mut command = Command::new("script");
+    command.args(["-q", "-e", "-f", "-c", &line, "/dev/null"]).env("TMPDIR", temporary.path()).env("TERM", "xterm");
+    let output = command.env("NO_COLOR", "1").stdin(Stdio::null()).output().expect("`script` is installed");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    // Moving the cursor and clearing what is right of it does not begin a line.
+    let plain = anstream::adapter::strip_str(&said).to_string();
+    assert!(plain.lines().any(|line| line == "killed"), "{plain}");
 }
 
 #[test]

@@ -188,7 +188,7 @@ fn file_descriptor_limit_is_reported_with_a_code() {
         let panicked = said.iter().find(|(_, said)| said.contains("panicked"));
         assert_eq!(panicked, None, "{arguments:?}");
         let is_told = |said: &str| {
-            said.contains("process-limited") && said.contains("open files") && said.to_lowercase().contains("look at the limits")
+            said.contains("process-limited") && said.contains("open files") && said.to_lowercase().contains("check the limits")
         };
         let told = said.iter().find(|(code, said)| *code == Some(1) && is_told(said));
         assert!(told.is_some(), "{arguments:?}: {said:#?}");
@@ -238,7 +238,7 @@ fn second_start_keeps_the_certificate_and_edited_files() {
     let edited = format!("{}\n[limits]\nstops = 0\n", read());
     fs::write(&config, &edited).expect("written");
     let lab = LabProcess::start(&room, &["--into", "here"]);
-    let kept = "  kept         here/converger.toml, because it was edited; remove it to have a new one";
+    let kept = "  kept         here/converger.toml, because it was edited; remove it to create a new one";
     assert!(lab.1.iter().any(|line| line == kept), "{:?}", lab.1);
     assert_eq!(read(), edited);
 }
@@ -251,13 +251,13 @@ fn foreign_files_are_never_overwritten() {
         let directory = room.path().join(&into);
         fs::create_dir(&directory).expect("made");
         fs::write(directory.join(name), "mine").expect("written");
-        check_error(&room, &["--port", "0", "--into", &into], 2, &[&format!("{into}/{name} is there and was not left by a lab"), "help:"]);
+        check_error(&room, &["--port", "0", "--into", &into], 2, &[&format!("{into}/{name} exists and was not written by a lab"), "help:"]);
         assert_eq!(fs::read_to_string(directory.join(name)).expect("there"), "mine");
         assert_eq!(fs::read_dir(&directory).expect("listed").count(), 1, "nothing beside it");
     }
     drop(LabProcess::start(&room, &["--into", "here"]));
     fs::write(room.path().join("here/converger.toml"), "# mine\n[limits]\n").expect("written");
-    check_error(&room, &["--port", "0", "--into", "here"], 2, &["here/converger.toml is there and was not left by a lab"]);
+    check_error(&room, &["--port", "0", "--into", "here"], 2, &["here/converger.toml exists and was not written by a lab"]);
     fs::remove_file(room.path().join("here/converger.toml")).expect("removed");
     fs::write(room.path().join("here/lab.pem"), "mine").expect("written");
     check_error(&room, &["--port", "0", "--into", "here"], 2, &["here/lab.pem: there must be two certificates", "remove it"]);
@@ -277,7 +277,7 @@ fn invalid_world_is_reported_with_its_line() {
     let room = TempDir::new().expect("a directory");
     let check = |world: &str, part: &str| {
         fs::write(room.path().join("wrong.yaml"), world).expect("written");
-        check_error(&room, &["wrong.yaml", "--port", "0"], 2, &["wrong.yaml is no world: ", part, "help: docs/lab.md"]);
+        check_error(&room, &["wrong.yaml", "--port", "0"], 2, &["wrong.yaml does not describe a valid lab: ", part, "docs/lab.md"]);
     };
     check("nodes: { a: {} }\ngests: []\n", "line 2, column 1: unknown field `gests`, expected one of flavour, ");
     check("nodes: { a: {} }\nnodes: { b: {} }\n", "line 2, column 1: duplicate mapping key: nodes\n");
@@ -293,7 +293,7 @@ fn unavailable_port_is_named_with_a_remedy() {
     let room = TempDir::new().expect("a directory");
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = taken.local_addr().expect("an address");
-    let parts = [&format!("cannot listen on {address}"), "`--port 0` takes any that are free"];
+    let parts = [&format!("cannot listen on {address}"), "`--port 0` takes any free ports"];
     check_error(&room, &["--nodes", "1", "--port", &address.port().to_string()], 1, &parts);
     check_error(&room, &["--nodes", "2", "--port", "65535"], 2, &["2 nodes need as many ports", "--port 0"]);
 }

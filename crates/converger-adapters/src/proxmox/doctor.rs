@@ -59,7 +59,7 @@ fn not_asked_finding(gathered: &DoctorAnswers) -> DoctorFinding {
     let is_other = gathered.endpoints.iter().any(|seen| matches!(&seen.cluster, Some(Ok(_))));
     let why = if is_other { "no endpoint is in the pinned cluster" } else { "no endpoint accepts the token" };
     DoctorFinding::new("rest", FindingLevel::Unknown, format!("privileges, cluster and guests were not checked, because {why}"))
-        .with_remedy("fix the findings above and run the doctor again")
+        .with_remedy("fix what failed above, then run `converger doctor` again")
 }
 
 /// A check that could not be made, with its failure.

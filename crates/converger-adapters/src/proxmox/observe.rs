@@ -14,7 +14,7 @@ mod unknown_reason;
 use std::collections::{BTreeMap, BTreeSet};
 
 use converger_core::desired::{GuestSelection, Scope};
-use converger_core::failure::FailureCode;
+use converger_core::failure::{FailureCode, READING_NO_QUORUM_REMEDY};
 use converger_core::guest::{EnvironmentName, NodeName, Vmid};
 use converger_core::observe::{Observation, ObservedGuest, ObservedNode, ObservedStatus, ReadDetail, TagCase, UnlistedGuest};
 use futures_util::future::join_all;
@@ -129,6 +129,7 @@ pub(super) fn failure_remedy(failure: &ProxmoxFailure, token: &str) -> String {
             "check that the secret belongs to the token {token}, and that neither token nor user is deleted, disabled or expired; Proxmox \
              does not say which"
         ),
+        FailureCause::NoQuorum => READING_NO_QUORUM_REMEDY.to_owned(),
         cause => cause.code().entry().remedy.trim_end_matches('.').to_owned(),
     }
 }

@@ -1,12 +1,19 @@
 //! Parses the `config` of a declared guest: each key has a type, and units are written, never assumed.
 
 use super::{DesiredSetting, ValueForm};
-use crate::document::{DecodeAborted as End, Diagnostic, DocumentReader, EventSource, QuoteStyle, Span, quote};
+use crate::document::{
+    DecodeAborted as End, Diagnostic, Diagnostics, DocumentReader, EventSource, QuoteStyle, Span, quote, unknown_key_fault,
+};
 use crate::guest::{GuestKind, is_tag};
 use crate::normalize::{BootOrder, Field, FieldRole, FieldRule, FieldValue, StartupOrder, ValueShape, WordSet, reaches_host, rule_of};
 
 /// The config of one guest as read so far; its kind may not be known yet.
-pub(super) struct ConfigDraft(Vec<ConfigLine>, ValueForm);
+pub(super) struct ConfigDraft {
+    lines: Vec<ConfigLine>,
+    /// Keys that no guest has, with their places. Which keys the guest may have instead depends on its kind.
+    unknown: Vec<(Box<str>, Span)>,
+    form: ValueForm,
+}
 
 struct ConfigLine {
     setting: DesiredSetting,
@@ -16,29 +23,57 @@ struct ConfigLine {
 
 impl ConfigDraft {
     pub(super) fn with_form(form: ValueForm) -> Self {
-        Self(Vec::new(), form)
+        Self { lines: Vec::new(), unknown: Vec::new(), form }
     }
 
     pub(super) fn form(&self) -> ValueForm {
-        self.1
+        self.form
     }
 
     pub(super) fn clear(&mut self) {
-        self.0.clear();
+        self.lines.clear();
+        self.unknown.clear();
     }
 }
 
 pub(super) fn read_config<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>, draft: &mut ConfigDraft) -> Result<(), End> {
-    reader.read_fields_with_hints("`config`", &Field::WORDS, forbidden_key_reason, |reader, index, key| {
+    let ConfigDraft { lines, unknown, form } = draft;
+    let on_unknown = |_: &mut DocumentReader<'t, S>, key: &str, span| {
+        // One more than is shown, so that a truncated list is seen to be one.
+        if unknown.len() <= Diagnostics::MAX {
+            unknown.push((key.into(), span));
+        }
+        Ok(())
+    };
+    reader.read_fields_and_unknown("`config`", &Field::WORDS, on_unknown, |reader, index, key| {
         let Some(field) = Field::ALL.get(index).copied() else { return Ok(()) };
         let mut value = key;
-        let wanted = if reader.skip_null()? { Some(None) } else { read_value(reader, field, draft.1, &mut value)?.map(normalise_empty) };
+        let wanted = if reader.skip_null()? { Some(None) } else { read_value(reader, field, *form, &mut value)?.map(normalise_empty) };
         if let Some(wanted) = wanted {
-            draft.0.push(ConfigLine { setting: DesiredSetting { field, wanted }, key, value });
+            lines.push(ConfigLine { setting: DesiredSetting { field, wanted }, key, value });
         }
         Ok(())
     })?;
     Ok(())
+}
+
+/// Reports the keys of a config that no guest has. Only keys that a guest of this kind may have are named instead.
+pub(super) fn report_unknown_keys<'t, S: EventSource<'t>>(
+    reader: &mut DocumentReader<'t, S>,
+    draft: &mut ConfigDraft,
+    kind: Option<GuestKind>,
+) -> Result<(), End> {
+    if draft.unknown.is_empty() {
+        return Ok(());
+    }
+    let accepted = managed_fields(kind);
+    draft.unknown.drain(..).try_for_each(|(key, span)| {
+        let fault = unknown_key_fault("`config`", &accepted, &key, span);
+        reader.report(match forbidden_key_reason(&key) {
+            Some(reason) => fault.with_help(reason),
+            None => fault,
+        })
+    })
 }
 
 /// Why a key is never accepted: it lets a guest reach its host, or this program must not write it.
@@ -57,15 +92,15 @@ pub(super) fn finish_config<'t, S: EventSource<'t>>(
     draft: &mut ConfigDraft,
     kind: GuestKind,
 ) -> Result<Box<[DesiredSetting]>, End> {
-    for line in &draft.0 {
+    for line in &draft.lines {
         if let Some(fault) = check_line(line, kind) {
             reader.report(fault)?;
         }
     }
-    if let Some(fault) = check_balloon(&draft.0) {
+    if let Some(fault) = check_balloon(&draft.lines) {
         reader.report(fault)?;
     }
-    let mut settings: Vec<DesiredSetting> = draft.0.drain(..).map(|line| line.setting).collect();
+    let mut settings: Vec<DesiredSetting> = draft.lines.drain(..).map(|line| line.setting).collect();
     settings.sort_unstable_by_key(|setting| setting.field);
     Ok(settings.into())
 }
@@ -86,9 +121,16 @@ fn check_line(line: &ConfigLine, kind: GuestKind) -> Option<Diagnostic> {
 }
 
 fn managed_fields_help(kind: GuestKind) -> String {
-    let managed = crate::normalize::TABLE.iter().filter(|rule| rule.kind == kind && rule.role == FieldRole::Managed);
-    let words: Vec<&str> = managed.map(|rule| rule.field.word()).collect();
-    format!("these can be: {}", words.join(", "))
+    format!("these can be: {}", managed_fields(Some(kind)).join(", "))
+}
+
+/// The keys that can be declared for guests of this kind, or for any guest.
+fn managed_fields(kind: Option<GuestKind>) -> Vec<&'static str> {
+    let is_managed = |rule: &&FieldRule| rule.role == FieldRole::Managed && kind.is_none_or(|kind| rule.kind == kind);
+    let mut words: Vec<&str> = crate::normalize::TABLE.iter().filter(is_managed).map(|rule| rule.field.word()).collect();
+    words.sort_unstable();
+    words.dedup();
+    words
 }
 
 /// The bounds as text, if a value is out of bounds.
@@ -172,16 +214,29 @@ fn read_memory<'t, S: EventSource<'t>>(reader: &mut DocumentReader<'t, S>, what:
     match parse_mib(&scalar.text) {
         Some(mib) => Ok(Some(mib)),
         None => {
-            let help = match scalar.text.trim_end_matches(|unit: char| !unit.is_ascii_digit()) {
-                digits if digits.is_empty() || digits.contains(|character: char| !character.is_ascii_digit()) => {
-                    "write a whole number with MiB, GiB or TiB, such as 512MiB or 8GiB".into()
-                }
-                digits => format!("write the unit as MiB, GiB or TiB, such as {digits}MiB or {digits}GiB"),
-            };
-            reader.report_none(
-                Diagnostic::new(span, format!("{what} must be a whole number with its unit, not {}", quote(&scalar.text))).with_help(help),
-            )
+            let message = format!("{what} must be a whole number with its unit, not {}", quote(&scalar.text));
+            reader.report_none(Diagnostic::new(span, message).with_help(memory_help(&scalar.text)))
         }
+    }
+}
+
+/// How to write the amount that was probably meant. A number without a unit is most likely copied from Proxmox, which counts in MiB.
+fn memory_help(written: &str) -> String {
+    let digits = written.trim_end_matches(|unit: char| !unit.is_ascii_digit());
+    let unit = written.get(digits.len()..).unwrap_or("").trim().to_ascii_uppercase();
+    let meant = match unit.as_str() {
+        "" | "M" | "MB" | "MIB" => parse_mib(&format!("{digits}MiB")),
+        "G" | "GB" | "GIB" => parse_mib(&format!("{digits}GiB")),
+        "T" | "TB" | "TIB" => parse_mib(&format!("{digits}TiB")),
+        _ => None,
+    };
+    match meant {
+        Some(mib) if unit.is_empty() && mib > 0 && mib.is_multiple_of(1024) => {
+            format!("write the unit: Proxmox counts memory in MiB, and {digits} MiB is `{digits}MiB` or `{}`", FieldValue::Mib(mib))
+        }
+        Some(_) if unit.is_empty() => format!("write the unit: Proxmox counts memory in MiB, and {digits} MiB is `{digits}MiB`"),
+        Some(mib) => format!("did you mean `{}`? Units are MiB, GiB and TiB", FieldValue::Mib(mib)),
+        None => "write a whole number with MiB, GiB or TiB, such as `512MiB` or `8GiB`".into(),
     }
 }
 
@@ -318,6 +373,44 @@ mod tests {
             (parse_mib("512MiB"), parse_mib("8GiB"), parse_mib("1TiB"), parse_mib("0MiB")),
             (Some(512), Some(8192), Some(1 << 20), Some(0))
         );
+    }
+
+    #[test]
+    fn memory_without_a_unit_is_taken_for_mib_in_the_help() {
+        for (written, expected) in [
+            ("8192", "write the unit: Proxmox counts memory in MiB, and 8192 MiB is `8192MiB` or `8GiB`"),
+            ("1500", "write the unit: Proxmox counts memory in MiB, and 1500 MiB is `1500MiB`"),
+            ("8G", "did you mean `8GiB`? Units are MiB, GiB and TiB"),
+            ("8 GiB", "did you mean `8GiB`? Units are MiB, GiB and TiB"),
+            ("512M", "did you mean `512MiB`? Units are MiB, GiB and TiB"),
+            ("1.5GiB", "write a whole number with MiB, GiB or TiB, such as `512MiB` or `8GiB`"),
+            ("lots", "write a whole number with MiB, GiB or TiB, such as `512MiB` or `8GiB`"),
+        ] {
+            assert_eq!(memory_help(written), expected, "{written}");
+        }
+    }
+
+    #[test]
+    fn help_names_only_keys_that_the_guest_may_have() {
+        let help = |kind: &str, config: &str| {
+            let text = format!("version: 1\nenvironment: lab\nguests: [{{ vmid: 100, {kind}name: a, config: {{ {config} }} }}]");
+            let faults = crate::desired::parse(text.as_bytes(), crate::document::Notation::Yaml).expect_err("a fault");
+            faults.list().iter().find_map(|fault| fault.help.clone().filter(|_| fault.message.contains("unknown key"))).unwrap_or_default()
+        };
+        let words = |help: &str| help.trim_start_matches("known keys: ").split(", ").map(str::to_owned).collect::<Vec<String>>();
+        for (kind, own) in [("kind: qemu, ", GuestKind::Qemu), ("kind: lxc, ", GuestKind::Lxc)] {
+            let listed = words(&help(kind, "firewall: true"));
+            assert!(!listed.is_empty());
+            for word in listed {
+                let field = Field::ALL.into_iter().find(|field| field.word() == word).unwrap_or_else(|| panic!("{word} is no field"));
+                let is_managed = rule_of(own, field).is_some_and(|rule| rule.role == FieldRole::Managed);
+                assert!(is_managed, "{word} is not accepted for {own} guests");
+            }
+        }
+        assert_ne!(help("kind: lxc, ", "ballon: 1"), "did you mean `balloon`?", "containers have no balloon");
+        assert_eq!(help("kind: qemu, ", "ballon: 1"), "did you mean `balloon`?");
+        assert!(!words(&help("", "firewall: true")).contains(&"hotplug".to_owned()), "no kind has it");
+        assert!(help("kind: qemu, ", "hostpci0: x").contains("reach its host"));
     }
 
     #[test]

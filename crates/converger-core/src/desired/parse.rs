@@ -117,6 +117,7 @@ fn read_guest<'t, S: EventSource<'t>>(
         }
         Ok(())
     })?;
+    config::report_unknown_keys(reader, config, draft.kind)?;
     let Some(seen) = seen else { return Ok(()) };
     reader.require_keys(&seen, "a guest", keys, &[0, 1])?;
     if seen.key_span(2).is_none() && seen.key_span(9).is_none() {

@@ -60,11 +60,14 @@ pub struct Diagnostic {
 }
 
 impl Diagnostic {
-    pub(crate) fn new(span: Span, message: impl Into<String>) -> Self {
+    /// A fault at this place.
+    pub fn new(span: Span, message: impl Into<String>) -> Self {
         Self { span, message: message.into(), help: None, related: None }
     }
 
-    pub(crate) fn with_help(mut self, help: impl Into<String>) -> Self {
+    /// The same with what to do about it.
+    #[must_use]
+    pub fn with_help(mut self, help: impl Into<String>) -> Self {
         self.help = Some(help.into());
         self
     }
@@ -98,7 +101,9 @@ impl Diagnostics {
         self.is_truncated
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    /// Whether there is no fault.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
 
@@ -106,7 +111,8 @@ impl Diagnostics {
         self.list.len() >= Self::MAX
     }
 
-    pub(crate) fn push(&mut self, diagnostic: Diagnostic) {
+    /// Adds a fault, as long as there is room for it.
+    pub fn push(&mut self, diagnostic: Diagnostic) {
         if self.is_full() {
             self.is_truncated = true;
         } else {
@@ -114,7 +120,9 @@ impl Diagnostics {
         }
     }
 
-    pub(crate) fn into_sorted(mut self) -> Self {
+    /// The faults in the order of their places.
+    #[must_use]
+    pub fn into_sorted(mut self) -> Self {
         self.list.sort_by_key(|diagnostic| diagnostic.span);
         self
     }

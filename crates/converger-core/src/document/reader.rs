@@ -104,15 +104,16 @@ impl<'t, S: EventSource<'t>> DocumentReader<'t, S> {
         keys: &'static [&'static str],
         visit: impl FnMut(&mut Self, usize, Span) -> Result<(), DecodeAborted>,
     ) -> Result<Option<SeenKeys>, DecodeAborted> {
-        self.read_fields_with_hints(what, keys, |_| None, visit)
+        let report = |reader: &mut Self, key: &str, span| reader.report(unknown_key_fault(what, keys, key, span));
+        self.read_fields_and_unknown(what, keys, report, visit)
     }
 
-    /// Like `read_fields`, with a hint for certain unknown keys.
-    pub(crate) fn read_fields_with_hints(
+    /// The same, where the caller deals with unknown keys; their values are skipped.
+    pub(crate) fn read_fields_and_unknown(
         &mut self,
         what: &str,
         keys: &'static [&'static str],
-        never: fn(&str) -> Option<&'static str>,
+        mut on_unknown: impl FnMut(&mut Self, &str, Span) -> Result<(), DecodeAborted>,
         mut visit: impl FnMut(&mut Self, usize, Span) -> Result<(), DecodeAborted>,
     ) -> Result<Option<SeenKeys>, DecodeAborted> {
         let Some(start) = self.expect_map(what)? else { return Ok(None) };
@@ -135,7 +136,10 @@ impl<'t, S: EventSource<'t>> DocumentReader<'t, S> {
                 seen.span = span;
             }
             match find_key(keys, &key.text, next) {
-                None => self.report_unknown_key(what, keys, never, &key.text, span)?,
+                None => {
+                    on_unknown(self, &key.text, span)?;
+                    self.skip_value()?;
+                }
                 Some(index) => {
                     next = index + 1;
                     self.read_known_key(&mut seen, index, &key.text, span, &mut visit)?;
@@ -192,23 +196,6 @@ impl<'t, S: EventSource<'t>> DocumentReader<'t, S> {
             *slot = Some(span);
         }
         visit(self, index, span)
-    }
-
-    fn report_unknown_key(
-        &mut self,
-        what: &str,
-        keys: &[&str],
-        never: fn(&str) -> Option<&'static str>,
-        key: &str,
-        span: Span,
-    ) -> Result<(), DecodeAborted> {
-        let help = match (never(key), nearest_word(key, keys)) {
-            (Some(why), _) => why.to_owned(),
-            (None, Some(near)) => format!("did you mean `{near}`?"),
-            (None, None) => format!("known keys: {}", keys.join(", ")),
-        };
-        self.report(Diagnostic::new(span, format!("unknown key {} in {what}", quote(key))).with_help(help))?;
-        self.skip_value()
     }
 
     fn expect_map(&mut self, what: &str) -> Result<Option<Span>, DecodeAborted> {
@@ -356,6 +343,15 @@ impl<'t, S: EventSource<'t>> DocumentReader<'t, S> {
             None => self.source.next_event(),
         }
     }
+}
+
+/// A key that is not among those that are accepted here.
+pub(crate) fn unknown_key_fault(what: &str, accepted: &[&str], key: &str, span: Span) -> Diagnostic {
+    let help = match nearest_word(key, accepted) {
+        Some(near) => format!("did you mean `{near}`?"),
+        None => format!("known keys: {}", accepted.join(", ")),
+    };
+    Diagnostic::new(span, format!("unknown key {} in {what}", quote(key))).with_help(help)
 }
 
 /// The index of a key among the known ones. Files tend to repeat the order of keys, so the search starts at `next`.

@@ -1,8 +1,11 @@
-//! The table of refusal codes: what each means and what to do about it. `explain` and the reference print it.
+//! The table of refusal codes: what each means and what to do about it. `converger explain` and the reference print it.
+//!
+//! The remedies of codes of the stages `plan` and `safety` are part of plan.json and of recorded decisions: changing one changes the bytes that
+//! `converger reproduce` compares, and the contract vectors.
 
 use super::{RefusalCode, RefusalReach, RefusalStage};
 
-/// What there is to know about a code.
+/// The meaning and the remedy of a code.
 #[derive(Clone, Copy, Debug)]
 pub struct RefusalEntry {
     /// The code.
@@ -11,17 +14,17 @@ pub struct RefusalEntry {
     pub word: &'static str,
     /// The stage that gives it.
     pub stage: RefusalStage,
-    /// How far it reaches.
+    /// Whether it concerns one guest or the whole run.
     pub reach: RefusalReach,
-    /// What happened, as the beginning of a sentence without a stop.
+    /// What happened, without a full stop.
     pub title: &'static str,
-    /// When it is given and why.
+    /// When the code is used, and why.
     pub meaning: &'static str,
-    /// What makes it go away.
+    /// What to do about it.
     pub remedy: &'static str,
 }
 
-/// Stands in for a code that the table lost; a test shows that there is none.
+/// Returned for a code without an entry; a test shows that there is none.
 pub(super) static MISSING_ENTRY: RefusalEntry =
     entry(RefusalCode::GuaranteeBroken, "lost-code", RefusalStage::Plan, RefusalReach::Run, "", "", "");
 
@@ -45,7 +48,7 @@ pub static TABLE: [RefusalEntry; 40] = [
         RefusalStage::Plan,
         RefusalReach::Run,
         "the cluster had no quorum",
-        "Without quorum a node answers from its last view, which the rest of the cluster may have left behind. Nothing that was read this way is acted on.",
+        "Without quorum a node responds from its last known state, which may be out of date. Nothing is decided on such a reading.",
         "Bring back enough nodes that `pvecm status` says `Quorate: Yes`, then take a new reading.",
     ),
     entry(
@@ -53,8 +56,8 @@ pub static TABLE: [RefusalEntry; 40] = [
         "observation-incomplete",
         RefusalStage::Plan,
         RefusalReach::Run,
-        "the list of guests was not read whole",
-        "The observer says that its list of guests may lack some. A guest that it lacks is then unknown and not missing, and the rows that are there may come from a view that is falling apart.",
+        "the list of guests is incomplete",
+        "The list of guests may lack some. A guest that is not in it is then unknown and not missing, and the rest of the list may be unreliable too.",
         "Find out why the list is incomplete (permissions of the token, a node that does not answer), then take a new reading.",
     ),
     entry(
@@ -62,8 +65,8 @@ pub static TABLE: [RefusalEntry; 40] = [
         "guest-unknown",
         RefusalStage::Plan,
         RefusalReach::Guest,
-        "it could not be seen what the guest does",
-        "The reading lists the guest without a status that can be trusted, or an incomplete reading does not list it. Unknown is neither stopped nor missing, so no step follows from it.",
+        "the run-state of the guest is unknown",
+        "The reading has no reliable status of the guest, or an incomplete reading does not list it. Unknown is neither stopped nor missing, so nothing is planned.",
         "Resolve the cause in the evidence (such as a node that is offline), then take a new reading.",
     ),
     entry(
@@ -72,7 +75,7 @@ pub static TABLE: [RefusalEntry; 40] = [
         RefusalStage::Plan,
         RefusalReach::Guest,
         "the guest does not exist",
-        "The whole list was read and the declared id is not in it. This program never creates a guest because one is missing.",
+        "The list of guests is complete and the declared id is not in it. This program never creates a missing guest.",
         "Restore or create the guest, or remove it from the declared state.",
     ),
     entry(
@@ -81,7 +84,7 @@ pub static TABLE: [RefusalEntry; 40] = [
         RefusalStage::Plan,
         RefusalReach::Guest,
         "the guest is of another kind",
-        "Under the declared id there is a virtual machine where a container was declared, or the other way round: the id was recycled, or the declaration is wrong.",
+        "A container was declared and the guest with this id is a virtual machine, or the other way round: the id was reused, or the declaration is wrong.",
         "Correct `kind` or `vmid` in the declared state.",
     ),
     entry(
@@ -90,7 +93,7 @@ pub static TABLE: [RefusalEntry; 40] = [
         RefusalStage::Plan,
         RefusalReach::Guest,
         "the guest has another name",
-        "The name is how a recycled id is noticed: under the declared id there is a guest with another name. Names are compared letter by letter.",
+        "The guest with the declared id has another name, which may mean that the id was reused. Names are compared letter by letter.",
         "If it is the right guest, change `name` in the declared state to the observed one, but mind that the declared name may be what protects it; if not, correct `vmid`.",
     ),
     entry(
@@ -99,7 +102,7 @@ pub static TABLE: [RefusalEntry; 40] = [
         RefusalStage::Plan,
         RefusalReach::Guest,
         "the guest has other birth marks than the pinned ones",
-        "The declared state pins what marks this guest from its birth, and the guest under this id has other marks: it was created anew, restored or cloned under the same id.",
+        "The declared state pins the birth marks of the guest, and the guest with this id has other ones: it was created again, restored or cloned under the same id.",
         "Make sure which guest is meant; if it is this one, pin its marks anew: `converger pin desired.yaml --repin <vmid>`.",
     ),
     entry(
@@ -108,7 +111,7 @@ pub static TABLE: [RefusalEntry; 40] = [
         RefusalStage::Plan,
         RefusalReach::Guest,
         "the guest's node is offline",
-        "What is known of a guest on a node that does not answer is old: the last status is kept for minutes after a node dies.",
+        "The status of a guest on a node that does not respond is out of date: Proxmox keeps the last status for minutes after a node fails.",
         "Bring the node back, or let high availability recover the guest elsewhere, then take a new reading.",
     ),
     entry(
@@ -117,7 +120,7 @@ pub static TABLE: [RefusalEntry; 40] = [
         RefusalStage::Plan,
         RefusalReach::Guest,
         "the guest's config was not read",
-        "Config keys of the guest are declared, but the reading does not have them. What is not read is not assumed to be the default.",
+        "Config keys of the guest are declared, but the reading does not have them. A value that was not read is not assumed to be the default.",
         "Give the token `VM.Audit` on the guest, or take a reading that includes its config.",
     ),
     entry(
@@ -125,8 +128,8 @@ pub static TABLE: [RefusalEntry; 40] = [
         "guard-unread",
         RefusalStage::Plan,
         RefusalReach::Guest,
-        "what must be known before a step was not read",
-        "Lock, high availability, template, protection, tags and pending changes decide whether a step is safe, and pinned birth marks decide whether it is the right guest. One of them was not read.",
+        "a value that decides whether a step is safe was not read",
+        "Lock, high availability, template, protection, tags and pending changes decide whether a step is safe, and pinned birth marks decide whether it is the right guest. At least one of them was not read.",
         "Take a reading that includes the fields in the evidence.",
     ),
     entry(
@@ -135,7 +138,7 @@ pub static TABLE: [RefusalEntry; 40] = [
         RefusalStage::Plan,
         RefusalReach::Guest,
         "Proxmox holds a lock on the guest",
-        "A backup, migration, snapshot or other task is at work on the guest, or was and died. Locks are never cleared and never skipped by this program.",
+        "A backup, migration, snapshot or other task is working on the guest, or died while it was. This program never clears or ignores a lock.",
         "Wait for the task to end; if none runs any more, `qm unlock` or `pct unlock` is yours to decide.",
     ),
     entry(
@@ -144,7 +147,7 @@ pub static TABLE: [RefusalEntry; 40] = [
         RefusalStage::Plan,
         RefusalReach::Guest,
         "the guest is a template",
-        "A template does not run, and others are cloned from it: changing it would change what comes after.",
+        "A template does not run, and changing it would change every guest that is cloned from it later.",
         "Remove it from the declared state, or change the template by hand.",
     ),
     entry(
@@ -153,7 +156,7 @@ pub static TABLE: [RefusalEntry; 40] = [
         RefusalStage::Plan,
         RefusalReach::Guest,
         "high availability owns the guest",
-        "The high-availability manager keeps this guest in the state that it was told, and would undo or overtake a power change. While it moves or recovers the guest nothing else touches it.",
+        "The high-availability manager keeps this guest in its configured state, and would undo or overtake a power change. While it moves or recovers the guest, nothing else is done to it.",
         "Wait until it has settled if it is being moved; change its state in high availability; or leave `state` (and `restart`) out of the declared state.",
     ),
     entry(
@@ -162,7 +165,7 @@ pub static TABLE: [RefusalEntry; 40] = [
         RefusalStage::Plan,
         RefusalReach::Guest,
         "somebody holds the guest",
-        "People keep this program away from the guest, for maintenance or while they look at something: by a tag on it (`tag` in the evidence), or with `converger hold` (`by` and `reason`). Or an operation of this program on it is still under way, or it is not known what became of one (`operation`): until that is settled nothing else is done to the guest.",
+        "A person holds the guest by a tag on it (`tag` in the evidence) or with `converger hold` (`by` and `reason`). Or an operation of this program on it is in flight, or its outcome is unknown (`operation`): until that is settled, nothing else is done to the guest.",
         "Remove the tag in the evidence when the guest may be changed again.",
     ),
     entry(
@@ -170,8 +173,8 @@ pub static TABLE: [RefusalEntry; 40] = [
         "config-pending",
         RefusalStage::Plan,
         RefusalReach::Guest,
-        "changes of somebody else wait for the next start",
-        "A power change or a config write would apply them together with ours, and nobody has asked for that here.",
+        "pending changes of another author wait for the next start",
+        "A power change or a config write would apply them too, and the declared state does not ask for that.",
         "Apply or revert the pending changes in the evidence, or declare those keys.",
     ),
     entry(
@@ -180,7 +183,7 @@ pub static TABLE: [RefusalEntry; 40] = [
         RefusalStage::Plan,
         RefusalReach::Guest,
         "Proxmox does not accept this change",
-        "The declared values do not fit to what the guest has, so that the write would fail or do something else.",
+        "The declared values do not match the guest, so that the write would fail or have another effect.",
         "Declare a value that fits, or declare the other field too.",
     ),
     entry(
@@ -189,7 +192,7 @@ pub static TABLE: [RefusalEntry; 40] = [
         RefusalStage::Plan,
         RefusalReach::Guest,
         "the guest is protected from interruption",
-        "A step would reboot or stop a guest that is protected by its declared or observed name, a tag, Proxmox's own protection or the list of ids. No approval and no flag lifts this.",
+        "A step would reboot or stop a guest that is protected by its declared or observed name, a tag, Proxmox's own protection or the list of ids. No approval and no option lifts this.",
         "Do it by hand if it must be done. The evidence says what protects it: a name, a tag or the flag is changed on the guest, a listed id in converger.toml.",
     ),
     entry(
@@ -197,8 +200,8 @@ pub static TABLE: [RefusalEntry; 40] = [
         "own-guest-untold",
         RefusalStage::Plan,
         RefusalReach::Guest,
-        "it cannot be told whether this program runs in the guest",
-        "A step would reboot or stop the guest, and a program that stops its own guest leaves everything half done. This machine has marks by which its guest would be known, but they may not be read here: `firmware-uuid` is /sys/class/dmi/id/product_uuid, `hardware-addresses` are those under /sys/class/net.",
+        "it is unknown whether this program runs in the guest",
+        "A step would reboot or stop the guest, and a program that stops its own guest cannot finish its work. This machine has marks that would identify its guest, but this user may not read them: `firmware-uuid` is /sys/class/dmi/id/product_uuid, `hardware-addresses` are those under /sys/class/net.",
         "Make the marks in the evidence readable to this user (a firmware UUID usually is for root only: `chgrp` and `chmod g+r` at boot, or run as root), or run the program outside of the environment.",
     ),
     entry(
@@ -206,8 +209,8 @@ pub static TABLE: [RefusalEntry; 40] = [
         "protection-change",
         RefusalStage::Plan,
         RefusalReach::Guest,
-        "the change would take away what protects the guest",
-        "The declared tags lack a tag that protects the guest. No step of this program takes protection away.",
+        "the change would remove the protection of the guest",
+        "The declared tags lack a tag that protects the guest. This program never removes protection.",
         "Keep the tag in the declared list, or remove it from the guest by hand.",
     ),
     entry(
@@ -216,7 +219,7 @@ pub static TABLE: [RefusalEntry; 40] = [
         RefusalStage::Plan,
         RefusalReach::Guest,
         "a guest that this one comes after is refused",
-        "The guest names others in `after`, and one of them gets no step because it is refused.",
+        "The guest names others in `after`, and one of them is refused, so that it gets no step.",
         "Resolve the refusal of the guests in the evidence, or remove them from `after`.",
     ),
     entry(
@@ -225,7 +228,7 @@ pub static TABLE: [RefusalEntry; 40] = [
         RefusalStage::Plan,
         RefusalReach::Guest,
         "a guest that this one comes after will not run",
-        "The guest is to be started after others, and one of them is neither running nor started in this plan.",
+        "The guest must start after others, and one of them is neither running nor started by this plan.",
         "Declare those guests as running, or remove them from `after`.",
     ),
     entry(
@@ -233,8 +236,8 @@ pub static TABLE: [RefusalEntry; 40] = [
         "dependent-running",
         RefusalStage::Plan,
         RefusalReach::Guest,
-        "a guest that comes after this one is not seen to be stopped",
-        "The guest is to be stopped, but others that name it in `after` run, are declared to run, or cannot be seen, and this plan does not stop them first.",
+        "a guest that comes after this one is not known to be stopped",
+        "The guest is to be stopped, but others that name it in `after` run, are declared to run, or are unknown, and this plan does not stop them first.",
         "See to it that those guests are stopped and declared so, or remove this guest from their `after`.",
     ),
     entry(
@@ -243,7 +246,7 @@ pub static TABLE: [RefusalEntry; 40] = [
         RefusalStage::Safety,
         RefusalReach::Run,
         "the plan changes more guests than one run may",
-        "A run that changes many guests at once is more often a mistake than a wish.",
+        "A run that changes many guests at once is more often a mistake than an intention.",
         "Narrow the declared state, or raise `guests` under `[limits]` in converger.toml.",
     ),
     entry(
@@ -252,7 +255,7 @@ pub static TABLE: [RefusalEntry; 40] = [
         RefusalStage::Safety,
         RefusalReach::Run,
         "the plan changes a larger part of the scope than one run may",
-        "When much of what is managed looks wrong at once, it is often the looking that is wrong.",
+        "When many managed guests differ at once, the reading is often wrong.",
         "Narrow the declared state, or raise `percent` under `[limits]` in converger.toml.",
     ),
     entry(
@@ -261,7 +264,7 @@ pub static TABLE: [RefusalEntry; 40] = [
         RefusalStage::Safety,
         RefusalReach::Run,
         "the plan interrupts more guests than one run may",
-        "Guests that are stopped or rebooted are counted apart, with a smaller limit.",
+        "Guests that are stopped or rebooted have a limit of their own, which is smaller.",
         "Stop fewer guests at once, or raise `stops` under `[limits]` in converger.toml.",
     ),
     entry(
@@ -270,7 +273,7 @@ pub static TABLE: [RefusalEntry; 40] = [
         RefusalStage::Safety,
         RefusalReach::Run,
         "changes are frozen",
-        "Somebody has switched changes off, with the reason in the evidence. Reading and planning go on.",
+        "A person froze the environment, with the reason in the evidence. Reading and planning still work.",
         "Wait until the freeze is lifted: by `converger thaw` where it was set by command, by `on = false` under `[freeze]` where converger.toml says so.",
     ),
     entry(
@@ -279,7 +282,7 @@ pub static TABLE: [RefusalEntry; 40] = [
         RefusalStage::Safety,
         RefusalReach::Run,
         "the plan breaks a guarantee of this program",
-        "A check that decides anew, and not by the planner's functions, found a step that must not exist. This is a defect of this program.",
+        "An independent check, which does not use the planner's functions, found a step that must not exist. This is a defect of this program.",
         "Do not act on this plan; report it with plan.json and current.json.",
     ),
     entry(
@@ -288,16 +291,16 @@ pub static TABLE: [RefusalEntry; 40] = [
         RefusalStage::Apply,
         RefusalReach::Run,
         "the plan was made from a recorded observation",
-        "A recording shows how things were and not how they are. It can be planned on and studied, never applied.",
-        "Apply on a live reading.",
+        "A recording shows an earlier state. A plan made from it can be studied, but never applied.",
+        "Run `converger apply` without `--replay`.",
     ),
     entry(
         RefusalCode::PlanStale,
         "plan-stale",
         RefusalStage::Apply,
         RefusalReach::Guest,
-        "what was planned on has changed since",
-        "Each step is checked once more right before it is sent, and a saved plan is planned again: the run-state, a value or a guest that it was planned on is another one now, or Proxmox found that the config is. A plan that was saved of some guests alone has no others: apply it with the same `--only`.",
+        "the guest has changed since it was planned",
+        "Each step is checked again right before it is sent, and a saved plan is planned again. The run-state, a value or the guest itself differs now from what the plan was made from, or Proxmox found that the config has changed. A plan that was saved with `--only` must be applied with the same `--only`.",
         "Plan again: the new plan starts from what the guest is now.",
     ),
     entry(
@@ -306,7 +309,7 @@ pub static TABLE: [RefusalEntry; 40] = [
         RefusalStage::Apply,
         RefusalReach::Run,
         "the reading is too old to act on",
-        "A plan is as true as the reading that it was made from, and too much time has gone by since that was taken, or it does not say when.",
+        "A plan is only as reliable as its reading, and the reading is too old, or does not say when it was taken.",
         "Take a new reading and plan again.",
     ),
     entry(
@@ -315,17 +318,17 @@ pub static TABLE: [RefusalEntry; 40] = [
         RefusalStage::Apply,
         RefusalReach::Run,
         "the plan needs an approval that it does not have",
-        "Steps that interrupt guests need a person at a terminal who says yes, and types the name of each guest that goes down and stays down; a digest in a script covers benign steps only; in a shared environment somebody else has to approve.",
-        "The evidence says what is needed and for which guests. A person says yes at a terminal, and types there the names of guests that go down; a script gives `--confirm` with the digest that `converger plan` or `apply` shows for the same `--only`. Approvals of others are not there yet.",
+        "Steps that interrupt guests need a person at a terminal who confirms, and types the name of each guest that goes down and stays down. A digest in a script covers benign steps only. In a shared environment a second person must approve.",
+        "The evidence says what is needed and for which guests. Confirm at a terminal and type the names of the guests that go down; in a script, pass `--confirm` with the digest that `converger plan` or `apply` shows for the same `--only`. Approval by a second person is not implemented yet.",
     ),
     entry(
         RefusalCode::EnvironmentBusy,
         "environment-busy",
         RefusalStage::Apply,
         RefusalReach::Run,
-        "another process drives this environment",
-        "One process at a time carries plans out in an environment: two would not know of each other's steps. Reading, planning and auditing go on beside it.",
-        "Wait until the process in the evidence has ended, or end it; however it ends, the next apply finds out what became of what it began.",
+        "another process is applying changes to this environment",
+        "One process at a time applies plans in an environment: two would not know of each other's steps. Reading, planning and auditing work at the same time.",
+        "Wait until the process in the evidence has ended, or end it; the next apply recovers its operations.",
     ),
     entry(
         RefusalCode::NotFrozen,
@@ -333,17 +336,17 @@ pub static TABLE: [RefusalEntry; 40] = [
         RefusalStage::Apply,
         RefusalReach::Run,
         "there is no freeze to end",
-        "`converger thaw` ends what `converger freeze` began in this state directory, and nothing is frozen there: another person was faster, the name is another one, or the freeze stands elsewhere.",
-        "Look with `converger ops list ENVIRONMENT`, which names what is frozen and held. A freeze under `[freeze]` in converger.toml is ended there, and one in another state directory by whoever uses that.",
+        "`converger thaw` ends a freeze that `converger freeze` recorded in this state directory, and there is none: another person ended it, the name is wrong, or the freeze is recorded elsewhere.",
+        "Run `converger ops list ENVIRONMENT`, which shows freezes and holds. End a freeze under `[freeze]` in converger.toml there, and one of another state directory with the configuration that names that directory.",
     ),
     entry(
         RefusalCode::NotHeld,
         "not-held",
         RefusalStage::Apply,
         RefusalReach::Guest,
-        "it is not held",
-        "`converger release` ends what `converger hold` began, and `converger ops resolve` settles an operation of which it is not known what became of it. Neither is so here: another person or a later apply was faster, or another guest or operation is meant.",
-        "Look with `converger ops list ENVIRONMENT`, which names what is held: a guest that an operation holds is let go of by `converger ops resolve` of that. A guest that is held by the tag `converger-hold` is released by taking that off the guest; an operation that is under way is found out about by the next apply.",
+        "the guest or operation is not held",
+        "`converger release` ends a hold that `converger hold` recorded, and `converger ops resolve` settles an operation whose outcome is unknown. Neither applies here: another person or a later apply settled it, or the id is wrong.",
+        "Run `converger ops list ENVIRONMENT`, which shows what is held. `converger ops resolve` releases a guest that an operation holds; removing the tag `converger-hold` from the guest releases one that the tag holds; the next apply recovers an operation in flight.",
     ),
     entry(
         RefusalCode::EnvironmentAlias,
@@ -360,7 +363,7 @@ pub static TABLE: [RefusalEntry; 40] = [
         RefusalStage::Apply,
         RefusalReach::Run,
         "the environment has another name now",
-        "Somebody renamed the environment in this state directory. Holds, freezes and operations are kept under the new name; the former name stays reserved, so that an old file cannot bypass them.",
+        "The environment was renamed in this state directory. Holds, freezes and operations are kept under the new name; the former name stays reserved, so that an old file cannot bypass them.",
         "Use the name in `now`, in the declared state and in converger.toml.",
     ),
     entry(
@@ -369,8 +372,8 @@ pub static TABLE: [RefusalEntry; 40] = [
         RefusalStage::Apply,
         RefusalReach::Run,
         "the environment leads to another cluster than the one recorded",
-        "The first apply, hold or freeze recorded which cluster the name stands for, by the SHA-256 fingerprint of its root CA. Another cluster answers now: the address in converger.toml leads elsewhere, or the cluster was installed anew. Holds and operations of the recorded cluster must not be taken for those of another one.",
-        "Correct the address in converger.toml. If this is a new cluster, or its root CA was made anew, give it a name of its own in converger.toml and in the declared state, and say again what is held there. `pvenode cert info` on a node shows the fingerprint of `pve-root-ca.pem`.",
+        "The first apply, hold or freeze recorded which cluster the name stands for, by the SHA-256 fingerprint of its root CA. Another cluster responds now: the address in converger.toml is that of another cluster, or the cluster was reinstalled. Holds and operations of the recorded cluster do not apply to another one.",
+        "Correct the address in converger.toml. If this is a new cluster, or its root CA was replaced, give it a name of its own in converger.toml and in the declared state, and set its holds again. `pvenode cert info` on a node shows the fingerprint of `pve-root-ca.pem`.",
     ),
     entry(
         RefusalCode::ClusterUnidentified,
@@ -387,7 +390,7 @@ pub static TABLE: [RefusalEntry; 40] = [
         RefusalStage::Apply,
         RefusalReach::Run,
         "the new name is in use in this state directory",
-        "An environment is renamed only to a name that stands for no cluster, has no runs, holds or freezes, and is no former name of another environment: two histories would become one.",
+        "An environment can be renamed only to a name without a cluster, runs, holds and freezes that is not a former name of another environment: two histories would become one.",
         "Choose another name.",
     ),
     entry(
@@ -396,7 +399,7 @@ pub static TABLE: [RefusalEntry; 40] = [
         RefusalStage::Apply,
         RefusalReach::Run,
         "nothing is recorded under this environment name",
-        "This state directory has no cluster, run, hold or freeze under the name that was to be changed: the name has a slip, or another state directory is meant.",
+        "This state directory has no cluster, run, hold or freeze under the old name: the name is misspelt, or another state directory is meant.",
         "Check the name with `converger ops list ENVIRONMENT` and the directory under `[store]` in converger.toml. A name that was never used needs no rename: change it in converger.toml and in the declared state.",
     ),
 ];

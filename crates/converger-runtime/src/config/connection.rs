@@ -1,7 +1,6 @@
-//! `[environments.<name>]`: where an environment is, whom to trust there, and where the secret of its token is.
+//! `[environments.<name>]`: the address of an environment, whom to trust there, and where the secret of its token is.
 //!
-//! A secret stands in an environment variable, a file or a systemd credential, and never in converger.toml. What never
-//! enters here: a connection.
+//! A secret is in an environment variable, a file or a systemd credential, and never in converger.toml. No connection is opened here.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,69 +13,56 @@ use converger_adapters::proxmox::ConnectionSettings;
 use converger_adapters::proxmox::client::{
     ApiToken, Endpoint, Fingerprint, RequestLimits, SecretError, SecretSource, TokenId, TokenSecret, Trust,
 };
+use converger_core::document::{Diagnostic, Span, nearest_word};
 use converger_core::guest::EnvironmentName;
-use serde::Deserialize;
 use toml::Spanned;
+use toml::de::DeValue;
 
-use super::fault::ConfigFault;
+use super::table_reader::{FaultList, TableReader, as_text, fault_at, read_as, to_span};
 use crate::files;
 
-/// How an environment is written in converger.toml, besides its protection.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct EnvironmentTable {
-    url: Option<Spanned<String>>,
-    ca: Option<Spanned<PathBuf>>,
-    fingerprints: Option<FingerprintList>,
-    endpoints: Option<Spanned<Vec<EndpointTable>>>,
-    token: Option<Spanned<String>>,
-    secret: Option<Spanned<SecretTable>>,
-    cluster: Option<Spanned<String>>,
-    mode: Option<ModeSetting>,
-    timeout: Option<Spanned<u64>>,
-    reading_timeout: Option<Spanned<u64>>,
-    reading_mib: Option<Spanned<u64>>,
-    clock: Option<Spanned<ClockSetting>>,
-    #[serde(default)]
-    pub(super) protect: super::ProtectTable,
-}
+/// The keys of `[environments.<name>]`.
+pub(super) const KEYS: [&str; 13] = [
+    "url",
+    "ca",
+    "fingerprints",
+    "endpoints",
+    "token",
+    "secret",
+    "cluster",
+    "mode",
+    "timeout",
+    "reading_timeout",
+    "reading_mib",
+    "clock",
+    "protect",
+];
+/// The keys of one of the `endpoints`.
+const ENDPOINT_KEYS: [&str; 3] = ["url", "ca", "fingerprints"];
+/// The keys of `secret`.
+const SECRET_KEYS: [&str; 3] = ["env", "file", "credential"];
 
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields, expecting = "one endpoint, such as `{ url = \"https://pve1:8006\", fingerprints = [\"AB:CD:...\"] }`")]
-struct EndpointTable {
-    url: Spanned<String>,
-    ca: Option<Spanned<PathBuf>>,
-    fingerprints: Option<FingerprintList>,
-}
-
-type FingerprintList = Spanned<Vec<Spanned<String>>>;
-
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields, expecting = "where the secret is, such as `{ env = \"PVE_SECRET\" }`; it never stands in this file")]
-struct SecretTable {
-    env: Option<String>,
-    file: Option<PathBuf>,
-    credential: Option<String>,
+/// Every word that a section may use as a key.
+pub(super) fn known_keys() -> impl Iterator<Item = &'static str> {
+    KEYS.into_iter().chain(SECRET_KEYS)
 }
 
 /// Who decides in an environment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ModeSetting {
     /// One person.
     Solo,
-    /// Who asks and who approves are two.
+    /// Two people: one asks, another approves.
     Shared,
 }
 
 /// What moves the time of an environment.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ClockSetting {
-    /// It runs as it does.
+    /// Real time.
     #[default]
     Real,
-    /// Requests only (`converger lab --clock`): who waited for anything there would wait for nothing.
+    /// Requests only (`converger lab --clock`): time does not pass while nothing is requested, so waiting would never end.
     Requests,
 }
 
@@ -89,7 +75,7 @@ impl From<ModeSetting> for converger_core::approve::ApprovalMode {
     }
 }
 
-/// How an environment is reached. The secret is still where it is.
+/// How an environment is reached. The secret itself is not read yet.
 #[derive(Clone, Debug)]
 pub struct ConnectionConfig {
     endpoints: Vec<Endpoint>,
@@ -97,11 +83,11 @@ pub struct ConnectionConfig {
     secret: SecretSource,
     cluster: Option<String>,
     bounds: RequestLimits,
-    /// The files that are read to reach it: authorities and the secret.
+    /// The files that are read to reach it: certificate authorities and the secret.
     pub files: Vec<PathBuf>,
     /// Who decides; an apply needs to know.
     pub mode: Option<ModeSetting>,
-    /// What an apply waits by.
+    /// The clock by which an apply waits.
     pub clock: ClockSetting,
 }
 
@@ -112,217 +98,238 @@ impl ConnectionConfig {
         self.token.as_str()
     }
 
-    /// What an answer may take.
+    /// The longest time that a response may take, in milliseconds.
     pub fn response_ms_max(&self) -> u64 {
         u64::try_from(self.bounds.deadline.as_millis()).unwrap_or(u64::MAX)
     }
 }
 
-/// An answer takes at least a second, and nobody waits longer than ten minutes.
+/// A response may take a second at least and ten minutes at most.
 const TIMEOUT_SECS_RANGE: RangeInclusive<u64> = 1..=600;
 
-/// A reading that is a day old says nothing about today.
+/// An observation that is a day old is worthless.
 const READING_SECS_RANGE: RangeInclusive<u64> = 1..=86_400;
 
-/// A recording may not be larger either.
+/// The same bound as that of a recording.
 const READING_MIB_RANGE: RangeInclusive<u64> = 1..=1024;
 
-/// The connection that is written, if one is. Paths are those of `room`, the directory of the file.
-pub(super) fn parse_connection(environment: &Spanned<EnvironmentTable>, room: &Path) -> Result<Option<ConnectionConfig>, ConfigFault> {
-    let written = environment.get_ref();
-    if !written.has_connection_keys() {
-        return Ok(None);
+/// The connection of a section, if it has one: protection alone needs none. Paths are relative to `directory`.
+pub(super) fn decode_connection(
+    section: &TableReader<'_>,
+    header: Span,
+    directory: &Path,
+    faults: &mut FaultList,
+) -> Option<ConnectionConfig> {
+    let [own @ .., _protect] = KEYS;
+    if !section.has_any(&own) {
+        return None;
     }
-    let missing = |text: &str| ConfigFault::at_value(environment, text);
-    let token = written.token.as_ref();
-    let token = token.ok_or_else(|| missing("`token` is missing: the id of the API token, such as `converger@pve!main`"))?;
-    let token = TokenId::new(token.get_ref()).ok_or_else(|| {
-        // Somebody may have pasted the secret behind it, so that it is not shown.
-        let text = match token.get_ref().rsplit_once('!') {
-            Some((_, name)) if name.len() < 2 => {
-                "`token` ends in a name that Proxmox does not accept: the part after `!` has at least two characters"
-            }
-            _ => "`token` is not the id of an API token; write it as user@realm!name, without the secret",
-        };
-        ConfigFault::at_value(token, text)
-    })?;
-    let secret = written.secret.as_ref();
-    let secret = secret.ok_or_else(|| missing("`secret` is missing: say where it is, such as `secret = { env = \"PVE_SECRET\" }`"))?;
-    let endpoints = written.parse_endpoints(environment, room)?;
-    let (secret, cluster, bounds) = (parse_secret_source(secret, room)?, written.parse_cluster()?, written.parse_limits()?);
-    let clock = written.parse_clock(&endpoints)?;
-    let files = written.referenced_files(room, &secret);
-    Ok(Some(ConnectionConfig { endpoints, token, secret, cluster, bounds, files, mode: written.mode, clock }))
-}
-
-impl EnvironmentTable {
-    /// Whether anything is written that only a connection needs.
-    fn has_connection_keys(&self) -> bool {
-        let trust = self.ca.is_some() || self.fingerprints.is_some();
-        let place = self.url.is_some() || self.endpoints.is_some();
-        let bounds = self.timeout.is_some() || self.reading_timeout.is_some() || self.reading_mib.is_some();
-        let rest = self.token.is_some() || self.secret.is_some() || self.clock.is_some();
-        trust || place || bounds || rest || self.cluster.is_some() || self.mode.is_some()
-    }
-
-    fn referenced_files(&self, room: &Path, secret: &SecretSource) -> Vec<PathBuf> {
-        let endpoints = self.endpoints.iter().flat_map(|list| list.get_ref()).flat_map(|own| &own.ca);
-        let authorities = self.ca.iter().chain(endpoints).map(|ca| room.join(ca.get_ref()));
-        let secret = match secret {
-            SecretSource::File(path) => Some(path.clone()),
-            SecretSource::Credential(name) => std::env::var_os("CREDENTIALS_DIRECTORY").map(|room| Path::new(&room).join(name)),
-            SecretSource::Environment(_) => None,
-        };
-        authorities.chain(secret).collect()
-    }
-
-    fn parse_limits(&self) -> Result<RequestLimits, ConfigFault> {
-        let mut bounds = RequestLimits::default();
-        if let Some(seconds) = check_range("timeout", "seconds", self.timeout.as_ref(), TIMEOUT_SECS_RANGE)? {
-            bounds.deadline = Duration::from_secs(seconds);
-        }
-        if let Some(seconds) = check_range("reading_timeout", "seconds", self.reading_timeout.as_ref(), READING_SECS_RANGE)? {
-            bounds.reading = Duration::from_secs(seconds);
-        }
-        if let Some(mib) = check_range("reading_mib", "MiB", self.reading_mib.as_ref(), READING_MIB_RANGE)? {
-            bounds.reading_bytes_max = mib << 20;
-        }
-        Ok(bounds)
-    }
-
-    /// Waiting is what tells a slow cluster from one that did nothing: only a lab may do without.
-    fn parse_clock(&self, endpoints: &[Endpoint]) -> Result<ClockSetting, ConfigFault> {
-        match &self.clock {
-            Some(clock) if *clock.get_ref() == ClockSetting::Requests && !endpoints.iter().all(Endpoint::is_loopback) => {
-                Err(ConfigFault::at_value(
-                    clock,
-                    "`clock = \"requests\"` is for a lab on this machine (`converger lab --clock`), whose address is 127.0.0.1",
-                ))
-            }
-            clock => Ok(clock.as_ref().map_or(ClockSetting::Real, |clock| *clock.get_ref())),
-        }
-    }
-
-    fn parse_cluster(&self) -> Result<Option<String>, ConfigFault> {
-        match &self.cluster {
-            Some(cluster) if cluster.get_ref().is_empty() => {
-                Err(ConfigFault::at_value(cluster, "`cluster` is empty; write the name of the cluster, or of the node where there is none"))
-            }
-            cluster => Ok(cluster.as_ref().map(|cluster| cluster.get_ref().clone())),
-        }
-    }
-
-    fn parse_endpoints(&self, environment: &Spanned<Self>, room: &Path) -> Result<Vec<Endpoint>, ConfigFault> {
-        let list = match (&self.url, &self.endpoints) {
-            (Some(url), None) => return Ok(vec![parse_endpoint(url, self.ca.as_ref(), self.fingerprints.as_ref(), room)?]),
-            (Some(_), Some(list)) => return Err(ConfigFault::at_value(list, "write either `url` or `endpoints`")),
-            (None, None) => {
-                return Err(ConfigFault::at_value(environment, "`url` is missing, such as `url = \"https://pve1.example:8006\"`"));
-            }
-            (None, Some(list)) => list,
-        };
-        let shared = "`ca` and `fingerprints` belong to each of the `endpoints`";
-        match (&self.ca, &self.fingerprints) {
-            (Some(ca), _) => return Err(ConfigFault::at_value(ca, shared)),
-            (None, Some(pins)) => return Err(ConfigFault::at_value(pins, shared)),
-            (None, None) if list.get_ref().is_empty() => {
-                return Err(ConfigFault::at_value(list, "`endpoints` is empty; write at least one"));
-            }
-            (None, None) => {}
-        }
-        list.get_ref().iter().map(|own| parse_endpoint(&own.url, own.ca.as_ref(), own.fingerprints.as_ref(), room)).collect()
-    }
-}
-
-/// A number that is written, if it is one that can be meant.
-pub(super) fn check_range(
-    key: &str,
-    unit: &str,
-    written: Option<&Spanned<u64>>,
-    range: RangeInclusive<u64>,
-) -> Result<Option<u64>, ConfigFault> {
-    let Some(written) = written else { return Ok(None) };
-    let number = *written.get_ref();
-    if range.contains(&number) {
-        return Ok(Some(number));
-    }
-    Err(ConfigFault::at_value(written, format!("`{key}` must be between {} and {} {unit}, not {number}", range.start(), range.end())))
-}
-
-fn parse_endpoint(
-    url: &Spanned<String>,
-    ca: Option<&Spanned<PathBuf>>,
-    pins: Option<&FingerprintList>,
-    room: &Path,
-) -> Result<Endpoint, ConfigFault> {
-    let trust = match (ca, pins) {
-        (Some(_), Some(pins)) => {
-            return Err(ConfigFault::at_value(pins, "write either `ca` or `fingerprints`: a pinned certificate needs no authority"));
-        }
-        (Some(path), None) => Trust::CaFile(room.join(path.get_ref())),
-        (None, Some(pins)) if pins.get_ref().is_empty() => {
-            return Err(ConfigFault::at_value(pins, "`fingerprints` is empty; `pvenode cert info` on the node shows the fingerprint"));
-        }
-        (None, Some(pins)) => Trust::Fingerprints(pins.get_ref().iter().map(parse_fingerprint).collect::<Result<_, _>>()?),
-        (None, None) => Trust::System,
+    let missing = |key: &str, help: &str, faults: &mut FaultList| {
+        faults.push(Diagnostic::new(header, format!("{} lacks the key `{key}`", section.name())).with_help(help));
     };
-    // What is written is not shown: there may be a password in it.
-    let wrong = |_| {
-        ConfigFault::at_value(url, "`url` is not the address of an API; write it as https://name:8006, with nothing before or behind that")
-    };
-    Endpoint::new(url.get_ref(), trust).map_err(wrong)
+    if !section.has_any(&["token"]) {
+        missing("token", "write the id of the API token, such as `token = \"converger@pve!main\"`", faults);
+    }
+    if !section.has_any(&["secret"]) {
+        missing("secret", "say where it is, such as `secret = { env = \"PVE_SECRET\" }`", faults);
+    }
+    if !section.has_any(&["url", "endpoints"]) {
+        missing("url", "write the address of a node, such as `url = \"https://pve1.example:8006\"`", faults);
+    }
+    let token = section.text("token", "\"converger@pve!main\"", faults).and_then(|token| faults.keep(parse_token_id(&token)));
+    let secret = decode_secret(section, directory, faults);
+    let endpoints = decode_endpoints(section, directory, faults);
+    let (cluster, bounds) = (decode_cluster(section, faults), decode_limits(section, faults));
+    let mode = decode_word(section, "mode", &[("solo", ModeSetting::Solo), ("shared", ModeSetting::Shared)], faults);
+    let clock = decode_clock(section, endpoints.as_ref().map(|(endpoints, _)| endpoints.as_slice()), faults);
+    let (token, secret, (endpoints, authorities)) = (token?, secret?, endpoints?);
+    let files = authorities.into_iter().chain(secret_file(&secret)).collect();
+    Some(ConnectionConfig { endpoints, token, secret, cluster, bounds, files, mode: mode.map(Spanned::into_inner), clock })
 }
 
-fn parse_fingerprint(text: &Spanned<String>) -> Result<Fingerprint, ConfigFault> {
-    Fingerprint::new(text.get_ref()).ok_or_else(|| {
-        let help = "`pvenode cert info` on the node shows it as 32 pairs of digits with colons";
-        ConfigFault::at_value(text, format!("this is not a SHA-256 fingerprint; {help}"))
+/// The id of a token. It is never quoted: the secret may have been pasted behind it.
+fn parse_token_id(token: &Spanned<String>) -> Result<TokenId, Diagnostic> {
+    TokenId::new(token.get_ref()).ok_or_else(|| match token.get_ref().rsplit_once('!') {
+        Some((_, name)) if name.len() < 2 => fault_at(token, "`token` ends in a name that Proxmox does not accept")
+            .with_help("the part after `!` has at least two characters"),
+        _ => fault_at(token, "`token` is not the id of an API token").with_help("write it as user@realm!name, without the secret"),
     })
 }
 
-const SECRET_NOT_IN_FILE: &str = "the secret itself never stands in this file";
+/// The file that a secret is read from, if it is in one.
+fn secret_file(secret: &SecretSource) -> Option<PathBuf> {
+    match secret {
+        SecretSource::File(path) => Some(path.clone()),
+        SecretSource::Credential(name) => std::env::var_os("CREDENTIALS_DIRECTORY").map(|directory| Path::new(&directory).join(name)),
+        SecretSource::Environment(_) => None,
+    }
+}
+
+fn decode_limits(section: &TableReader<'_>, faults: &mut FaultList) -> RequestLimits {
+    let mut bounds = RequestLimits::default();
+    if let Some(seconds) = section.number_in("timeout", " seconds", &TIMEOUT_SECS_RANGE, faults) {
+        bounds.deadline = Duration::from_secs(seconds);
+    }
+    if let Some(seconds) = section.number_in("reading_timeout", " seconds", &READING_SECS_RANGE, faults) {
+        bounds.reading = Duration::from_secs(seconds);
+    }
+    if let Some(mib) = section.number_in("reading_mib", " MiB", &READING_MIB_RANGE, faults) {
+        bounds.reading_bytes_max = mib << 20;
+    }
+    bounds
+}
+
+/// One of a closed set of words.
+fn decode_word<T: Copy>(section: &TableReader<'_>, key: &str, words: &[(&str, T)], faults: &mut FaultList) -> Option<Spanned<T>> {
+    let known: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
+    let wanted = format!("`\"{}\"`", known.join("\"` or `\""));
+    let word = section.read(key, &wanted, faults, as_text)?;
+    let found = words.iter().find(|(known, _)| known == word.get_ref());
+    if found.is_none() {
+        let fault = fault_at(&word, format!("`{key}` in {} must be {wanted}", section.name()));
+        faults.push(match nearest_word(word.get_ref(), &known) {
+            Some(near) => fault.with_help(format!("did you mean `{near}`?")),
+            None => fault,
+        });
+    }
+    found.map(|(_, value)| Spanned::new(word.span(), *value))
+}
+
+/// Waiting is what distinguishes a slow cluster from one that did nothing; only a lab may do without.
+fn decode_clock(section: &TableReader<'_>, endpoints: Option<&[Endpoint]>, faults: &mut FaultList) -> ClockSetting {
+    let words = [("real", ClockSetting::Real), ("requests", ClockSetting::Requests)];
+    let Some(clock) = decode_word(section, "clock", &words, faults) else { return ClockSetting::Real };
+    let is_lab = endpoints.is_none_or(|endpoints| endpoints.iter().all(Endpoint::is_loopback));
+    if *clock.get_ref() == ClockSetting::Requests && !is_lab {
+        let fault =
+            fault_at(&clock, "`clock = \"requests\"` is for a lab on this machine (`converger lab --clock`), whose address is 127.0.0.1");
+        faults.push(fault.with_help("remove the key"));
+    }
+    clock.into_inner()
+}
+
+fn decode_cluster(section: &TableReader<'_>, faults: &mut FaultList) -> Option<String> {
+    let cluster = section.text("cluster", "\"home\"", faults)?;
+    if cluster.get_ref().is_empty() {
+        let help = "write the name of the cluster, or the name of the node if there is no cluster; or remove the key";
+        faults.push(fault_at(&cluster, "`cluster` is empty").with_help(help));
+    }
+    Some(cluster.into_inner())
+}
+
+const ENDPOINT_EXAMPLE: &str = "`{ url = \"https://pve1:8006\", fingerprints = [\"AB:CD:...\"] }`";
+
+/// The endpoints, and the files with the authorities that vouch for them.
+fn decode_endpoints(section: &TableReader<'_>, directory: &Path, faults: &mut FaultList) -> Option<(Vec<Endpoint>, Vec<PathBuf>)> {
+    if !section.has_any(&["endpoints"]) {
+        return decode_endpoint(section, directory, faults).map(|(endpoint, ca)| (vec![endpoint], ca.into_iter().collect()));
+    }
+    let list = section.array("endpoints", &format!("[{ENDPOINT_EXAMPLE}]"), faults)?;
+    if section.has_any(&["url"]) {
+        faults.push(fault_at(&list, "`url` and `endpoints` exclude each other").with_help("write one of them"));
+    }
+    if section.has_any(&["ca", "fingerprints"]) {
+        let fault = fault_at(&list, "`ca` and `fingerprints` do not apply to a list of `endpoints`");
+        faults.push(fault.with_help(format!("write them into each of the `endpoints`, such as {ENDPOINT_EXAMPLE}")));
+    }
+    if list.get_ref().is_empty() {
+        faults.push(fault_at(&list, "`endpoints` is empty").with_help(format!("write at least one, such as {ENDPOINT_EXAMPLE}")));
+    }
+    let what = format!("each of the `endpoints` in {}", section.name());
+    let endpoints: Vec<(Endpoint, Option<PathBuf>)> = list
+        .get_ref()
+        .iter()
+        .filter_map(|entry| {
+            let table = faults.keep(read_as(entry, &what, &format!("a table, such as {ENDPOINT_EXAMPLE}"), DeValue::as_table))?;
+            let span = to_span(table.span());
+            let reader = TableReader::new("an endpoint", table.into_inner(), &ENDPOINT_KEYS, faults);
+            if !reader.has_any(&["url"]) {
+                faults.push(Diagnostic::new(span, "an endpoint lacks the key `url`").with_help(format!("such as {ENDPOINT_EXAMPLE}")));
+            }
+            decode_endpoint(&reader, directory, faults)
+        })
+        .collect();
+    let (endpoints, authorities): (Vec<_>, Vec<_>) = endpoints.into_iter().unzip();
+    Some((endpoints, authorities.into_iter().flatten().collect()))
+}
+
+/// An endpoint, and the file with its authority.
+fn decode_endpoint(table: &TableReader<'_>, directory: &Path, faults: &mut FaultList) -> Option<(Endpoint, Option<PathBuf>)> {
+    let ca = table.text("ca", "\"pve-root-ca.pem\"", faults).map(|path| directory.join(path.into_inner()));
+    let pins = table.texts("fingerprints", "[\"AB:CD:...\"]", faults);
+    if let (Some(_), Some(pins)) = (&ca, &pins) {
+        let fault = fault_at(pins, "`ca` and `fingerprints` exclude each other");
+        faults.push(fault.with_help("write one of them: a pinned certificate needs no authority"));
+    }
+    if let Some(pins) = pins.as_ref().filter(|pins| pins.get_ref().is_empty()) {
+        faults.push(fault_at(pins, "`fingerprints` is empty").with_help("`pvenode cert info` on the node shows the fingerprint"));
+    }
+    let pins = pins.map(|pins| pins.into_inner().iter().filter_map(|pin| faults.keep(parse_fingerprint(pin))).collect::<Vec<_>>());
+    let trust = match (&ca, pins) {
+        (Some(path), _) => Trust::CaFile(path.clone()),
+        (None, Some(pins)) => Trust::Fingerprints(pins.into()),
+        (None, None) => Trust::System,
+    };
+    let url = table.text("url", "\"https://pve1.example:8006\"", faults)?;
+    // The address is not quoted: it may have a password in it.
+    let endpoint = Endpoint::new(url.get_ref(), trust).map_err(|_| {
+        fault_at(&url, "`url` is not the address of an API").with_help("write it as https://name:8006, with nothing before or after that")
+    });
+    faults.keep(endpoint).map(|endpoint| (endpoint, ca))
+}
+
+fn parse_fingerprint(text: &Spanned<String>) -> Result<Fingerprint, Diagnostic> {
+    let help = "`pvenode cert info` on the node shows it as 32 pairs of hexadecimal digits, separated by colons";
+    Fingerprint::new(text.get_ref()).ok_or_else(|| fault_at(text, "this is not a SHA-256 fingerprint").with_help(help))
+}
 
 fn is_variable_name(name: &str) -> bool {
     let is_word = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
     !name.is_empty() && !name.starts_with(|first: char| first.is_ascii_digit()) && name.bytes().all(is_word)
 }
 
-/// Whether somebody wrote a secret where its place belongs: secrets of Proxmox are UUIDs.
-fn looks_like_secret(path: &Path) -> bool {
+/// Whether somebody wrote a secret in place of its location: secrets of Proxmox are UUIDs.
+pub(super) fn looks_like_secret(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let groups: Vec<&str> = name.split('-').collect();
     groups.iter().map(|group| group.len()).eq([8, 4, 4, 4, 12])
         && groups.iter().all(|group| group.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }
 
-fn parse_secret_source(secret: &Spanned<SecretTable>, room: &Path) -> Result<SecretSource, ConfigFault> {
-    let SecretTable { env, file, credential } = secret.get_ref();
-    match (env, file, credential) {
-        (Some(name), None, None) if is_variable_name(name) => Ok(SecretSource::Environment(name.clone())),
-        (Some(_), None, None) => Err(ConfigFault::at_value(
-            secret,
-            format!("`env` is the name of an environment variable, such as `PVE_SECRET`; {SECRET_NOT_IN_FILE}"),
-        )),
-        (None, Some(path), None) if !looks_like_secret(path) => Ok(SecretSource::File(room.join(path))),
-        (None, Some(_), None) => {
-            Err(ConfigFault::at_value(secret, format!("`file` is the path of a file that holds the secret; {SECRET_NOT_IN_FILE}")))
-        }
-        (None, None, Some(name)) if !looks_like_secret(Path::new(name)) => Ok(SecretSource::Credential(name.clone())),
-        (None, None, Some(_)) => {
-            Err(ConfigFault::at_value(secret, format!("`credential` is the name of a systemd credential; {SECRET_NOT_IN_FILE}")))
-        }
-        _ => Err(ConfigFault::at_value(secret, "`secret` needs exactly one of `env`, `file` and `credential`")),
-    }
+const SECRET_EXAMPLE: &str = "say where the secret is, such as `{ env = \"PVE_SECRET\" }`; the secret itself never stands in this file";
+
+fn decode_secret(section: &TableReader<'_>, directory: &Path, faults: &mut FaultList) -> Option<SecretSource> {
+    let value =
+        section.read("secret", "a table that says where the secret is, such as `{ env = \"PVE_SECRET\" }`", faults, DeValue::as_table)?;
+    let span = value.span();
+    let reader = TableReader::new("`secret`", value.into_inner(), &SECRET_KEYS, faults);
+    let env = reader.text("env", "\"PVE_SECRET\"", faults);
+    let file = reader.text("file", "\"/etc/converger/secret\"", faults);
+    let credential = reader.text("credential", "\"pve-secret\"", faults);
+    let is_plain = |text: &Spanned<String>| !looks_like_secret(Path::new(text.get_ref()));
+    let source = match (env, file, credential) {
+        (Some(name), None, None) if is_variable_name(name.get_ref()) => Ok(SecretSource::Environment(name.into_inner())),
+        (Some(name), None, None) => Err(fault_at(&name, "`env` is not the name of an environment variable")),
+        (None, Some(path), None) if is_plain(&path) => Ok(SecretSource::File(directory.join(path.into_inner()))),
+        (None, Some(path), None) => Err(fault_at(&path, "`file` is not the path of a file that holds the secret")),
+        (None, None, Some(name)) if is_plain(&name) => Ok(SecretSource::Credential(name.into_inner())),
+        (None, None, Some(name)) => Err(fault_at(&name, "`credential` is not the name of a systemd credential")),
+        _ => Err(Diagnostic::new(to_span(span), "`secret` needs exactly one of `env`, `file` and `credential`")),
+    };
+    faults.keep(source.map_err(|fault| fault.with_help(SECRET_EXAMPLE)))
 }
 
 impl ConnectionConfig {
     /// What to do where it cannot be opened.
-    pub const REMEDY: &str = "compare what `secret` and `ca` say in converger.toml with what is there";
+    pub const REMEDY: &str = "check `secret` and `ca` in converger.toml, and the files and variables that they name";
 
-    /// The environment, with its secret.
+    /// The settings of the connection, with its secret.
+    ///
+    /// # Errors
+    /// A sentence that says which file or secret cannot be used, and why.
     pub fn resolve_settings(&self, name: &EnvironmentName) -> Result<ConnectionSettings, String> {
         for path in &self.files {
-            // A pipe would be waited for without a word. What is not there is said where it is read.
+            // Opening a pipe would block without a message. A missing file is reported where it is read.
             files::check_readable(path)
                 .or_else(|error| if error.kind() == io::ErrorKind::Other { Err(error) } else { Ok(()) })
                 .map_err(|error| format!("cannot read {}: {error}", files::display_path(path)))?;
@@ -331,8 +338,8 @@ impl ConnectionConfig {
         if !secret.can_be_redacted() && !self.endpoints.iter().all(Endpoint::is_loopback) {
             let place = files::escape_hidden(&self.secret.to_string());
             return Err(format!(
-                "{place} holds a secret of less than {} characters, which could not be kept out of messages; those of Proxmox have 36, and \
-                 only a lab on this machine (127.0.0.1) may have a shorter one",
+                "{place} holds a secret of less than {} characters, too short to be redacted in messages; secrets of Proxmox have 36, and only a \
+                 lab on this machine (127.0.0.1) may have a shorter one",
                 TokenSecret::REDACTED_BYTES_MIN
             ));
         }
@@ -359,14 +366,14 @@ fn read_secret(source: &SecretSource) -> Result<TokenSecret, SecretError> {
     if let SecretSource::File(path) = source {
         files::check_readable(path).map_err(|error| SecretError::Unreadable { source_of: source.clone(), source: error })?;
     }
-    // What is no text is there all the same, and is no secret.
+    // A variable that is not UTF-8 is set, but is no valid secret.
     source.read(|name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()))
 }
 
-/// Another environment that is the cluster of `own` under a second name, and what shows it.
+/// Another environment that may be the cluster of `own` under a second name, and what indicates that.
 ///
-/// What is held, frozen or under way is kept by the name of the environment: under another name it would bind nobody (G12). Two addresses of one
-/// cluster are known by its pinned name only.
+/// Holds, freezes and operations in flight are kept by environment name, so a second name would bypass them (G12). Two addresses of one
+/// cluster are recognised only by its pinned name.
 pub(super) fn find_same_cluster<'c>(
     own: &EnvironmentName,
     connections: &'c BTreeMap<EnvironmentName, ConnectionConfig>,
@@ -376,7 +383,7 @@ pub(super) fn find_same_cluster<'c>(
 }
 
 impl ConnectionConfig {
-    /// What two environments that may be one cluster have in common, in words.
+    /// What two environments that may be one cluster share, in words.
     fn describe_overlap(&self, other: &Self) -> Option<String> {
         let is_theirs = |endpoint: &&Endpoint| other.endpoints.iter().any(|their| their.name() == endpoint.name());
         let place = self.endpoints.iter().find(is_theirs).map(|endpoint| format!("the address {}", endpoint.name()));
@@ -386,13 +393,13 @@ impl ConnectionConfig {
     }
 }
 
-/// What follows from one cluster with two names.
-pub const ONE_NAME_PER_CLUSTER: &str = "a hold, a freeze and an operation under way bind one name only";
+/// Why one cluster must not have two names.
+pub const ONE_NAME_PER_CLUSTER: &str = "holds, freezes and operations in flight apply to one name only";
 
 /// Another environment whose secret is the same as that of `own`.
 ///
-/// By where it is, and by what it is where both can be read: whoever has one secret for two has one token for both, and a slip
-/// in the name of an environment would reach the wrong one.
+/// Secrets are compared by location, and by value where both can be read. With one token for two clusters, a wrong environment name would
+/// reach the wrong cluster.
 pub(super) fn find_same_secret<'c>(
     own: &EnvironmentName,
     connections: &'c BTreeMap<EnvironmentName, ConnectionConfig>,

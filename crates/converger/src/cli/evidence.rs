@@ -1,4 +1,4 @@
-//! What can be said about the record: the ledger, what checks it, and decisions made again.
+//! The command line of the ledger: showing, exporting, verifying and reproducing recorded decisions.
 
 use std::path::PathBuf;
 
@@ -9,94 +9,94 @@ use converger_core::guest::Vmid;
 
 use super::Overwrite;
 
-/// Which ledger.
+/// The ledger of a state directory.
 #[derive(Args, Debug)]
 pub(crate) struct LedgerArgs {
-    /// Where the state directory is written [default: converger.toml where it exists]
+    /// Read the state directory from FILE [default: converger.toml if it exists]
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
 }
 
-/// Which ledger, where it is only read: that of a state directory, or an export of one.
+/// A ledger that is only read: that of a state directory, or an export.
 #[derive(Args, Debug)]
 pub(crate) struct LedgerSourceArgs {
     #[command(flatten)]
     pub(crate) copy: LedgerCopyArgs,
-    /// Where the state directory is written [default: converger.toml where it exists]
+    /// Read the state directory from FILE [default: converger.toml if it exists]
     #[arg(long, value_name = "FILE", conflicts_with_all = ["from", "db"])]
     pub(crate) config: Option<PathBuf>,
 }
 
-/// What is asked of the ledger.
+/// The subcommands of `ledger`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum LedgerCommand {
     /// Show the last entries
     #[command(after_help = "\
 Examples:
   converger ledger tail -n 50                      the last 50
-  converger ledger tail --run 6afb4282-98434845    a run, and what it did
-  converger ledger tail --guest 101 --since 7d     a guest, in a week
-  converger ledger tail --kind refusal --from DIR  refusals of an export
+  converger ledger tail --run 6afb4282-98434845    a run and its operations
+  converger ledger tail --guest 101 --since 7d     a guest, in the last week
+  converger ledger tail --kind refusal --from DIR  refusals in an export
 
-Each filter leaves entries out; what passes all of them is shown.")]
+Entries that match all filters are shown.")]
     Tail(TailArgs),
-    /// Show one entry whole
+    /// Show one entry in full
     Show(ShowEntryArgs),
-    /// Print a checkpoint of what is durable, signed
+    /// Print a signed checkpoint of the durable entries
     Checkpoint(LedgerArgs),
-    /// Print the key that others check the ledger with
+    /// Print the public key of the ledger
     Key(LedgerArgs),
-    /// Write the ledger as files that any web server can serve, and anybody can check
+    /// Write the ledger as files that any web server can serve and anyone can verify
     Export(ExportArgs),
-    /// Write a receipt of an operation or of one entry, which is checked alone
+    /// Write a receipt of an operation or entry that can be verified on its own
     #[command(after_help = "\
 Examples:
-  converger ledger prove 6afb4282-98434845-0 --out FILE  an operation that ended
+  converger ledger prove 6afb4282-98434845-0 --out FILE  an ended operation
   converger ledger prove 17                              one entry
-  converger verify FILE --key KEY                        anywhere, alone
+  converger verify FILE --key KEY                        verify it anywhere
 
-The receipt of an operation has every entry about it and those that its run was admitted by, with the evidence of that \
-admission, under one signed checkpoint. That there is nothing else about it in the ledger no receipt can prove: an export can.")]
+The receipt of an operation contains every entry about it, the entries that admitted its run, and their evidence, under one signed \
+checkpoint. It cannot prove that the ledger has no other entry about the operation; an export can.")]
     Prove(ProveArgs),
-    /// Take a state directory back into service that is shorter than its witness has seen, or another one
+    /// Accept a restored state directory that is older than its witness
     #[command(after_help = "\
 Examples:
   converger ledger resync --reason \"restored the backup of Sunday, ticket 4711\"
 
-What happened between that copy and the restore is lost here and not in the environment: look there first. The \
-reason is recorded.")]
+Entries written after the backup are lost from the ledger, but their changes are in the environment: look there first. The reason is recorded.")]
     Resync(ResyncArgs),
-    /// Replace the key that signs checkpoints, because it was lost or must not be used any more
+    /// Replace a lost or compromised signing key
     #[command(after_help = "\
 Examples:
   converger ledger rekey --reason \"the disk with the key broke\"
   converger ledger rekey --reason \"...\" --checkpoint web/checkpoint
   converger ledger rekey --reason \"it leaked\" --replace-key
 
-A new key is made, and an entry names it with who replaced the old one and why. The last checkpoint of the old key stays \
-in that entry as evidence: that of --checkpoint or of the witness, or one that the old key signs now where it is still there. \
-Whoever checks this ledger needs the new key from you: a ledger that names its own new key proves nothing to them.")]
+Creates a new key and records it in an entry, with your name and the reason. The entry keeps the last checkpoint of the old key \
+as evidence: that of --checkpoint, that of the witness, or one that the old key signs now if it still exists.
+
+Send the new key to everyone who verifies this ledger: a ledger that names its own new key proves nothing to them.")]
     Rekey(Rekeying),
-    /// Let go of old readings that no open decision needs; entries stay for ever
+    /// Remove old readings that no open decision needs; keep all entries
     #[command(after_help = "\
 Examples:
-  converger ledger prune --before 2026-06-30 --dry-run   only says what would go
+  converger ledger prune --before 2026-06-30 --dry-run   only show the result
   converger ledger prune --before 90d                    older than 90 days
 
-A reading is the largest part of what a decision rests on. Without it the decision is shown and proven as before, and \
-cannot be made again. Who let it go, and when, is an entry. The room is used again; the file does not become smaller.")]
+A reading is the largest input of a decision. Without it the decision can still be shown and proven, but not reproduced. An entry \
+records who pruned it and when. The disk space is reused; the file does not shrink.")]
     Prune(PruneArgs),
 }
 
-/// Which readings are let go.
+/// The arguments of `ledger prune`.
 #[derive(Args, Debug)]
 pub(crate) struct PruneArgs {
     #[command(flatten)]
     pub(crate) ledger: LedgerArgs,
-    /// Only decisions of before this: a day (2026-06-30), a time (2026-06-30T12:00:00Z), or an age (90d)
+    /// Prune decisions older than this: a day (2026-06-30), a time (2026-06-30T12:00:00Z), or an age (90d)
     #[arg(long, value_name = "TIME")]
     pub(crate) before: String,
-    /// Only say what would be let go
+    /// Show what would be removed; remove nothing
     #[arg(long)]
     pub(crate) dry_run: bool,
     /// Print it as JSON
@@ -104,112 +104,112 @@ pub(crate) struct PruneArgs {
     pub(crate) json: bool,
 }
 
-/// Why the key is replaced.
+/// The arguments of `ledger rekey`.
 #[derive(Args, Debug)]
 pub(crate) struct Rekeying {
     #[command(flatten)]
     pub(crate) place: LedgerArgs,
-    /// Why, for those who ask
+    /// Why; recorded with your name
     #[arg(long)]
     pub(crate) reason: String,
-    /// The last checkpoint of the old key that somebody kept, such as that of an export
+    /// The last known checkpoint of the old key, such as that of an export
     #[arg(long, value_name = "FILE")]
     pub(crate) checkpoint: Option<PathBuf>,
-    /// Replace a key that is still there
+    /// Replace a key that still exists
     #[arg(long)]
     pub(crate) replace_key: bool,
 }
 
-/// Why a state directory is taken back into service.
+/// The arguments of `ledger resync`.
 #[derive(Args, Debug)]
 pub(crate) struct ResyncArgs {
     #[command(flatten)]
     pub(crate) ledger: LedgerArgs,
-    /// Why, for those who ask
+    /// Why; recorded with your name
     #[arg(long)]
     pub(crate) reason: String,
 }
 
-/// Which entries are shown.
+/// The arguments of `ledger tail`.
 #[derive(Args, Debug)]
 pub(crate) struct TailArgs {
     #[command(flatten)]
     pub(crate) source: LedgerSourceArgs,
-    /// Only those of this run, and of what it did
+    /// Only entries of this run and its operations
     #[arg(long, value_name = "ID", value_parser = parse_run_id)]
     pub(crate) run: Option<RunId>,
-    /// Only those about this guest
+    /// Only entries about this guest
     #[arg(long, value_name = "VMID", value_parser = super::parse_vmid)]
     pub(crate) guest: Option<Vmid>,
-    /// Only those of this kind, such as intent, outcome or refusal
+    /// Only entries of this kind, such as intent, outcome or refusal
     #[arg(long, value_parser = ENTRY_KINDS, hide_possible_values = true)]
     pub(crate) kind: Option<String>,
-    /// Only those of this time or later: a day (2026-06-30), a time (2026-06-30T12:00:00Z), or an age (90d)
+    /// Only entries since this day (2026-06-30), time (2026-06-30T12:00:00Z), or age (90d)
     #[arg(long, value_name = "TIME")]
     pub(crate) since: Option<String>,
-    /// How many, the last ones
+    /// Show the last COUNT entries
     #[arg(long, short = 'n', default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) count: u32,
-    /// Print a line of JSON for each
+    /// Print a line of JSON for each entry
     #[arg(long)]
     pub(crate) json: bool,
 }
 
-/// Which entry is shown.
+/// The arguments of `ledger show`.
 #[derive(Args, Debug)]
 pub(crate) struct ShowEntryArgs {
     #[command(flatten)]
     pub(crate) source: LedgerSourceArgs,
-    /// Its place, counted from 0
+    /// The index of the entry, from 0
     pub(crate) index: u64,
     /// Print it as JSON
     #[arg(long)]
     pub(crate) json: bool,
 }
 
-/// Where the ledger is written to.
+/// The arguments of `ledger export`.
 #[derive(Args, Debug)]
 pub(crate) struct ExportArgs {
     #[command(flatten)]
     pub(crate) ledger: LedgerArgs,
-    /// The directory; an earlier export of the same ledger is extended
+    /// The directory to write; an earlier export of the same ledger is extended
     pub(crate) directory: PathBuf,
     #[command(flatten)]
     pub(crate) overwrite: Overwrite,
 }
 
-/// What is proven.
+/// The arguments of `ledger prove`.
 #[derive(Args, Debug)]
 pub(crate) struct ProveArgs {
     #[command(flatten)]
     pub(crate) ledger: LedgerArgs,
-    /// An operation that has ended, or the place of an entry
+    /// The id of an ended operation, or the index of an entry
     pub(crate) what: String,
-    /// The file to write [default: standard output]
+    /// Write the receipt to FILE [default: standard output]
     #[arg(long, value_name = "FILE")]
     pub(crate) out: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) overwrite: Overwrite,
 }
 
-/// What is checked, and with what.
+/// The arguments of `verify`.
 #[derive(Args, Debug)]
 pub(crate) struct VerifyArgs {
-    /// An export or a receipt, or with --db a state directory [default: the state directory of converger.toml]
+    /// An export, a receipt, or with --db a state directory [default: the state directory of converger.toml]
     pub(crate) path: Option<PathBuf>,
-    /// The path is a state directory
+    /// Treat the path as a state directory
     #[arg(long, requires = "path")]
     pub(crate) db: bool,
-    /// The key of the ledger, or a file that has it
+    /// The public key of the ledger, or a file that contains it
     #[arg(long, value_name = "KEY")]
     pub(crate) key: Option<String>,
-    /// The operation that a receipt has to be about; a receipt of another one is no evidence of it
+    /// Require the receipt to be about this operation
     #[arg(long, value_name = "ID", requires = "path", value_parser = operation_id)]
     pub(crate) operation: Option<OperationId>,
-    /// A checkpoint that was seen before: the record must be that one, or have grown out of it
+    /// Require the ledger to be an extension of this earlier checkpoint
     #[arg(long, value_name = "FILE")]
     pub(crate) since: Option<PathBuf>,
-    /// Where the state directory is written [default: converger.toml where it exists]
+    /// Read the state directory from FILE [default: converger.toml if it exists]
     #[arg(long, value_name = "FILE", conflicts_with = "path")]
     pub(crate) config: Option<PathBuf>,
     /// Print it as JSON
@@ -217,26 +217,26 @@ pub(crate) struct VerifyArgs {
     pub(crate) json: bool,
 }
 
-/// What is read in place of the state directory that converger.toml leads to: another one, or an export.
+/// A ledger other than that of converger.toml: another state directory, or an export.
 #[derive(Args, Debug)]
 pub(crate) struct LedgerCopyArgs {
-    /// Read this state directory, which may be a copy on a disk that cannot be written to
+    /// Read this state directory, which may be a copy on a read-only disk
     #[arg(long, value_name = "DIR", conflicts_with = "from")]
     pub(crate) db: Option<PathBuf>,
-    /// Read an export instead of the state directory; its signature and hashes are checked first
+    /// Read an export instead of the state directory, after verifying its signature and hashes
     #[arg(long, value_name = "DIR")]
     pub(crate) from: Option<PathBuf>,
-    /// The key of the ledger that was exported, or a file that has it [default: the one that lies beside the log]
+    /// The public key of the exported ledger, or a file that contains it [default: the key in the export]
     #[arg(long, value_name = "KEY", requires = "from")]
     pub(crate) key: Option<String>,
 }
 
-/// Which decision is made again.
+/// The arguments of `reproduce`.
 #[derive(Args, Debug)]
 pub(crate) struct ReproduceArgs {
     /// The full digest of a plan, or the id of a run
     pub(crate) what: String,
-    /// Write the plan that came out to this file
+    /// Write the reproduced plan to FILE
     #[arg(long, value_name = "FILE")]
     pub(crate) out: Option<PathBuf>,
     #[command(flatten)]
@@ -248,7 +248,7 @@ pub(crate) struct ReproduceArgs {
     pub(crate) json: bool,
 }
 
-/// Which plans are compared.
+/// The arguments of `diff`.
 #[derive(Args, Debug)]
 pub(crate) struct DiffArgs {
     /// The full digest of a plan, the id of a run, or the path of a plan file (with a dot or a slash in it)
@@ -262,15 +262,15 @@ pub(crate) struct DiffArgs {
     pub(crate) json: bool,
 }
 
-/// Under what recorded decisions are weighed.
+/// The arguments of `backtest`.
 #[derive(Args, Debug)]
 pub(crate) struct BacktestArgs {
-    /// The candidate: a converger.toml with other protection or limits
+    /// A converger.toml with the protection rules and limits to try
     #[arg(long, value_name = "FILE")]
     pub(crate) config: PathBuf,
     #[command(flatten)]
     pub(crate) copy: LedgerCopyArgs,
-    /// The converger.toml whose state directory is meant [default: converger.toml where it exists]
+    /// Read the state directory from FILE [default: converger.toml if it exists]
     #[arg(long, value_name = "FILE", conflicts_with_all = ["from", "db"])]
     pub(crate) state: Option<PathBuf>,
     /// Print it as JSON
@@ -279,9 +279,9 @@ pub(crate) struct BacktestArgs {
 }
 
 fn operation_id(text: &str) -> Result<OperationId, String> {
-    OperationId::new(text).ok_or_else(|| "this is not the id of an operation; `ops list` shows them".to_owned())
+    OperationId::new(text).ok_or_else(|| "this is not the id of an operation; `converger ops list` shows them".to_owned())
 }
 
 fn parse_run_id(text: &str) -> Result<RunId, String> {
-    RunId::new(text).ok_or_else(|| "this is not the id of a run; `ledger tail` and `ops list` show them".to_owned())
+    RunId::new(text).ok_or_else(|| "this is not the id of a run; `converger ledger tail` and `converger ops list` show them".to_owned())
 }

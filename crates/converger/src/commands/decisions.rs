@@ -157,7 +157,7 @@ impl DecisionIndex {
         Ok(recalled)
     }
 
-    /// A piece of a decision as it was written, whoever wrote it.
+    /// A part of a decision as it was written, by this or another program.
     fn read_part_json(&self, record: &DecisionSource<'_>, made: &RunDecision, piece: DecisionPart) -> Result<Json, CommandError> {
         let digest = made.decision.digest(piece);
         let bytes = record.blob(digest)?.ok_or_else(|| self.reproduce_error(made, ReproduceError::Missing { part: piece, digest }))?;

@@ -1,7 +1,7 @@
-//! `converger demo`: the whole story on a lab of its own, in a minute and with nothing left behind.
+//! `converger demo`: refusal, plan, kill, recovery and evidence on a lab of its own, in a minute.
 //!
-//! Every act is this very program, run as a user would run it, with the command line shown. What is claimed at the end is counted from
-//! the lab's own record. What never enters: a second way to do anything.
+//! Every step runs this program as a user would, and shows the command line. The claim at the end is counted from the lab's own record of
+//! requests. The demo removes its files.
 
 mod proof;
 mod sandbox;
@@ -14,26 +14,26 @@ use crate::exit_status::ExitStatus;
 use crate::render::{self, apply_style};
 use sandbox::{ChildEnd, DemoSandbox};
 
-/// The declared state as somebody wrote it: with a line that would shut a protected guest down.
+/// The declared state with a mistake: a line that would shut down a protected guest.
 const DESIRED_WITH_MISTAKE: &str = include_str!("demo/mistaken.yaml");
 /// The same without that line.
 const DESIRED: &str = include_str!("demo/desired.yaml");
 
 pub(super) async fn run_demo(_: &DemoArgs) -> Result<ExitStatus, CommandError> {
     let stage = DemoSandbox::start().await?;
-    // The acts wait for child processes, so they run on a thread of their own while the runtime serves the lab.
-    let played = tokio::task::spawn_blocking(move || play(stage)).await;
-    played.unwrap_or_else(|panicked| std::panic::resume_unwind(panicked.into_panic()))
+    // The steps wait for child processes, so they run on a thread of their own while the runtime serves the lab.
+    let ended = tokio::task::spawn_blocking(move || run_steps(stage)).await;
+    ended.unwrap_or_else(|panicked| std::panic::resume_unwind(panicked.into_panic()))
 }
 
-fn play(mut stage: DemoSandbox) -> Result<ExitStatus, CommandError> {
-    print_line("A lab was started: a Proxmox VE cluster of three nodes that exists on this machine only, for as long as this takes.")?;
+fn run_steps(mut stage: DemoSandbox) -> Result<ExitStatus, CommandError> {
+    print_line("A lab was started: a simulated Proxmox VE cluster of three nodes, on this machine and for the time of this demo.")?;
     show_refusal(&mut stage)?;
     let (digest, steps) = show_kill(&mut stage)?;
     show_recovery(&mut stage)?;
     show_evidence(&mut stage, &digest)?;
     let proven = proof::check_changes(&stage.changes(), steps);
-    print_title("What the lab saw", "Its own record of everything that it was asked to change, from the first command to the last:")?;
+    print_title("What the lab saw", "The lab recorded every change request, from the first command to the last:")?;
     let text = proven.as_ref().map_or_else(Clone::clone, Clone::clone);
     print_line(text.trim_end())?;
     match proven {
@@ -42,68 +42,62 @@ fn play(mut stage: DemoSandbox) -> Result<ExitStatus, CommandError> {
             format!("Nothing ran twice, and nothing was lost ({} requests in all).", stage.requests()),
         ))
         .map(|()| ExitStatus::Done),
-        Err(_) => Err(CommandError::failure("the record of the lab does not show that everything ran exactly once")
+        Err(_) => Err(CommandError::failure("the lab did not record every change exactly once")
             .with_help("this is a defect: please report it with the output above")),
     }
 }
 
-/// What is refused, and why.
+/// Shows a refusal and its explanation.
 fn show_refusal(stage: &mut DemoSandbox) -> Result<(), CommandError> {
-    print_title("Look first", "desired.yaml says what four guests should be. An audit compares it with the cluster and changes nothing:")?;
+    print_title("Audit", "desired.yaml declares four guests. An audit compares it with the cluster and changes nothing:")?;
     stage.write_file("desired.yaml", DESIRED_WITH_MISTAKE)?;
     stage.run(&["audit", "desired.yaml"])?.expect_code(3)?;
-    print_title("A refusal, explained", "prod-mail is declared stopped, and its name protects it. No option lifts that:")?;
+    print_title("A refusal, explained", "prod-mail is declared stopped, and its name protects it. No option overrides that:")?;
     stage.run(&["explain", "protected-guest"])?.expect_code(0)
 }
 
-/// So many changes of the plan wait for nothing. When the lab has all of them, whatever is under way has arrived there: what was only about to be sent would be
-/// held for a minute, because nobody could say that it does not arrive any more (decision 0016).
+/// This many changes of the plan depend on nothing. When the lab has all of them, every change in flight has arrived: a change that was only about to
+/// be sent would be held for a minute, because it could still arrive (decision 0016).
 const CHANGES_AT_ONCE: usize = 3;
 
-/// A plan that is carried out, and the program that is killed in the middle of it. Gives its digest and the number of its steps.
+/// Applies a plan and kills the program half-way. Gives the digest of the plan and the number of its steps.
 fn show_kill(stage: &mut DemoSandbox) -> Result<(String, u64), CommandError> {
-    print_title(
-        "A plan",
-        "The line was a mistake and is taken out. What would be done now is written down, with a digest over all of it:",
-    )?;
+    print_title("A plan", "The line was a mistake and is removed. The plan is written to a file, with a digest over all of it:")?;
     stage.write_file("desired.yaml", DESIRED)?;
     stage.run(&["plan", "desired.yaml"])?.expect_code(4)?;
     let (digest, steps) = stage.read_plan()?;
-    print_title(
-        "Carried out, and killed",
-        "The digest is the confirmation. As its third change goes out the program is killed, for real (SIGKILL):",
-    )?;
+    print_title("Apply, and kill -9", "The digest confirms the plan. When the third change is sent, the program is killed with SIGKILL:")?;
     match stage.run_until_changes(&["apply", "desired.yaml", "--confirm", &digest], CHANGES_AT_ONCE)? {
         ChildEnd::Killed => print_line(&apply_style(render::RED.bold(), "killed")).map(|()| (digest, steps)),
-        ChildEnd::With(code) => Err(CommandError::failure(format!("the apply ended by itself, with {code}, before it could be killed"))),
+        ChildEnd::With(code) => Err(CommandError::failure(format!("the apply ended with exit code {code} before it was killed"))),
     }
 }
 
-/// What was under way is found out, and the rest is carried out.
+/// Recovers the operations in flight and applies the rest.
 fn show_recovery(stage: &mut DemoSandbox) -> Result<(), CommandError> {
-    print_title("What it left", "Every change was written down before it was sent, so that the journal knows what was under way:")?;
-    stage.run(&["ops", "list", "lab"])?.expect_code(0)?;
+    print_title("Operations in flight", "Every change was recorded before it was sent, so the journal lists the operations in flight:")?;
+    stage.run(&["ops", "list"])?.expect_code(0)?;
     print_title(
         "Recovery",
-        "The next apply first finds out what became of each, by reading. Then it plans the rest, and begins nothing unconfirmed:",
+        "The next apply first recovers each of them by reading the guests. Then it plans the rest, and starts nothing without confirmation:",
     )?;
     stage.run(&["apply", "desired.yaml"])?.expect_code(3)?;
-    print_title("Convergence", "So the rest is confirmed like the first plan:")?;
+    print_title("Convergence", "The rest is confirmed like the first plan:")?;
     stage.run(&["plan", "desired.yaml"])?.expect_code(4)?;
     let (digest, _) = stage.read_plan()?;
     stage.run(&["apply", "desired.yaml", "--confirm", &digest])?.expect_code(0)?;
     stage.run(&["audit", "desired.yaml"])?.expect_code(0)
 }
 
-/// Whoever doubts can check: all of it as plain files, and the decision that was cut off, made again.
+/// Exports and verifies the ledger, and reproduces the decision of the killed run.
 fn show_evidence(stage: &mut DemoSandbox, digest: &str) -> Result<(), CommandError> {
     print_title(
         "Evidence",
-        "Every decision of an apply, refusals too, is an entry of a signed ledger. Exported, any stranger can check it, without this machine:",
+        "Every decision of an apply, including refusals, is an entry of a signed ledger. Anyone can verify an export on any machine:",
     )?;
     stage.run(&["ledger", "export", "evidence"])?.expect_code(0)?;
     stage.run(&["verify", "evidence"])?.expect_code(0)?;
-    print_title("Made again", "What the killed run decided, from what was recorded for it: the same inputs give the same bytes:")?;
+    print_title("Reproduce", "The decision of the killed run is reproduced from its recorded inputs, byte for byte:")?;
     stage.run(&["reproduce", digest])?.expect_code(0)
 }
 
@@ -111,7 +105,7 @@ fn print_title(title: &str, words: &str) -> Result<(), CommandError> {
     print_line(&format!("\n{}\n{words}", apply_style(render::BOLD.underline(), title)))
 }
 
-/// A reader that went away ends the demo: there is nobody left to show anything to.
+/// Prints a line. A closed output ends the demo.
 fn print_line(text: &str) -> Result<(), CommandError> {
     let mut out = anstream::stdout();
     let said = writeln!(out, "{text}").and_then(|()| out.flush());

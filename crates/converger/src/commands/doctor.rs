@@ -1,5 +1,4 @@
-//! `converger doctor`: what an environment lacks, for people with what to type about it, and for machines as one line of canonical
-//! JSON. It reads, and changes nothing.
+//! `converger doctor`: shows what an environment lacks and the commands that fix it, or one line of canonical JSON. It only reads.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -22,10 +21,10 @@ use crate::exit_status::ExitStatus;
 use crate::render::{self, BOLD, CYAN, DIM, GREEN, RED, YELLOW, apply_style};
 use crate::{files, output, progress};
 
-/// The form of the JSON.
+/// The schema of the JSON.
 const SCHEMA: &str = "converger.doctor/1";
 
-/// Examines the environments that were asked for, one after the other. What is wrong with one does not keep the others from being seen.
+/// Examines the environments one after the other. A failure in one does not keep the others from being examined.
 pub(super) async fn run_doctor(visit: &Visit) -> Result<ExitStatus, CommandError> {
     let desired = visit.desired.as_deref().map(inputs::read_desired).transpose()?;
     let survey = config::load_environments(visit.config.as_deref()).map_err(RuntimeError::from)?;
@@ -39,8 +38,8 @@ pub(super) async fn run_doctor(visit: &Visit) -> Result<ExitStatus, CommandError
         None => survey.connections.keys().cloned().collect(),
     };
     if names.is_empty() {
-        let stop =
-            CommandError::input_error(format!("{} leads to no environment", survey.origin)).with_code(FailureCode::EnvironmentUnconfigured);
+        let stop = CommandError::input_error(format!("{} has no environment that can be reached", survey.origin))
+            .with_code(FailureCode::EnvironmentUnconfigured);
         return Err(stop.with_help(configuration_example("lab")));
     }
     let mut ended = ExitStatus::Done;
@@ -64,7 +63,7 @@ pub(super) async fn run_doctor(visit: &Visit) -> Result<ExitStatus, CommandError
     Ok(ended)
 }
 
-/// What converger.toml itself shows.
+/// Findings about converger.toml.
 fn check_config(name: &EnvironmentName, connection: &ConnectionConfig, survey: &ConfiguredEnvironments) -> Vec<DoctorFinding> {
     let mut findings = Vec::new();
     match survey.find_same_secret(name) {
@@ -72,34 +71,34 @@ fn check_config(name: &EnvironmentName, connection: &ConnectionConfig, survey: &
             DoctorFinding::new(
                 "secret-shared",
                 FindingLevel::Fail,
-                format!("its secret is that of the environment `{other}` too, so that nothing is read"),
+                format!("the environment `{other}` has the same secret, so that commands refuse to read either"),
             )
-            .with_remedy("make a token of its own for each: a slip in a name must not reach the other cluster"),
+            .with_remedy("create a token for each: a wrong environment name must not reach the other cluster"),
         ),
         None => findings.push(DoctorFinding::new("secret-shared", FindingLevel::Ok, "no other environment has its secret")),
     }
     if let Some((other, shared)) = survey.find_same_cluster(name) {
-        let found = format!("it has {shared}, and so has the environment `{other}`: they may be one cluster");
+        let found = format!("the environment `{other}` has {shared} too: they may be the same cluster");
         let remedy = format!("if they are, keep one of them: {ONE_NAME_PER_CLUSTER}, and an apply under the second name is refused");
         findings.push(DoctorFinding::new("cluster-named-twice", FindingLevel::Warn, found).with_remedy(remedy));
     }
     if let Some(path) = connection.exposed_secret_file() {
         let path = path.display().to_string();
-        let found = format!("others on this machine may read the secret in `{}`", path.escape_debug());
+        let found = format!("other users of this machine may read the secret in `{}`", path.escape_debug());
         findings.push(
             DoctorFinding::new("secret-file", FindingLevel::Warn, found)
-                .with_remedy("let nobody but its owner read it; make a new secret if somebody else may have")
+                .with_remedy("let only its owner read it; create a new secret if another user may have read it")
                 .with_line(RemedyTarget::Here, format!("chmod 600 '{}'", path.replace('\'', "'\\''"))),
         );
     }
     if connection.mode.is_none() {
-        let found = "nothing says whether one person decides here (solo) or two (shared); an apply will need to know";
+        let found = "`mode` is missing: an apply needs to know whether one person decides (solo) or two (shared)";
         findings.push(DoctorFinding::new("mode", FindingLevel::Warn, found).with_line(RemedyTarget::Config, "mode = \"solo\""));
     }
     findings
 }
 
-/// What people said that keeps an apply from acting. What cannot be read is told too: nothing is planned then.
+/// Freezes and holds, which keep an apply from acting; or that they cannot be read, so that nothing is planned.
 fn check_holds(visit: &Visit, name: &EnvironmentName) -> Vec<DoctorFinding> {
     let Ok(config) = inputs::load_config(visit.config.as_deref(), name) else { return Vec::new() };
     let remembered = match state_dir::peek_conditions(&config, name) {
@@ -111,31 +110,31 @@ fn check_holds(visit: &Visit, name: &EnvironmentName) -> Vec<DoctorFinding> {
     let here =
         |check, found: String, line: String| DoctorFinding::new(check, FindingLevel::Warn, found).with_line(RemedyTarget::Here, line);
     let frozen = remembered.freeze.iter().map(|freeze| {
-        let found = format!("nothing is changed: frozen {}", ops::describe_author(&freeze.by, &freeze.reason, freeze.at_ms));
+        let found = format!("the environment is frozen {}", ops::describe_author(&freeze.by, &freeze.reason, freeze.at_ms));
         here("frozen", found, format!("converger thaw {name}"))
     });
     let written = config.circumstances.freeze.as_ref().map(|reason| {
-        let found = format!("nothing is changed: frozen by converger.toml: {}", render::quote_untrusted(reason));
+        let found = format!("the environment is frozen by converger.toml: {}", render::quote_untrusted(reason));
         DoctorFinding::new("frozen", FindingLevel::Warn, found).with_line(RemedyTarget::Config, "on = false")
     });
     let held = remembered.holds.iter().map(|hold| {
-        let found = format!("guest {} is left alone: held {}", hold.vmid, ops::describe_author(&hold.by, &hold.reason, hold.at_ms));
+        let found = format!("guest {} is held {}", hold.vmid, ops::describe_author(&hold.by, &hold.reason, hold.at_ms));
         here("held", found, format!("converger release {name} {}", hold.vmid))
     });
     let unsettled = remembered.unsettled.iter().map(|history| {
         let (vmid, id) = (history.operation.guest.vmid, history.id().as_str());
         let why = if history.progress().is_open() {
-            format!("operation {id} is under way, or was left when its run was killed; the next apply finds out")
+            format!("operation {id} is in flight, or was left open by a killed run; the next apply recovers it")
         } else {
-            format!("it is not known what became of operation {id}")
+            format!("the outcome of operation {id} is unknown")
         };
-        let found = format!("guest {vmid} is left alone: {why}");
+        let found = format!("guest {vmid} is held: {why}");
         here("held", found, format!("converger ops show {name} {id}"))
     });
     frozen.chain(written).chain(held).chain(unsettled).collect()
 }
 
-/// What is found in an environment. `say` is told what is being asked now.
+/// Examines an environment. `say` is called with the current check.
 async fn examine_environment(
     proxmox: Result<ProxmoxObserver, ProxmoxError>,
     desired: Option<&Desired>,
@@ -151,19 +150,20 @@ async fn examine_environment(
     }
 }
 
-/// Something on this side that keeps the environment from being asked.
+/// A fault on this machine that keeps the environment from being examined.
 fn setup_finding(check: &'static str, found: String, remedy: &str) -> DoctorFinding {
     DoctorFinding::new(check, FindingLevel::Fail, found).with_code(FailureCode::ClientSetup).with_remedy(remedy.trim_end_matches('.'))
 }
 
-/// Where nobody can be asked, one line says so for all the rest.
+/// If no connection can be set up, one finding stands for all remaining checks.
 fn unreachable_report(why: DoctorFinding) -> DoctorReport {
-    let found = "endpoints, privileges, cluster and guests were not asked for, because nobody can be asked yet";
-    let rest = DoctorFinding::new("rest", FindingLevel::Unknown, found).with_remedy("mend what is said above, and ask again");
+    let found = "endpoints, privileges, cluster and guests were not checked, because no connection can be set up";
+    let rest =
+        DoctorFinding::new("rest", FindingLevel::Unknown, found).with_remedy("fix what failed above, then run `converger doctor` again");
     DoctorReport { findings: vec![why, rest], grant: None }
 }
 
-/// A doctor that finds a failure has failed.
+/// Prints the report. The exit status is that of a failure if any check failed.
 fn show_report(name: &EnvironmentName, json: bool, examined: &DoctorReport) -> Result<ExitStatus, CommandError> {
     let written = if json { output::print_json(|out| write_json(out, name, examined)) } else { write_text(name, examined) };
     finish_output(written, doctor_status(&examined.findings))
@@ -173,7 +173,7 @@ fn doctor_status(findings: &[DoctorFinding]) -> ExitStatus {
     if findings.iter().any(is_failure) { ExitStatus::Failed } else { ExitStatus::Done }
 }
 
-/// What reading needs and cannot be told is as bad as what is missing: whoever relies on it would not be able to read.
+/// Whether a finding counts as a failure: a check that reading needs must not be unknown either.
 fn is_failure(finding: &DoctorFinding) -> bool {
     let is_needed = matches!(finding.check, "may-read" | "guests");
     finding.level == FindingLevel::Fail || finding.level == FindingLevel::Unknown && is_needed
@@ -224,17 +224,17 @@ fn render_report(environment: &EnvironmentName, examined: &DoctorReport) -> Stri
     text
 }
 
-/// What stands above what no plan asks for.
-const REQUESTED_HEADING: &str = "For requested actions, which no plan asks for";
+/// The heading of actions that no plan contains.
+const REQUESTED_HEADING: &str = "For actions on request, which no plan contains";
 
-/// The lines for what no plan asks for, each verb by itself: whoever wants one of them does not want the others.
+/// The commands that grant actions on request, separately for each action, because each is granted on its own.
 fn render_request_grants(findings: &[DoctorFinding]) -> String {
     let lacking = findings.iter().filter(|finding| finding.part == Some(PrivilegeUse::Request));
     let lacking = lacking.filter_map(|finding| Some((finding.check, finding.remedy.as_ref().filter(|remedy| !remedy.lines.is_empty())?)));
     let mut text = String::new();
     for (check, remedy) in lacking {
         if text.is_empty() {
-            let _ = writeln!(text, "\n{}", apply_style(BOLD, "To grant a requested action, type its lines on a node:"));
+            let _ = writeln!(text, "\n{}", apply_style(BOLD, "To grant an action on request, run its commands on a node:"));
         }
         let _ = writeln!(text, "  {}", apply_style(DIM, check));
         for RemedyLine { text: line, .. } in &remedy.lines {
@@ -244,9 +244,9 @@ fn render_request_grants(findings: &[DoctorFinding]) -> String {
     text
 }
 
-/// One block with all that apply needs, to be pasted as it stands.
+/// One block of commands that grants everything that apply needs.
 fn render_grant(grant: &Remedy) -> String {
-    let mut text = format!("\n{}\n", apply_style(BOLD, "To grant everything that apply needs, type on a node:"));
+    let mut text = format!("\n{}\n", apply_style(BOLD, "To grant everything that apply needs, run on a node:"));
     for RemedyLine { text: line, .. } in &grant.lines {
         let _ = writeln!(text, "  {}", apply_style(BOLD, line));
     }
@@ -254,7 +254,7 @@ fn render_grant(grant: &Remedy) -> String {
     text
 }
 
-/// A sign that tells levels apart without colour too.
+/// A sign that distinguishes levels without colour.
 fn level_sign(level: FindingLevel) -> (&'static str, Style) {
     match level {
         FindingLevel::Ok => ("✓", GREEN),
@@ -265,23 +265,23 @@ fn level_sign(level: FindingLevel) -> (&'static str, Style) {
     }
 }
 
-/// One finding. What to do about it is not said twice in a row.
+/// One finding. A remedy that repeats the one above is shortened.
 fn render_finding(finding: &DoctorFinding, before: Option<&Remedy>, width: usize) -> String {
     let (sign, style) = level_sign(finding.level);
     let about = finding.about.as_ref().map(|about| format!("{about}: ")).unwrap_or_default();
     let check = format!("{:<width$}", finding.check);
     let check = if finding.level == FindingLevel::Ok { apply_style(DIM, check) } else { apply_style(style, check) };
     let mut text = format!("{} {check}  {about}{}\n", apply_style(style, sign), finding.found);
-    // What is missing of privileges is granted by one block at the end.
+    // Missing privileges are granted by one block at the end.
     let remedy = finding.remedy.as_ref().filter(|remedy| finding.part.is_none() || remedy.lines.is_empty());
     let Some(remedy) = remedy else { return text };
-    // Below the sentence, so that the column of checks stays free.
+    // Below the text, so that the column of checks stays free.
     let margin = " ".repeat(width + 4);
     if before == Some(remedy) {
         let _ = writeln!(text, "{margin}{} the same", apply_style(CYAN, "remedy:"));
         return text;
     }
-    let more = finding.code.map(|code| format!(" (`converger explain {code}` says more)")).unwrap_or_default();
+    let more = finding.code.map(|code| format!(" (see `converger explain {code}`)")).unwrap_or_default();
     if !remedy.text.is_empty() {
         let _ = writeln!(text, "{margin}{} {}{more}", apply_style(CYAN, "remedy:"), remedy.text);
     }
@@ -300,16 +300,16 @@ fn render_conclusion(findings: &[DoctorFinding]) -> String {
     let counts = count_levels(findings);
     let of = |level: FindingLevel| counts.get(level.word()).copied().unwrap_or(0);
     let list = format!(
-        "{} ok, {} to look at, {} failed, {} unknown",
+        "{} ok, {}, {} failed, {} unknown",
         of(FindingLevel::Ok),
-        of(FindingLevel::Warn),
+        render::count_with_noun(of(FindingLevel::Warn) as u64, "warning"),
         of(FindingLevel::Fail),
         of(FindingLevel::Unknown)
     );
     match (findings.iter().filter(|finding| is_failure(finding)).count(), of(FindingLevel::Warn) + of(FindingLevel::Unknown)) {
-        (0, 0) => apply_style(GREEN.bold(), format!("All is well: {list}")),
-        (0, _) => apply_style(YELLOW.bold(), format!("It works: {list}")),
-        _ => apply_style(RED.bold(), format!("Something does not work: {list}")),
+        (0, 0) => apply_style(GREEN.bold(), format!("All checks passed: {list}")),
+        (0, _) => apply_style(YELLOW.bold(), format!("No check failed: {list}")),
+        _ => apply_style(RED.bold(), format!("Some checks failed: {list}")),
     }
 }
 
@@ -326,7 +326,7 @@ mod tests {
 
     const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-    /// Serves a lab for as long as `visit` takes, which is given its environment with the fingerprint to pin.
+    /// Serves a lab while `visit` runs, which gets its environment and the fingerprint to pin.
     fn with_lab(visit: impl FnOnce(ConnectionSettings, Fingerprint)) {
         let setting = WorldSpec::from_seed(7, WorldSize { nodes: 1, guests: 2 }, Flavour::V9);
         let identity = LabCertificates::new(setting.nodes.keys().map(String::as_str), LOOPBACK).expect("a certificate");
@@ -402,7 +402,7 @@ mod tests {
         assert_eq!((found[0].check, found[0].code, found[0].found.as_str()), ("setup", Some(code), words.as_str()));
         let shown = render_plain(found);
         assert!(shown.contains(&format!("remedy: {remedy}")) && shown.contains(&format!("`converger explain {code}`")), "{shown}");
-        assert!(shown.contains("? rest   endpoints, privileges, cluster and guests were not asked for"), "{shown}");
+        assert!(shown.contains("? rest   endpoints, privileges, cluster and guests were not checked"), "{shown}");
     }
 
     fn lab_name() -> EnvironmentName {
@@ -431,7 +431,7 @@ mod tests {
         assert_eq!(doctor_status(&[]), ExitStatus::Done);
         let unknown = [DoctorFinding::new("may-read", FindingLevel::Unknown, "not told")];
         assert_eq!(doctor_status(&unknown), ExitStatus::Failed, "reading needs it");
-        assert!(render_conclusion(&unknown).contains("Something does not work"));
+        assert!(render_conclusion(&unknown).contains("Some checks failed"));
     }
 
     #[test]
@@ -448,7 +448,7 @@ lab
               on a node:      pveum role add X
 ? ha        not told
 
-Something does not work: 1 ok, 1 to look at, 1 failed, 1 unknown
+Some checks failed: 1 ok, 1 warning, 1 failed, 1 unknown
 ";
         assert_eq!(plain, expected);
     }
@@ -461,8 +461,7 @@ Something does not work: 1 ok, 1 to look at, 1 failed, 1 unknown
             finding.with_remedy("if it is to, grant it").with_line(RemedyTarget::Node, line)
         };
         let plain = render_plain(vec![verb("may-clone", "pveum x"), verb("may-grow", "pveum y")]);
-        let expected =
-            "\nTo grant a requested action, type its lines on a node:\n  may-clone\n    pveum x\n  may-grow\n    pveum y\n\nAll is well";
+        let expected = "\nTo grant an action on request, run its commands on a node:\n  may-clone\n    pveum x\n  may-grow\n    pveum y\n\nAll checks passed";
         assert!(plain.contains(expected), "{plain}");
         assert!(!plain.contains("--json"), "{plain}");
     }

@@ -1,6 +1,6 @@
-//! What people say to the program beside a plan: freeze and thaw an environment, hold and release a guest.
+//! `converger freeze`, `thaw`, `hold` and `release`.
 //!
-//! What they say is in the store before the command ends, and a running apply finds it before its next intent.
+//! Each is durable in the store before the command ends, and a running apply checks the store before its next intent.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -19,10 +19,10 @@ use crate::{files, host};
 
 pub(super) async fn freeze(freezing: &FreezeArgs) -> Result<ExitStatus, CommandError> {
     let (environment, connection) = configured_environment(&freezing.target)?;
-    let reason = check_reason(&freezing.reason, "why: others will ask")?;
+    let reason = check_reason(&freezing.reason, "why, for other people")?;
     let freeze = Freeze { environment: environment.clone(), by: host::actor().into(), reason, at_ms: host::now_ms() };
     let said =
-        format!("{environment} is frozen: nothing new is begun there until `converger thaw {environment}`; what was sent before goes on");
+        format!("{environment} is frozen: no new change starts there until `converger thaw {environment}`; operations in flight continue");
     let checked = identity::check(freezing.target.config.as_deref(), &environment, &connection, None, freezing.offline).await?;
     let directory = commit_write(&freezing.target, checked.batch(StoreWrite::Freeze(freeze))).await?;
     print_confirmation(&format!("{said}\n{}", describe_reach(&directory)))
@@ -37,10 +37,10 @@ pub(super) async fn thaw(place: &EnvironmentArgs) -> Result<ExitStatus, CommandE
 
 pub(super) async fn hold(holding: &HoldArgs) -> Result<ExitStatus, CommandError> {
     let (environment, connection) = configured_environment(&holding.target)?;
-    let reason = check_reason(&holding.reason, "why: others will ask")?;
+    let reason = check_reason(&holding.reason, "why, for other people")?;
     let hold = Hold { environment: environment.clone(), vmid: holding.vmid, by: host::actor().into(), reason, at_ms: host::now_ms() };
     let said = format!(
-        "guest {} of {environment} is held: it is left alone until `converger release {environment} {}`",
+        "guest {} of {environment} is held: it is not changed until `converger release {environment} {}`",
         holding.vmid, holding.vmid
     );
     let checked = identity::check(holding.target.config.as_deref(), &environment, &connection, Some(holding.vmid), holding.offline).await?;
@@ -56,25 +56,25 @@ pub(super) async fn release(holding: &ReleaseArgs) -> Result<ExitStatus, Command
     print_confirmation(&format!("guest {} of {environment} is released", holding.vmid))
 }
 
-/// An environment that converger.toml knows: a slip in its name would freeze nothing, and nobody would notice.
+/// An environment of converger.toml: freezing a misspelt name would have no effect, unnoticed.
 fn configured_environment(place: &EnvironmentArgs) -> Result<(EnvironmentName, ConnectionConfig), CommandError> {
-    let environment = inputs::parse_environment(&place.environment)?;
+    let environment = inputs::resolve_environment(place)?;
     let config = inputs::load_config(place.config.as_deref(), &environment)?;
     let connection = config.connection.ok_or_else(|| unconfigured_error(&environment))?;
     Ok((environment, connection))
 }
 
-/// What somebody gives as a reason, to be kept.
+/// Checks a reason, which is recorded.
 pub(super) fn check_reason(reason: &str, what: &str) -> Result<Box<str>, CommandError> {
     if is_valid_remark(reason) {
         return Ok(reason.into());
     }
-    Err(CommandError::input_error("a reason is missing, or longer than 4096 bytes").with_help(format!("say with --reason {what}")))
+    Err(CommandError::input_error("the reason is empty or longer than 4096 bytes").with_help(format!("write with --reason {what}")))
 }
 
-/// Makes it durable; gives the state directory that it is kept in.
+/// Writes the batch durably. Gives the path of the state directory.
 async fn commit_write(place: &EnvironmentArgs, batch: impl Into<Batch>) -> Result<PathBuf, CommandError> {
-    let environment = inputs::parse_environment(&place.environment)?;
+    let environment = inputs::resolve_environment(place)?;
     let state = inputs::open_state(place.config.as_deref(), &environment).await?;
     if let WriteOutcome::Refused(refusal) = state.write(batch.into()).await? {
         return Err(CommandError::refusal_error(&refusal));
@@ -83,9 +83,9 @@ async fn commit_write(place: &EnvironmentArgs, batch: impl Into<Batch>) -> Resul
     Ok(state.path().to_owned())
 }
 
-/// Whom it binds: another user, or another machine, keeps another state unless it is named.
+/// Who is affected: other users and machines have other state directories unless one is configured.
 fn describe_reach(directory: &Path) -> String {
-    format!("this binds whoever uses the state directory {}, and nobody else", files::display_path(directory))
+    format!("this applies to everyone who uses the state directory {}, and to no one else", files::display_path(directory))
 }
 
 fn print_confirmation(said: &str) -> Result<ExitStatus, CommandError> {

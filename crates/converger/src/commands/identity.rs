@@ -1,7 +1,6 @@
-//! Which cluster an environment name stands for, as commands ask it: `apply` compares before it sends anything, `hold` and `freeze` before they
-//! record anything, `plan` and `audit` only say what an apply would refuse.
+//! Checks which cluster an environment name stands for: `hold` and `freeze` before they record anything; and renames environments.
 //!
-//! The store decides, in its transaction. What never enters: reading certificates (adapters), and the rules (core).
+//! The store decides in its transaction. Certificates are read by the adapters, and the rules are in the core.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -20,21 +19,21 @@ use crate::config::ConnectionConfig;
 use crate::exit_status::ExitStatus;
 use crate::{config, files, host, line_wrap};
 
-/// What a person says of an environment, with the binding that it rests on and what could not be checked.
+/// The binding to record together with a hold or freeze, and notes about what could not be checked.
 pub(super) struct CheckedWrite {
     binding: Option<StoreWrite>,
     notes: Vec<String>,
 }
 
 impl CheckedWrite {
-    /// What the person says, behind the binding that it rests on.
+    /// The hold or freeze, after the binding.
     pub(super) fn batch(self, word: StoreWrite) -> Batch {
         self.notes.iter().for_each(|note| say(note));
         self.binding.map_or_else(Batch::default, Batch::from).with(word)
     }
 }
 
-/// Takes a quick look at the cluster before a hold or a freeze is recorded.
+/// Checks the cluster before a hold or a freeze is recorded.
 pub(super) async fn check(
     config: Option<&Path>,
     environment: &EnvironmentName,
@@ -56,12 +55,12 @@ pub(super) async fn check(
     Ok(CheckedWrite { binding: checked.binding, notes })
 }
 
-/// Another environment of the same file with the same address or cluster name. It may be the same cluster, and two clusters may share both: it is
-/// only worth a note.
+/// A note about another environment of the same file with the same address or cluster name. It may be the same cluster; two clusters may share
+/// both.
 fn other_name(config: Option<&Path>, environment: &EnvironmentName) -> Option<String> {
     let survey = config::load_environments(config).ok()?;
     let (other, shared) = survey.find_same_cluster(environment)?;
-    Some(format!("`{other}` has {shared} too: if it is the same cluster, this does not bind whoever uses that name"))
+    Some(format!("`{other}` has {shared} too: if it is the same cluster, this does not apply under that name"))
 }
 
 fn say(note: &str) {
@@ -74,16 +73,16 @@ pub(super) async fn environment(command: &EnvironmentCommand) -> Result<ExitStat
     }
 }
 
-/// Renames an environment in the state directory, while no process drives it under either name.
+/// Renames an environment in the state directory while no apply runs under either name.
 async fn rename(renaming: &Renaming) -> Result<ExitStatus, CommandError> {
     let (from, to) = (inputs::parse_environment(&renaming.from)?, inputs::parse_environment(&renaming.to)?);
-    let reason = holds::check_reason(&renaming.reason, "why: others will ask")?;
-    // converger.toml may have the former name, the new one or both: it only says where the state directory is.
+    let reason = holds::check_reason(&renaming.reason, "why, for other people")?;
+    // converger.toml may have the old name, the new one or both: only its state directory is used.
     let shelf = LedgerLocation::from_config(renaming.config.as_deref())?;
     shelf.check_exists()?;
     let state = ledger::open_state(&shelf).await?;
     if from == to {
-        // Its own lock would be taken for that of another process.
+        // The second lock would be refused because of the first.
         return Err(CommandError::refusal_error(&Refusal::name_in_use(&to)));
     }
     let _locks = [lock(&state, &from)?, lock(&state, &to)?];
@@ -93,8 +92,8 @@ async fn rename(renaming: &Renaming) -> Result<ExitStatus, CommandError> {
     }
     state.attest_ledger().await?;
     let said = format!(
-        "{from} is {to} now in the state directory {}: holds, freezes and operations are kept under the new name\n\
-         write the new name into converger.toml and the declared state; the former one is refused from now on",
+        "renamed {from} to {to} in the state directory {}: holds, freezes and operations are kept under the new name\n\
+         write the new name into converger.toml and the declared state; the former name is refused from now on",
         files::display_path(state.path())
     );
     finish_output(writeln!(anstream::stdout(), "{said}"), ExitStatus::Done)

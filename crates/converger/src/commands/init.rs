@@ -1,6 +1,4 @@
-//! `init`: reads the named guests and writes a declared state for them that plans nothing.
-//!
-//! What never enters: what is declared of a guest and what is left out. The core decides that.
+//! `init`: reads the named guests and writes a declared state that plans no change. The core decides which fields are declared.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -77,7 +75,7 @@ fn describe_absent_ids(selection: &GuestSelection, scope: &Scope) -> String {
     notes.collect()
 }
 
-/// The file to write, if one is. It must not be there: what somebody declared is replaced only where they say `--overwrite`.
+/// The file to write, if any. An existing file is replaced only with `--overwrite`.
 fn select_output(adoption: &InitArgs) -> Result<Option<PathBuf>, CommandError> {
     let path = match &adoption.out {
         Some(named) => named.clone(),
@@ -91,7 +89,7 @@ fn select_output(adoption: &InitArgs) -> Result<Option<PathBuf>, CommandError> {
     }
     super::check_output_is_no_state(&path, adoption.observation.config.as_deref())?;
     if files::detect_notation(&path) == Notation::Json {
-        let stop = CommandError::input_error(format!("{name} would be read as JSON, and YAML is written"));
+        let stop = CommandError::input_error(format!("{name} would be read as JSON, but init writes YAML"));
         return Err(stop.with_help("name a file that ends in .yaml"));
     }
     if path.symlink_metadata().is_ok() && !adoption.overwrite.overwrite {
@@ -101,12 +99,12 @@ fn select_output(adoption: &InitArgs) -> Result<Option<PathBuf>, CommandError> {
 }
 
 fn file_exists_error(name: &str) -> CommandError {
-    CommandError::input_error(format!("{name} is there already, and is not written over"))
+    CommandError::input_error(format!("{name} exists already and is not replaced"))
         .with_code(FailureCode::FileTaken)
-        .with_help("name another file with --out, print with --dry-run and take over what you need, or add `--overwrite` to replace it")
+        .with_help("name another file with --out, print the declared state with --dry-run, or add `--overwrite` to replace it")
 }
 
-/// Somebody may have made the file since it was looked for.
+/// The file may have been created since it was checked.
 fn write_error(path: &Path, error: &io::Error) -> CommandError {
     match error.kind() {
         io::ErrorKind::AlreadyExists => file_exists_error(&files::display_path(path)),
@@ -128,12 +126,15 @@ fn render_report(adoption: &InitArgs, environment: &EnvironmentName, scaffold: &
             text
         }
         Scaffold::Refused { refusals, guests } => {
-            let mut text = format!("{environment} {}\n\n", apply_style(render::DIM, "· nothing is written"));
+            let mut text = format!("{environment} {}\n\n", apply_style(render::DIM, "· nothing was written"));
             let mut told = render::ShownRemedies::default();
             guests.iter().for_each(|guest| text.push_str(&render_unadoptable(guest, &mut told)));
             refusals.iter().for_each(|cause| text.push_str(&render::render_refusal(cause)));
-            let _ =
-                writeln!(text, "\n{} the same command, once this is resolved or without these guests", apply_style(render::CYAN, "next:"));
+            let _ = writeln!(
+                text,
+                "\n{} run the same command again after resolving this, or without these guests",
+                apply_style(render::CYAN, "next:")
+            );
             text
         }
     }

@@ -1,4 +1,4 @@
-//! What commands take from people: files with their diagnostics, names of environments, and the configuration that applies.
+//! The inputs of commands: files with their diagnostics, names of environments, and the configuration.
 
 use std::io::{self, Write as _};
 use std::path::Path;
@@ -18,11 +18,11 @@ use converger_runtime::{Config, EnvironmentReader, ObservationSource, Observed, 
 
 use super::CommandError;
 use super::display::Display;
-use crate::cli::{DesiredArgs, GuestFilterArgs, ObservationArgs, select_guests};
+use crate::cli::{DesiredArgs, EnvironmentArgs, GuestFilterArgs, ObservationArgs, select_guests};
 use crate::files::InputText;
 use crate::{config, diagnostics, fatal, files, progress};
 
-/// What is declared, and the configuration that a run is held to.
+/// The declared state and the configuration of a run.
 pub(super) struct RunInputs {
     pub(super) desired: Desired,
     pub(super) config: Config,
@@ -56,7 +56,7 @@ fn narrow(desired: &Desired, only: &GuestSelection) -> Result<Desired, CommandEr
             CommandError::input_error(format!("guest {vmid} is not declared")).with_help("declare it, or correct --only")
         }
         NarrowError::Splits { vmid, named } => {
-            CommandError::input_error(format!("guest {vmid} comes after {named}, and --only names one of them"))
+            CommandError::input_error(format!("guest {vmid} comes after {named}, and --only names only one of them"))
                 .with_help("name both, or neither")
         }
     })
@@ -83,7 +83,7 @@ pub(super) async fn plan(source: &DesiredArgs, choice: &GuestFilterArgs) -> Resu
     Ok(planned?)
 }
 
-/// Observes these guests: in a recording where one is named, otherwise in the environment itself.
+/// Observes these guests in a recording, if one is named, or else in the environment.
 pub(super) async fn observe(
     look: &ObservationArgs,
     config: Config,
@@ -99,7 +99,7 @@ pub(super) async fn observe(
     Ok(observed?)
 }
 
-/// A command that only reads can use a recording instead, so the help says that too.
+/// Commands that only read can use a recording instead, which the help mentions.
 fn require_source(reader: &EnvironmentReader, source: &ObservationSource) -> Result<(), CommandError> {
     if *source == ObservationSource::Live && reader.config().connection.is_none() {
         let help = format!("{}\nor name a recorded observation with --replay", configuration_example(reader.name().as_str()));
@@ -108,7 +108,7 @@ fn require_source(reader: &EnvironmentReader, source: &ObservationSource) -> Res
     Ok(())
 }
 
-/// Standard input may be a person typing: nothing is drawn over that.
+/// No spinner while reading standard input: a person may be typing.
 fn replay_spinner(look: &ObservationArgs) -> Option<progress::Spinner> {
     let recording = look.replay.as_ref().filter(|recording| recording.as_path() != Path::new("-"))?;
     Some(progress::start_spinner(&format!("reading {}", files::display_path(recording))))
@@ -119,18 +119,18 @@ fn observation_source(look: &ObservationArgs) -> Result<ObservationSource, Comma
     if recording == Path::new("-") {
         return Ok(ObservationSource::Recording(RecordingObserver::Stdin));
     }
-    // A pipe would be waited for without a word, and a device has no end.
+    // Opening a pipe would block without a message, and a device has no end.
     files::check_readable(recording).map_err(|error| unreadable(&files::display_path(recording), &error))?;
     Ok(ObservationSource::Recording(RecordingObserver::File(recording.clone())))
 }
 
 pub(super) fn load_config(named: Option<&Path>, environment: &EnvironmentName) -> Result<Config, CommandError> {
-    config::load(named, environment).map_err(|unusable| match unusable.code {
+    config::load(named, environment).map_err(|error| match error.code {
         FailureCode::EnvironmentUnconfigured => {
             let help = format!("correct the name of the environment, or {}", configuration_example(environment.as_str()));
-            CommandError::input_error(unusable.text).with_code(unusable.code).with_help(help)
+            CommandError::input_error(error.text).with_code(error.code).with_help(help)
         }
-        _ => RuntimeError::from(unusable).into(),
+        _ => RuntimeError::from(error).into(),
     })
 }
 
@@ -167,79 +167,91 @@ pub(super) fn read_plan_file<T>(path: &Path, parse: impl Fn(&[u8]) -> Result<T, 
         ExpectedPlanError::Invalid { why, help } => CommandError::input_error(format!("{name} is not a plan: {why}")).with_help(help),
         ExpectedPlanError::RepeatedKeys(faults) => {
             CommandError::diagnostics_error(diagnostics::render_diagnostics(&name, &text.bytes, &faults))
-                .with_help("save it again, and read that")
+                .with_help("save it again with `converger plan --out FILE`, and review that")
         }
         ExpectedPlanError::Recorded(refusal) => CommandError::refusal_error(&refusal),
     })
 }
 
-/// The environment that is named, or else the only one of converger.toml, which is printed then.
+/// The environment of `--environment`, or the only one that is configured, which is printed.
 pub(super) fn select_environment(named: Option<&str>, config: Option<&Path>) -> Result<EnvironmentName, CommandError> {
     if let Some(name) = named {
         return parse_environment(name);
     }
-    if config::find_config_path(config).is_none() {
-        let stop = CommandError::input_error("nothing says which environment the guests are in: there is no converger.toml here");
+    let only = only_environment(config, "name the environment with `--environment NAME`")?;
+    let _ = writeln!(anstream::stderr(), "environment: {only} (the only one that is configured)");
+    Ok(only)
+}
+
+/// The named environment, or the only one that is configured.
+pub(super) fn resolve_environment(target: &EnvironmentArgs) -> Result<EnvironmentName, CommandError> {
+    let Some(name) = &target.environment else {
+        return only_environment(target.config.as_deref(), "name it before the other arguments, such as `converger ops list NAME`");
+    };
+    parse_environment(name)
+}
+
+/// The only environment of converger.toml. With several, the error lists them; `help` says how to name one.
+pub(super) fn only_environment(config: Option<&Path>, help: &str) -> Result<EnvironmentName, CommandError> {
+    let Some(path) = config::find_config_path(config) else {
+        let stop = CommandError::input_error("no environment is named, and there is no converger.toml in this directory");
         return Err(stop
             .with_code(FailureCode::EnvironmentUnconfigured)
-            .with_help("name it with `--environment <NAME>`, or converger.toml with --config"));
-    }
-    let survey = config::load_environments(config).map_err(RuntimeError::from)?;
-    let mut names = survey.connections.into_keys();
-    match (names.next(), names.next()) {
-        (Some(only), None) => {
-            let _ = writeln!(anstream::stderr(), "in `{only}`, the only environment of {}", survey.origin);
-            Ok(only)
-        }
-        (Some(first), Some(second)) => {
-            let all: Vec<String> = [first, second].into_iter().chain(names).map(|name| name.to_string()).collect();
-            let stop = CommandError::input_error(format!("{} leads to {} environments: {}", survey.origin, all.len(), all.join(", ")));
-            Err(stop.with_help("name the one that the guests are in with --environment"))
-        }
-        (None, _) => {
-            let stop = CommandError::input_error(format!("{} leads to no environment", survey.origin))
-                .with_code(FailureCode::EnvironmentUnconfigured);
+            .with_help(format!("{help}; or name the file with `--config FILE`")));
+    };
+    let names = config::load_environment_names(config).map_err(RuntimeError::from)?;
+    let file = files::display_path(&path);
+    match names.as_slice() {
+        [only] => Ok(only.clone()),
+        [] => {
+            let stop = CommandError::input_error(format!("{file} has no environment")).with_code(FailureCode::EnvironmentUnconfigured);
             Err(stop.with_help(configuration_example("lab")))
+        }
+        several => {
+            let all: Vec<&str> = several.iter().map(EnvironmentName::as_str).collect();
+            Err(CommandError::input_error(format!("no environment is named, and {file} has {}: {}", all.len(), all.join(", ")))
+                .with_help(help))
         }
     }
 }
 
-/// The environment of that name.
+/// Parses the name of an environment.
 pub(super) fn parse_environment(name: &str) -> Result<EnvironmentName, CommandError> {
     EnvironmentName::new(name).ok_or_else(|| {
         let stop = CommandError::input_error(format!("`{}` is not the name of an environment", name.escape_debug()));
-        stop.with_help("use lower-case letters, digits, `-` and `_`, at most 64")
+        stop.with_help("use lower-case letters, digits, `-` and `_`, at most 64 characters")
     })
 }
 
 pub(super) fn unreadable(place: &str, error: &io::Error) -> CommandError {
     let stop = CommandError::input_error(format!("cannot read {place}: {error}")).with_code(FailureCode::FileUnreadable);
     match error.kind() {
-        io::ErrorKind::NotFound => stop.with_help("check the path; it is relative to the directory that you are in"),
-        io::ErrorKind::PermissionDenied => stop.with_help("check who may read it with `ls -l`"),
+        io::ErrorKind::NotFound => stop.with_help("check the path; it is relative to the current directory"),
+        io::ErrorKind::PermissionDenied => stop.with_help("check who may read the file with `ls -l`"),
         _ => stop.with_help("name a regular file that this user may read"),
     }
 }
 
-/// The system gives this process no more threads.
+/// A thread could not be started.
 pub(super) fn no_thread(error: &io::Error) -> CommandError {
-    limited(format!("cannot begin a thread: {error}"), "look at the limits of this process and of its user (`ulimit -u`)")
+    limited(format!("cannot start a thread: {error}"), "check the limits of this process and of its user (`ulimit -u`)")
 }
 
-/// The system does not give this process what it needs.
+/// A limit of the operating system was reached.
 pub(super) fn limited(message: String, remedy: &str) -> CommandError {
     CommandError::failure(message).with_code(FailureCode::ProcessLimited).with_help(more(remedy, FailureCode::ProcessLimited))
 }
 
-/// What to do, and where more is said.
+/// What to do, and where to read more.
 fn more(remedy: &str, code: FailureCode) -> String {
-    format!("{remedy} (`converger explain {}` says more)", code.word())
+    format!("{remedy} (see `converger explain {}`)", code.word())
 }
 
 impl From<RuntimeError> for CommandError {
     fn from(error: RuntimeError) -> Self {
         let (stop, fault) = match error {
             RuntimeError::Observe(error) => return unobserved(&error),
+            RuntimeError::Config { file, .. } => return Self::config_error(&file),
             RuntimeError::Input(fault) => (Self::input_error(fault.message()), fault),
             RuntimeError::Failed(fault) | RuntimeError::NotAccepting { fault, .. } => (Self::failure(fault.message()), fault),
             RuntimeError::Broken { fault, entry } => (Self::evidence_broken(fault.message()).at_entry(entry), fault),
@@ -257,7 +269,7 @@ fn unobserved(error: &ObserveError) -> CommandError {
         }
         ObserveError::OtherEnvironment { .. } => {
             let stop = CommandError::input_error(error.to_string()).with_code(FailureCode::RecordingOther);
-            stop.with_help("name a reading of the same environment as the declared state")
+            stop.with_help("name a recording of the environment that the declared state names")
         }
         ObserveError::TooLarge { .. } => CommandError::input_error(error.to_string())
             .with_code(FailureCode::InputInvalid)
@@ -268,7 +280,7 @@ fn unobserved(error: &ObserveError) -> CommandError {
 
 fn unread(error: &ProxmoxError) -> CommandError {
     let stop = match error {
-        // What converger.toml names cannot be used: nobody was asked yet.
+        // The configuration cannot be used; nothing was requested yet.
         ProxmoxError::NoEndpoint => CommandError::input_error(error.to_string()),
         ProxmoxError::Client(client) if client.is_configuration_fault() => {
             CommandError::input_error(files::escape_hidden(&error.to_string()))

@@ -1,4 +1,4 @@
-//! `converger lab`: a world from a file or a seed, served until Ctrl-C.
+//! `converger lab`: serves a simulated cluster from a file or a seed until Ctrl-C.
 
 mod connection_info;
 mod lab_directory;
@@ -31,7 +31,7 @@ const WORLD_BYTES_MAX: usize = 64 << 20;
 pub(super) async fn run_lab(arguments: &LabArgs) -> Result<ExitStatus, CommandError> {
     let setting = load_setting(arguments)?;
     let clock = arguments.clock.map_or(ClockMode::Real { speed: arguments.speed }, |step_ms| ClockMode::Virtual { step_ms });
-    // Made before anything is written or listened on: what cannot be is said first.
+    // Created before anything is written or listened on, so that faults of the file are reported first.
     let world = LabServer::build_world(&setting, clock).map_err(|error| world_error(arguments, &error))?;
     let room = arguments.into.as_deref().map(|into| LabDirectory::claim(into, arguments.overwrite.overwrite)).transpose()?;
     let new = || create_identity(&setting);
@@ -53,7 +53,7 @@ pub(super) async fn run_lab(arguments: &LabArgs) -> Result<ExitStatus, CommandEr
         room.remove_card();
     }
     let requests = world.lock().requests();
-    let _ = writeln!(anstream::stderr(), "\n{}", apply_style(render::DIM, format!("the lab is gone; it answered {requests} requests")));
+    let _ = writeln!(anstream::stderr(), "\n{}", apply_style(render::DIM, format!("the lab ended after {requests} requests")));
     recorder.and_then(|recorder| recorder.write_fault()).map_or(Ok(ExitStatus::Done), Err)
 }
 
@@ -80,14 +80,14 @@ fn world_error(arguments: &LabArgs, error: &ServeError) -> CommandError {
 }
 
 fn world_file_error(path: &Path, fault: &str) -> CommandError {
-    invalid_world_error(format!("{} is no world: {fault}", files::display_path(path)))
+    invalid_world_error(format!("{} does not describe a valid lab: {fault}", files::display_path(path)))
 }
 
 fn read_world_file(path: &Path) -> Result<String, CommandError> {
     let name = files::display_path(path);
     let text = files::read_at_most(path, WORLD_BYTES_MAX).map_err(|error| {
         let stop = CommandError::input_error(format!("cannot read {name}: {error}")).with_code(FailureCode::FileUnreadable);
-        stop.with_help("name a file that describes a world, or none for one from a seed")
+        stop.with_help("name a file that describes a lab, or none to generate one from a seed")
     })?;
     if text.bytes.len() > WORLD_BYTES_MAX {
         return Err(invalid_world_error(format!("{name} is larger than 64 MiB")));
@@ -97,15 +97,15 @@ fn read_world_file(path: &Path) -> Result<String, CommandError> {
 
 fn create_identity(setting: &WorldSpec) -> Result<LabCertificates, CommandError> {
     LabCertificates::new(setting.nodes.keys().map(String::as_str), LOOPBACK)
-        .map_err(|error| invalid_world_error(format!("no certificate can be made for the names of the nodes: {error}")))
+        .map_err(|error| invalid_world_error(format!("cannot create a certificate for the names of the nodes: {error}")))
 }
 
-/// What was named is not a world.
+/// The file does not describe a valid lab.
 fn invalid_world_error(text: String) -> CommandError {
-    CommandError::input_error(text).with_code(FailureCode::WorldInvalid).with_help("docs/lab.md shows how one is written")
+    CommandError::input_error(text).with_code(FailureCode::WorldInvalid).with_help("fix the file; docs/lab.md describes the format")
 }
 
-/// Who looks at every request: a person at the terminal, a file, both or nobody.
+/// Who is told about every request: the terminal, a file, both or none.
 fn request_watcher(flavour: Flavour, is_shown: bool, recorder: Option<Arc<RequestRecorder>>) -> Option<RequestWatcher> {
     if !is_shown && recorder.is_none() {
         return None;
@@ -120,7 +120,7 @@ fn request_watcher(flavour: Flavour, is_shown: bool, recorder: Option<Arc<Reques
     }))
 }
 
-/// Until somebody ends it, or its record cannot be kept.
+/// Waits until the lab is ended, or its record cannot be written.
 async fn wait_for_end(endings: &mut StopSignals, recorder: Option<&RequestRecorder>) {
     let Some(recorder) = recorder else { return endings.next().await };
     futures_util::future::select(pin!(endings.next()), pin!(recorder.wait_for_failure())).await;
@@ -128,7 +128,7 @@ async fn wait_for_end(endings: &mut StopSignals, recorder: Option<&RequestRecord
 
 fn log_request(record: &RequestRecord) {
     let status = if record.status == 0 { "lost".to_owned() } else { record.status.to_string() };
-    // Whoever calls chooses these words, and they are not to act on a terminal.
+    // The client chooses these words; they must not act on a terminal.
     let path = recorder::redact_query(&record.path);
     let [method, path, user] = [&record.method, &path, &record.user].map(|word| word.escape_debug().to_string());
     let line = format!("{} {method:<6} {path} {status} {user}", record.entry);
@@ -140,14 +140,14 @@ fn serve_error(error: &ServeError) -> CommandError {
         ServeError::Spec(_) => invalid_world_error(error.to_string()),
         ServeError::Ports(..) => {
             let stop = CommandError::input_error(error.to_string());
-            stop.with_help("`--port` names the first of them; `--port 0` takes any that are free")
+            stop.with_help("`--port` names the port of the first node; `--port 0` takes any free ports")
         }
         ServeError::Port(..) => {
             let stop = CommandError::failure(error.to_string()).with_code(FailureCode::LabUnserved);
-            stop.with_help("another program may use it, perhaps another lab; `--port 0` takes any that are free")
+            stop.with_help("another program may use it, perhaps another lab; `--port 0` takes any free ports")
         }
         ServeError::Certificate(_) => {
-            CommandError::failure(error.to_string()).with_code(FailureCode::LabUnserved).with_help("remove lab.pem to have a new one made")
+            CommandError::failure(error.to_string()).with_code(FailureCode::LabUnserved).with_help("remove lab.pem to create a new one")
         }
     }
 }

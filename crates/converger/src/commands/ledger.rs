@@ -1,6 +1,6 @@
-//! `converger ledger`: what was decided, entry by entry, and what strangers need to check it.
+//! `converger ledger`: shows entries, and writes checkpoints, exports and receipts that others can verify.
 //!
-//! What never enters: writing entries. They come with what they evidence.
+//! Entries are not written here: each is committed together with the change that it records.
 
 mod entry_lines;
 mod export;
@@ -34,12 +34,12 @@ use crate::{fatal, files, host, line_wrap, output};
 pub(super) use entry_lines::render_entry;
 pub(super) use export::blob_path;
 
-/// What is kept is not what was recorded.
+/// The stored bytes are not the recorded ones.
 pub(super) fn broken(what: impl Into<String>) -> CommandError {
     ledger_reader::integrity_error(what).into()
 }
 
-/// The store cannot be read, or is not as it was recorded.
+/// The store cannot be read, or is damaged.
 pub(super) fn damaged(error: &StoreError) -> CommandError {
     ledger_reader::ledger_store_error(error).into()
 }
@@ -74,10 +74,10 @@ fn show_tail(tailing: &TailArgs) -> Result<ExitStatus, CommandError> {
     finish_output(written, ExitStatus::Done)
 }
 
-/// Entries as they are kept, each with its place.
+/// Stored entries with their indices.
 type StoredEntries = Vec<(u64, Vec<u8>)>;
 
-/// The last entries that are asked for.
+/// The last entries that match.
 fn last_entries(tailing: &TailArgs) -> Result<StoredEntries, CommandError> {
     let TailArgs { source, count, .. } = tailing;
     let (wanted, count) = (entry_query(tailing)?, *count as usize);
@@ -88,7 +88,7 @@ fn last_entries(tailing: &TailArgs) -> Result<StoredEntries, CommandError> {
     }
     ledger_location(source)?.read(|book| {
         let (size, mut last, mut sieve) = (book.heads()?.all.size, VecDeque::new(), EntryFilter::new(wanted.clone()));
-        // Where nothing is left out the others need not be read.
+        // Without a filter, earlier entries need not be read.
         let first = if wanted.is_all() { size.saturating_sub(count as u64) } else { 0 };
         book.for_each_entry::<CommandError>(first, size, |index, bytes| {
             if wanted.is_all() || sieve.accepts(&book.parse_entry(index, bytes)?) {
@@ -103,13 +103,13 @@ fn last_entries(tailing: &TailArgs) -> Result<StoredEntries, CommandError> {
     })
 }
 
-/// Which entries are asked for.
+/// The filter of the arguments.
 fn entry_query(TailArgs { run, guest, kind, since, .. }: &TailArgs) -> Result<EntryQuery, CommandError> {
     let since_ms = since.as_deref().map(|since| time_argument::parse_time_ms("--since", since, host::now_ms())).transpose()?;
     Ok(EntryQuery { run: run.clone(), guest: *guest, kind: kind.as_deref().map(Into::into), since_ms })
 }
 
-/// The state directory that is read.
+/// The state directory to read.
 fn ledger_location(source: &LedgerSourceArgs) -> Result<LedgerLocation, CommandError> {
     match &source.copy.db {
         Some(directory) => Ok(LedgerLocation::from_directory(directory)),
@@ -117,14 +117,14 @@ fn ledger_location(source: &LedgerSourceArgs) -> Result<LedgerLocation, CommandE
     }
 }
 
-/// One entry as it is kept.
+/// One stored entry.
 fn read_entry(source: &LedgerSourceArgs, index: u64) -> Result<Vec<u8>, CommandError> {
     let Some(path) = &source.copy.from else { return Ok(ledger_location(source)?.read(|book| book.read_entry(index))?) };
     let (size, found) = read_export(path, source, |own, _| own == index)?;
     found.into_iter().next().map(|(_, bytes)| bytes).ok_or_else(|| entry_out_of_range_error(index, size).into())
 }
 
-/// How many entries an export has, which was checked whole, and those of them that are meant.
+/// The number of entries of a verified export, and those that match.
 fn read_export(
     path: &Path,
     source: &LedgerSourceArgs,
@@ -142,14 +142,14 @@ fn read_export(
     })?;
     export.print_note();
     match unwritten {
-        Some(error) => Err(CommandError::failure(format!("an entry cannot be written: {error}"))),
+        Some(error) => Err(CommandError::failure(format!("cannot encode an entry: {error}"))),
         None => Ok((size, meant)),
     }
 }
 
-/// An entry as it is kept, with its place.
+/// A stored entry with its index, as JSON.
 pub(super) fn entry_json(index: u64, entry: &[u8]) -> Result<Json, CommandError> {
-    let entry: Json = serde_json::from_slice(entry).map_err(|error| broken(format!("entry {index} is no JSON: {error}")))?;
+    let entry: Json = serde_json::from_slice(entry).map_err(|error| broken(format!("entry {index} is not JSON: {error}")))?;
     Ok(json!({ "index": index, "entry": entry }))
 }
 
@@ -164,7 +164,7 @@ fn show_entry(showing: &ShowEntryArgs) -> Result<ExitStatus, CommandError> {
     finish_output(written, ExitStatus::Done)
 }
 
-/// JSON over several lines in which no character acts on a terminal or is overlooked; it still is the same JSON.
+/// Indented JSON without characters that act on a terminal or are invisible; it is equivalent JSON.
 fn escape_json(json: &Json) -> String {
     let escaped = |character: char| {
         let is_plain = character == '\n' || !is_invisible(character);
@@ -186,30 +186,30 @@ pub(super) async fn open_state(shelf: &LedgerLocation) -> Result<StateDirectory,
     Ok(StateDirectory::open(&location(shelf), fatal::end_process()).await?)
 }
 
-/// A ledger as far as it is signed now.
+/// A ledger with a fresh checkpoint.
 struct SignedLedger {
     location: LedgerLocation,
     signer: NoteSigner,
     checkpoint: Checkpoint,
-    /// The checkpoint as it is given to everybody.
+    /// The signed text of the checkpoint.
     text: String,
 }
 
-/// Signs what is durable and nothing else: nothing that a checkpoint says can be lost. How much that is the open store tells; a file that is
-/// only looked at may have more than the disk has.
+/// Signs the durable entries only, so that no signed entry can be lost. The open store knows which ones are durable; the file may have more
+/// entries than the disk.
 async fn sign_ledger(config: Option<&Path>) -> Result<SignedLedger, CommandError> {
     let shelf = LedgerLocation::from_config(config)?;
-    // Where there is no ledger none is made, and where the witness has seen another one nothing is written.
+    // A missing ledger is not created, and nothing is written if the witness has seen another one.
     shelf.check_exists()?;
     let state = open_state(&shelf).await?;
     let signer = {
         let state = state.clone();
         run_blocking(move || ledger_key::load_or_create_signer(&state)).await?
     };
-    // The key may have been named just now, and whoever keeps an eye on the ledger is to know.
+    // The key may have been recorded just now; the witness must know that entry.
     state.attest_ledger().await?;
     let head = state.store().heads().await.map_err(|error| damaged(&error))?.durable;
-    // What is said to be the root is believed once the entries lead to it: a signature is for ever.
+    // The root is recomputed from the entries, because a signature cannot be withdrawn.
     shelf.read(|book| book.check_root(head))?;
     let checkpoint = Checkpoint { origin: signer.verifier().name().to_owned(), size: head.size, root: head.root };
     let text = checkpoint.sign(&signer);
@@ -231,13 +231,13 @@ async fn run_export(exporting: &ExportArgs) -> Result<ExitStatus, CommandError> 
     let exported =
         match signed.location.read(|book| export::write_export(book, &signed, &exporting.directory, exporting.overwrite.overwrite))? {
             Some(exported) => exported,
-            // Something was let go after it was signed, and the entry that says so is not among those that are: once more, with it.
+            // A reading was pruned after the checkpoint was signed. Sign again, so that the entry about the pruning is included.
             None => {
                 let signed = sign_ledger(exporting.ledger.config.as_deref()).await?;
                 let lost = || {
                     CommandError::evidence_error(
                         FailureCode::EvidenceMissing,
-                        "something that entries name is not kept, and no entry says that it was let go",
+                        "an input that an entry names is missing, and no entry says that it was pruned",
                     )
                 };
                 signed
@@ -248,7 +248,7 @@ async fn run_export(exporting: &ExportArgs) -> Result<ExitStatus, CommandError> 
         };
     let directory = files::display_path(&exporting.directory);
     let text = format!(
-        "{} entries and {} other files are in {directory}; `converger verify {directory}` checks them anywhere\n",
+        "exported {} entries and {} other files to {directory}; `converger verify {directory}` verifies them on any machine\n",
         exported.entries, exported.blobs
     );
     finish_output(write!(anstream::stdout(), "{text}"), ExitStatus::Done)
@@ -258,8 +258,8 @@ async fn run_resync(resyncing: &ResyncArgs) -> Result<ExitStatus, CommandError> 
     let reason = holds::check_reason(&resyncing.reason, "why")?;
     let shelf = LedgerLocation::from_config(resyncing.ledger.config.as_deref())?;
     let witness = shelf.witness.as_deref().ok_or_else(|| {
-        CommandError::input_error("no witness is named, so that nothing keeps the state directory from being used")
-            .with_help("`witness = \"/other/storage/converger.checkpoint\"` in `[ledger]` of converger.toml names one")
+        CommandError::input_error("converger.toml names no witness, so that there is nothing to resync with")
+            .with_help("name one with `witness = \"/other/storage/converger.checkpoint\"` in `[ledger]` of converger.toml")
     })?;
     witness::check_separate(&shelf.directory, witness)?;
     shelf.check_exists()?;
@@ -268,7 +268,9 @@ async fn run_resync(resyncing: &ResyncArgs) -> Result<ExitStatus, CommandError> 
         run_blocking(move || witness::resync(&state, &witness, &reason)).await?
     };
     let directory = files::display_path(&shelf.directory);
-    let text = format!("{directory} is in service again; what the witness had seen of its {size} entries and is not here stays lost\n");
+    let text = format!(
+        "{directory} is in service again; of the {size} entries that the witness had seen, those that are missing here stay lost\n"
+    );
     finish_output(write!(anstream::stdout(), "{text}"), ExitStatus::Done)
 }
 
@@ -284,7 +286,10 @@ async fn run_prove(proving: &ProveArgs) -> Result<ExitStatus, CommandError> {
         None => finish_output(write!(io::stdout(), "{receipt}"), ExitStatus::Done),
         Some(path) => {
             files::replace(path, replaces, |file| file.write_all(receipt.as_bytes())).map_err(|error| super::write_error(path, &error))?;
-            let text = format!("{what} is proven by {0}; `converger verify {0} --key ...` checks it alone\n", files::display_path(path));
+            let text = format!(
+                "wrote a receipt of {what} to {0}; `converger verify {0} --key KEY` verifies it on any machine\n",
+                files::display_path(path)
+            );
             finish_output(write!(anstream::stdout(), "{text}"), ExitStatus::Done)
         }
     }

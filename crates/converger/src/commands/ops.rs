@@ -1,4 +1,4 @@
-//! `converger ops`: what was done, what is under way, what is held, and a person's word on that.
+//! `converger ops`: lists operations, shows one, and resolves a held one.
 
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
@@ -33,14 +33,14 @@ pub(super) async fn run_ops(ops: &OpsCommand) -> Result<ExitStatus, CommandError
     }
 }
 
-/// Where it is looked: nothing is made or opened for writing, so that it can be looked at on a disk that is full or cannot be written to.
+/// The ledger to read. Nothing is created or opened for writing, so that this works on a full or read-only disk.
 fn ledger_location(place: &EnvironmentArgs) -> Result<LedgerLocation, CommandError> {
-    let config = inputs::load_config(place.config.as_deref(), &inputs::parse_environment(&place.environment)?)?;
+    let config = inputs::load_config(place.config.as_deref(), &inputs::resolve_environment(place)?)?;
     Ok(LedgerLocation::from_directory(&StateLocation::from_config(&config)?.directory))
 }
 
 fn list_operations(listing: &OpsListArgs) -> Result<ExitStatus, CommandError> {
-    let environment = Some(inputs::parse_environment(&listing.target.environment)?);
+    let environment = Some(inputs::resolve_environment(&listing.target)?);
     let standing = match (listing.held, listing.open) {
         (true, _) => Some(OperationStatus::Held),
         (_, true) => Some(OperationStatus::Open),
@@ -48,7 +48,7 @@ fn list_operations(listing: &OpsListArgs) -> Result<ExitStatus, CommandError> {
     };
     let unknown = |what: &str, id: &str| {
         CommandError::input_error(format!("`{}` is not the id of {what}", id.escape_debug()))
-            .with_help("ids stand in `ops list` and in result.json")
+            .with_help("`converger ops list` and result.json show ids")
     };
     let run = listing.run.as_deref().map(|id| RunId::new(id).ok_or_else(|| unknown("a run", id))).transpose()?;
     let before = listing.before.as_deref().map(|id| OperationId::new(id).ok_or_else(|| unknown("an operation", id))).transpose()?;
@@ -71,36 +71,36 @@ fn list_operations(listing: &OpsListArgs) -> Result<ExitStatus, CommandError> {
         let lines = if lines.is_empty() { describe_empty_list(listing, &shelf.directory) } else { lines };
         write!(anstream::stdout(), "{}", line_wrap::wrap_for_stdout(&format!("{said}{lines}{}", older_hint(&histories, listing))))
     };
-    // Also of those that have no room in the list.
+    // Also operations beyond the limit of the list.
     let held = OperationFilter { status: Some(OperationStatus::Held), before: None, ..filter.clone() };
     let is_held = !listing.open && shelf.read_if_present(|book| list(book, &held, 1))?.is_some_and(|histories| !histories.is_empty());
     finish_output(written, if is_held { ExitStatus::Held } else { ExitStatus::Done })
 }
 
-/// That there is nothing of what was asked for, and where else to look.
+/// The message for an empty list.
 fn describe_empty_list(listing: &OpsListArgs, directory: &Path) -> String {
     let journal = files::display_path(directory);
     match (listing.held, listing.open) {
         (true, _) => format!(
-            "no operation is held, by the journal in {journal}; `--open` shows those that are under way, or were left by a process that died\n"
+            "no operation is held in the journal {journal}; `--open` shows operations in flight, or left open by a killed process\n"
         ),
-        (_, true) => format!("no operation is under way, by the journal in {journal}; `--held` shows those that wait for somebody\n"),
-        _ => format!("no operations in the journal in {journal}\n"),
+        (_, true) => format!("no operation is in flight in the journal {journal}; `--held` shows held operations\n"),
+        _ => format!("no operations in the journal {journal}\n"),
     }
 }
 
-/// Where the list ends, though there may be more.
+/// A hint that the list may be truncated.
 fn older_hint(histories: &[OperationHistory], listing: &OpsListArgs) -> String {
     let last = histories.last().filter(|_| histories.len() == listing.limit as usize);
     last.map_or_else(String::new, |last| format!("the newest {}; `--before {}` shows older ones\n", listing.limit, last.id().as_str()))
 }
 
-/// What somebody said that keeps the program from acting, as long as it lasts: a freeze, or the hold of a guest.
+/// A freeze, or the hold of a guest.
 struct HoldNotice {
-    /// The guest that is held; none: everything is frozen.
+    /// The held guest; none for a freeze.
     guest: Option<Vmid>,
     reason: Box<str>,
-    /// Who said it and when; none: it stands in converger.toml.
+    /// Who set it and when; none if converger.toml sets it.
     by: Option<(Box<str>, u64)>,
 }
 
@@ -120,12 +120,12 @@ impl HoldNotice {
     }
 }
 
-/// All of it that concerns what is listed.
+/// The freezes and holds that concern the list.
 fn load_hold_notices(listing: &OpsListArgs) -> Result<Vec<HoldNotice>, CommandError> {
     if listing.open {
         return Ok(Vec::new());
     }
-    let environment = inputs::parse_environment(&listing.target.environment)?;
+    let environment = inputs::resolve_environment(&listing.target)?;
     let config = inputs::load_config(listing.target.config.as_deref(), &environment)?;
     let remembered = state_dir::peek_conditions(&config, &environment)?;
     let frozen = remembered.freeze.map(|freeze| HoldNotice { guest: None, reason: freeze.reason, by: Some((freeze.by, freeze.at_ms)) });
@@ -135,7 +135,7 @@ fn load_hold_notices(listing: &OpsListArgs) -> Result<Vec<HoldNotice>, CommandEr
     Ok(frozen.into_iter().chain(written).chain(held).collect())
 }
 
-/// Who said something, when and why.
+/// Who set a hold or freeze, when and why.
 pub(super) fn describe_author(by: &str, reason: &str, at_ms: u64) -> String {
     format!("by {} since {}: {}", quote_untrusted(by), format_utc(at_ms), quote_untrusted(reason))
 }
@@ -150,9 +150,9 @@ fn show_operation(showing: &OpsShowArgs) -> Result<ExitStatus, CommandError> {
     finish_output(written, ExitStatus::Done)
 }
 
-/// An operation of this environment. One of another is not there: whoever names the wrong one has the wrong guest in mind.
+/// An operation of this environment. One of another environment is an error: it is about another guest.
 fn find_operation(place: &EnvironmentArgs, id: &str) -> Result<OperationHistory, CommandError> {
-    let environment = inputs::parse_environment(&place.environment)?;
+    let environment = inputs::resolve_environment(place)?;
     let unknown = || {
         let stop = CommandError::input_error(format!("there is no operation `{}` in `{environment}`", id.escape_debug()));
         stop.with_help(format!("`converger ops list {environment}` shows them"))
@@ -161,15 +161,15 @@ fn find_operation(place: &EnvironmentArgs, id: &str) -> Result<OperationHistory,
     let history = ledger_location(place)?.read_if_present(|book| book.operation(&id))?.flatten().ok_or_else(unknown)?;
     let own = &history.operation.environment;
     if *own != environment {
-        return Err(unknown().with_help(format!("it is one of `{own}`; if that is meant, name that environment")));
+        return Err(unknown().with_help(format!("it belongs to the environment `{own}`; name that environment to use it")));
     }
     Ok(history)
 }
 
-/// A person says what became of an operation that is held; it is kept with their name and their reason.
+/// Records a person's resolution of a held operation, with their name and reason.
 async fn resolve_operation(resolving: &OpsResolveArgs) -> Result<ExitStatus, CommandError> {
-    let reason = check_reason(&resolving.reason, "how you know")?;
-    let environment = inputs::parse_environment(&resolving.target.environment)?;
+    let reason = check_reason(&resolving.reason, "how you know the outcome")?;
+    let environment = inputs::resolve_environment(&resolving.target)?;
     let state = inputs::open_state(resolving.target.config.as_deref(), &environment).await?;
     let history = find_operation(&resolving.target, &resolving.id)?;
     let id = history.id().clone();
@@ -177,11 +177,11 @@ async fn resolve_operation(resolving: &OpsResolveArgs) -> Result<ExitStatus, Com
     if !progress.is_held() && !progress.is_open() {
         return Err(CommandError::refusal_error(&Refusal::operation_not_held(id.as_str(), status_word(&history))));
     }
-    // What has no end is somebody's as long as a process drives the environment; afterwards a person may know what no reading can tell.
-    // Its environment is driven by nobody until all of it is written.
+    // An open operation may belong to a running apply. It is resolved only under the lock of the environment, which is held until everything is
+    // written.
     let (_lock, left) = progress.is_open().then(|| end_abandoned(&state, &resolving.target, &id)).transpose()?.unzip();
     let resolution = Resolution::ALL.into_iter().find(|own| own.word() == resolving.r#as);
-    let resolution = resolution.ok_or_else(|| CommandError::input_error("an operation is resolved as `done`, `failed` or `not-run`"))?;
+    let resolution = resolution.ok_or_else(|| CommandError::input_error("--as must be `done`, `failed` or `not-run`"))?;
     let record = JournalRecord::Resolved { id, resolution, by: host::actor().into(), reason, at_ms: host::now_ms() };
     let records = left.into_iter().chain([record]);
     if let WriteOutcome::Refused(refusal) = state.write(Batch::new(records.map(StoreWrite::Record).collect())).await? {
@@ -192,33 +192,33 @@ async fn resolve_operation(resolving: &OpsResolveArgs) -> Result<ExitStatus, Com
     let holds = state.load_conditions(&history.operation.environment).await?.holds;
     let then = match holds.iter().find(|hold| hold.vmid == guest) {
         Some(hold) => format!("guest {guest} stays held {}", describe_author(&hold.by, &hold.reason, hold.at_ms)),
-        None => format!("guest {guest} is free again"),
+        None => format!("guest {guest} is released"),
     };
     let late = late_change_deadline(&history).filter(|_| resolution != Resolution::Done).map_or_else(String::new, |until| {
-        format!("{} what was sent may still come until {until}: look at the guest again after that\n", apply_style(render::YELLOW, "note:"))
+        format!("{} the change may still arrive until {until}: look at the guest again after that\n", apply_style(render::YELLOW, "note:"))
     });
     let said = format!("{}operation {} is resolved as {}; {then}\n{late}", render_history(&history), resolving.id, resolution.word());
     finish_output(write!(anstream::stdout(), "{}", line_wrap::wrap_for_stdout(&said)), ExitStatus::Done)
 }
 
-/// Until when a change may still come, where that is not over.
+/// Until when a change may still arrive, if that is in the future.
 fn late_change_deadline(history: &OperationHistory) -> Option<String> {
     let (outcome, _) = history.ended.as_ref()?;
     let Fact::Text(until) = outcome.findings().evidence.get("may_come_until")? else { return None };
     timestamp::parse_timestamp(until).filter(|until| *until > host::now_ms() / 1000).map(timestamp::format_timestamp)
 }
 
-/// The end of an operation that was left without one, for a person to resolve: nobody drives its environment, and nobody will meanwhile.
+/// Ends an operation that a killed process left open, so that it can be resolved. The lock keeps an apply from starting meanwhile.
 fn end_abandoned(
     state: &StateDirectory,
     place: &EnvironmentArgs,
     id: &OperationId,
 ) -> Result<(EnvironmentLock, JournalRecord), CommandError> {
-    let lock = match state.lock_environment(&inputs::parse_environment(&place.environment)?)? {
+    let lock = match state.lock_environment(&inputs::resolve_environment(place)?)? {
         LockOutcome::Taken(lock) => lock,
         LockOutcome::Refused(refusal) => return Err(CommandError::refusal_error(&refusal)),
     };
-    // It may have ended until now.
+    // It may have ended before the lock was taken.
     let history = find_operation(place, id.as_str())?;
     if !history.progress().is_open() {
         return Err(CommandError::refusal_error(&Refusal::operation_not_held(id.as_str(), status_word(&history))));
@@ -231,7 +231,7 @@ fn format_utc(at_ms: u64) -> String {
     timestamp::format_timestamp(at_ms / 1000)
 }
 
-/// How it stands, in a word.
+/// The status in one word.
 fn status_word(history: &OperationHistory) -> &'static str {
     match (&history.resolved, &history.ended) {
         (Some(resolved), _) => resolved.resolution.word(),
@@ -240,7 +240,7 @@ fn status_word(history: &OperationHistory) -> &'static str {
     }
 }
 
-/// How wide the columns of a list are.
+/// The widths of the columns of a list.
 #[derive(Default)]
 struct ColumnWidths {
     id: usize,
@@ -264,7 +264,7 @@ fn describe_guest(operation: &Operation) -> String {
 fn render_line<'h>(history: &'h OperationHistory, widths: &ColumnWidths) -> String {
     let operation = &history.operation;
     let &ColumnWidths { id, guest: wide, change } = widths;
-    // Why it was held is over where somebody or a reading settled it.
+    // The cause of a hold is not shown once it is resolved.
     let ended = history.ended.as_ref().filter(|_| history.resolved.is_none());
     let reason = |outcome: &'h Outcome| outcome.code().map(|code| code.as_str()).or_else(|| render::nothing_sent(operation, outcome));
     let code = ended.and_then(|(outcome, _)| reason(outcome)).map(|reason| format!(" ({reason})")).unwrap_or_default();
@@ -279,13 +279,13 @@ fn render_line<'h>(history: &'h OperationHistory, widths: &ColumnWidths) -> Stri
     )
 }
 
-/// Operations in lines, as a part of something else.
+/// Operations in lines, as a part of another report.
 pub(super) fn render_lines(histories: &[OperationHistory]) -> String {
     let widths = ColumnWidths::measure(histories);
     histories.iter().map(|history| format!("  {}", render_line(history, &widths))).collect()
 }
 
-/// An operation with why it was begun, and when that was decided and by whom.
+/// An operation with its reason, and when and by whom it was decided.
 pub(super) fn render_with_reason(history: &OperationHistory, decided: Option<&str>) -> String {
     let row = |name: &str, value: &str| format!("  {} {value}\n", apply_style(render::CYAN, format!("{name:<10}")));
     let decided = decided.map(|decided| row("decision", decided)).unwrap_or_default();
@@ -302,7 +302,7 @@ fn render_history(history: &OperationHistory) -> String {
     row("run", operation.run.as_str().to_owned());
     row("node", operation.guest.node.as_str().to_owned());
     if let Some(sending) = history.sending.filter(|_| history.task.is_none()) {
-        row("sent", format!("at {}, or about to be", format_utc(sending.at_ms)));
+        row("sent", format!("at {}, or about to be sent", format_utc(sending.at_ms)));
     }
     if let Some((task, at_ms)) = &history.task {
         row("task", format!("{} since {}", quote_untrusted(task.as_str()), format_utc(*at_ms)));
@@ -322,19 +322,19 @@ fn render_history(history: &OperationHistory) -> String {
     text
 }
 
-/// What releases an operation that is held.
+/// What releases a held operation.
 fn release_hint(release: ReleaseCondition, operation: &Operation) -> String {
     let (environment, id) = (&operation.environment, operation.id.as_str());
     let person = format!("look at the guest, then `converger ops resolve {environment} {id} --as done|failed|not-run --reason \"...\"`");
     match release {
         ReleaseCondition::Reading => {
-            format!("the next apply reads the guest again, and settles it where that shows what became of it; otherwise {person}")
+            format!("the next apply reads the guest again and settles it if possible; otherwise {person}")
         }
         ReleaseCondition::Person => person,
     }
 }
 
-/// The operation and its end as they are stored, and what the journal has beside them.
+/// The operation and its outcome as stored, with the times of the journal.
 pub(super) fn history_json(history: &OperationHistory) -> Json {
     let stored = |bytes: io::Result<Vec<u8>>| bytes.ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or(Json::Null);
     let resolved = history.resolved.as_ref().map(|resolved| {

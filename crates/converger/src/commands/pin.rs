@@ -1,6 +1,5 @@
-//! `pin`: reads the declared guests, writes their birth marks into the declared state, and says what was done for each.
-//!
-//! What never enters: which marks are written and where in the text. The core decides both.
+//! `pin`: reads the declared guests and writes their birth marks into the declared state. The core decides which marks are written, and where
+//! in the text.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -59,7 +58,7 @@ fn pin_status(pinned: &PinResult, would_change: bool) -> ExitStatus {
     }
 }
 
-/// Whoever names a guest means that one: with `--repin` alone no other is looked at.
+/// The guests to pin: with `--repin` alone only those that it names.
 fn pin_request(pinning: &PinArgs, desired: &Desired) -> Result<PinRequest, CommandError> {
     let selected = inputs::resolve_declared(desired, &select_guests(&pinning.vmid), "--vmid")?;
     let named: Vec<Vmid> = selected.ids().iter().chain(&pinning.repin).copied().collect();
@@ -72,7 +71,7 @@ fn pin_request(pinning: &PinArgs, desired: &Desired) -> Result<PinRequest, Comma
     Ok(PinRequest { selection: chosen, repin: Scope::new(pinning.repin.clone()) })
 }
 
-/// A file that somebody made read-only is not replaced behind their back, though its directory would allow it.
+/// A read-only file is not replaced, although its directory would allow it.
 fn check_writable(path: &Path) -> Result<(), CommandError> {
     let is_read_only = fs::metadata(path).is_ok_and(|metadata| metadata.permissions().readonly());
     if !is_read_only {
@@ -80,12 +79,12 @@ fn check_writable(path: &Path) -> Result<(), CommandError> {
     }
     let name = files::display_path(path);
     let help = format!("`chmod u+w {name}` if it may be changed, or --check to see what would be written");
-    Err(CommandError::failure(format!("{name} is read-only, so that nothing is written into it"))
+    Err(CommandError::failure(format!("cannot write {name}: it is read-only"))
         .with_code(failure::FailureCode::FileUnwritable)
         .with_help(help))
 }
 
-/// Replaces the file if it still is what was read.
+/// Replaces the file if it has not changed since it was read.
 fn write_pins(path: &Path, text: &InputText, pinned: &PinResult) -> Result<(), CommandError> {
     let written = files::replace_if_unchanged(path, &text.bytes, pinned.text.as_bytes());
     written.map_err(|error| super::write_error(path, &error))?;
@@ -128,7 +127,7 @@ fn render_guest(guest: &GuestPin, is_check: bool, told: &mut render::ShownRemedi
             (apply_style(render::YELLOW, "~"), format!("{}: {}", would("pin replaced", "pin would be replaced"), describe_marks(marks)))
         }
         PinOutcome::Unchanged => (apply_style(render::GREEN, "="), "pinned already".to_owned()),
-        PinOutcome::NoMarks => (apply_style(render::YELLOW, "-"), "has no birth marks; only its name tells it apart".to_owned()),
+        PinOutcome::NoMarks => (apply_style(render::YELLOW, "-"), "has no birth marks; only its name identifies it".to_owned()),
         PinOutcome::Refused(refusals) => {
             (apply_style(render::RED, "!"), render::render_guest_refusals(refusals, told).trim_end().to_owned())
         }
@@ -161,7 +160,7 @@ fn render_summary(pinned: &PinResult, is_check: bool) -> String {
     apply_style(render::BOLD, parts.join(", "))
 }
 
-/// The commands that follow from what was done.
+/// The commands to run next.
 fn render_next_steps(pinning: &PinArgs, pinned: &PinResult, changes: bool) -> String {
     let path = files::display_path(&pinning.source.desired);
     let source = format!("{path}{}", render::observation_options(&pinning.source.observation));
@@ -180,11 +179,11 @@ fn render_next_steps(pinning: &PinArgs, pinned: &PinResult, changes: bool) -> St
     let mut text = String::new();
     if !mismatched.is_empty() {
         let ids = mismatched.join(",");
-        text.push_str(&line(format!("converger pin {source} --repin {ids}   (only if these are the guests that are meant)")));
+        text.push_str(&line(format!("converger pin {source} --repin {ids}   (only if these are the right guests)")));
     }
     text.push_str(&match (pinning.check, changes) {
-        _ if !pinned.refusals.is_empty() => line("the same command, once this is resolved".into()),
-        (true, true) => line("the same command without --check writes it".into()),
+        _ if !pinned.refusals.is_empty() => line("run the same command again after resolving this".into()),
+        (true, true) => line("run the same command without --check to write it".into()),
         _ => line(format!("converger audit {source}")),
     });
     text

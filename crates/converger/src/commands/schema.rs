@@ -1,5 +1,5 @@
-//! The JSON Schemas of the file formats. Fields, kinds and codes come from the tables of the core; CI holds every artifact
-//! of the scenarios and random plans against them.
+//! The JSON Schemas of the file formats. Fields, kinds and codes come from the tables of the core; CI validates every artifact
+//! of the scenarios and random plans with them.
 
 mod evidence;
 mod reports;
@@ -38,7 +38,7 @@ pub(super) fn print_schema(format: SchemaFormat) -> Result<ExitStatus, CommandEr
         SchemaFormat::Diff => evidence::diff_report(),
         SchemaFormat::Pruned => evidence::prune_report(),
     };
-    // Pretty-printing a value made here cannot fail; if it did, an empty line would be an honest answer.
+    // Printing this value cannot fail.
     let text = serde_json::to_string_pretty(&schema).unwrap_or_default();
     finish_output(writeln!(io::stdout(), "{text}"), ExitStatus::Done)
 }
@@ -48,7 +48,7 @@ const CLASSES: [&str; 3] = ["benign", "disruptive", "destructive"];
 const IMPACTS: [&str; 5] = ["none", "reload", "reboot", "stop", "data-loss"];
 const RISKS: [&str; 3] = ["low", "medium", "high"];
 
-/// An object that knows these members and no others.
+/// An object with these members and no others.
 fn object(required: &[&str], members: Json) -> Json {
     json!({ "type": "object", "additionalProperties": false, "required": required, "properties": members })
 }
@@ -176,12 +176,12 @@ fn observation() -> Json {
     schema
 }
 
-/// A word for machines as much as for people.
+/// A machine-readable word.
 fn code_word() -> Json {
     json!({ "type": "string", "pattern": "^[a-z0-9-]{1,64}$" })
 }
 
-/// What people should know about a reading.
+/// A note about a reading.
 fn notes() -> Json {
     list(object(&["code", "remedy", "text"], json!({ "code": code_word(), "guest": vmid(), "remedy": text(), "text": text() })))
 }
@@ -218,7 +218,7 @@ fn step() -> Json {
     )
 }
 
-/// What must be found again before any step of a guest.
+/// What must be unchanged before a step of a guest is sent.
 fn precondition() -> Json {
     object(
         &["ha", "lock", "name", "protection", "tags", "template"],
@@ -235,7 +235,7 @@ fn plan() -> Json {
     schema
 }
 
-/// The same as a part of something else.
+/// The same as a part of another schema.
 fn plan_object() -> Json {
     let guest = object(
         &["kind", "verdict", "vmid"],

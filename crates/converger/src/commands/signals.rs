@@ -13,7 +13,7 @@ use super::{CommandError, inputs};
 pub(super) struct StopSignals {
     interrupt: Signal,
     terminate: Signal,
-    /// Nothing, where whoever started us wants it to be ignored (`nohup`).
+    /// None if the parent process has it ignored (`nohup`).
     hang_up: Option<Signal>,
 }
 
@@ -27,7 +27,7 @@ impl StopSignals {
         Ok(Self { interrupt: listen(SignalKind::interrupt())?, terminate: listen(SignalKind::terminate())?, hang_up })
     }
 
-    /// The next one. A terminal that is closed says so once: the kernel, the shell and whoever shows the terminal may all send it, and
+    /// The next one. A terminal that is closed says so once: the kernel, the shell and the terminal emulator may all send it, and
     /// nobody asked twice for that.
     pub(super) async fn next(&mut self) {
         let hang_up = async {
@@ -60,7 +60,7 @@ mod tests {
     fn repeated_hangup_counts_once() {
         let runtime = super::super::runtime().map_err(|_| "no runtime").expect("one");
         runtime.block_on(async {
-            // Whoever runs this test may have it ignored.
+            // The process that runs this test may have it ignored.
             let listen = |kind| signal(kind).expect("listens");
             let hang_up = Some(listen(SignalKind::hangup()));
             let mut endings =

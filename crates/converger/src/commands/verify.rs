@@ -1,9 +1,7 @@
-//! `converger verify`: whether a record is whole, and where it is not. Offline, from an export, a state directory, or a receipt alone.
+//! `converger verify`: verifies an export, a state directory or a receipt offline, and reports the first fault.
 //!
-//! Nothing that is found is believed before it was checked: bytes by hashes, hashes by the signature, entries by the rules that the journal is
-//! held to, and the journal by the entries.
-//!
-//! What never enters: mending. What is broken is evidence, and stays as it is.
+//! Bytes are checked by hashes, hashes by the signature, entries by the rules of the journal, and the journal by the entries. Nothing is repaired:
+//! a broken record is evidence.
 
 mod entry_check;
 mod export;
@@ -29,23 +27,23 @@ use crate::{files, line_wrap, output};
 
 pub(super) use export::VerifiedExport;
 
-/// What was found whole.
+/// The result of a successful verification.
 struct VerifyReport {
     what: String,
     entries: u64,
     root: Option<String>,
     verifier: Option<NoteVerifier>,
-    /// Things that are named and no longer kept.
+    /// The number of pruned inputs.
     pruned: u64,
-    /// What a person should know, though nothing is wrong.
+    /// Notes for people.
     notes: Vec<String>,
-    /// What a receipt proves, for programs.
+    /// What a receipt proves, as JSON.
     proven: Option<serde_json::Value>,
-    /// Whether the key came with what it signs.
+    /// Whether the key was read from the export itself.
     is_key_unverified: bool,
 }
 
-const UNTRUSTED_KEY: &str = "the key is not verified: it was read from the export itself, and whoever made that could have made both; get the key from its source (`converger ledger key` prints it there), and verify again with `--key KEY`";
+const UNTRUSTED_KEY: &str = "the key is not verified: it was read from the export itself, so that a forger could have made both; get the key from the operator of the ledger (`converger ledger key` prints it), and verify again with `--key KEY`";
 
 impl VerifyReport {
     fn with_note(mut self, note: &str) -> Self {
@@ -73,9 +71,9 @@ pub(super) fn verify(arguments: &VerifyArgs) -> Result<ExitStatus, CommandError>
 fn verify_target(arguments: &VerifyArgs) -> Result<VerifyReport, CommandError> {
     let key = arguments.key.as_deref().map(parse_verifier).transpose()?;
     if arguments.operation.is_some() && arguments.path.as_ref().is_none_or(|path| arguments.db || path.is_dir()) {
-        let text = "--operation says what a receipt has to be about, and this is none";
+        let text = "--operation is for receipts, and this is not one";
         return Err(CommandError::input_error(text)
-            .with_help("name a receipt, as `converger ledger prove` writes it; `converger ops show` tells of an operation here"));
+            .with_help("name a receipt, as `converger ledger prove` writes it; `converger ops show` shows an operation of the journal"));
     }
     Ok(match &arguments.path {
         None => verify_state_directory(arguments, &LedgerLocation::from_config(arguments.config.as_deref())?, key)?,
@@ -88,41 +86,41 @@ fn verify_target(arguments: &VerifyArgs) -> Result<VerifyReport, CommandError> {
             if is_theirs { VerifyReport { is_key_unverified: true, ..whole }.with_note(UNTRUSTED_KEY) } else { whole }
         }
         Some(_) if arguments.since.is_some() => {
-            let text = "a receipt proves what is in it, and not what came before or after it: --since has no place there";
-            return Err(CommandError::input_error(text).with_help("check an export or a state directory with it"));
+            let text = "--since is for exports and state directories: a receipt proves only its own entries";
+            return Err(CommandError::input_error(text).with_help("verify an export or a state directory with --since"));
         }
         Some(path) => receipt::verify(path, key, arguments.operation.as_ref()).map_err(with_source_help)?,
     })
 }
 
-/// Whoever checks what was given to them has no state directory to look at.
+/// The help for an export or receipt that is broken: its reader has no state directory.
 fn with_source_help(stop: CommandError) -> CommandError {
     if stop.remedy() != Some(FailureCode::IntegrityViolation.entry().remedy) {
         return stop;
     }
-    stop.with_help("it is not what was signed: keep it as it is, get it once more from its source, and compare the key with the one that `converger ledger key` prints there")
+    stop.with_help("it is not what was signed: keep it as evidence, get it again from its source, and compare the key with the one that `converger ledger key` prints there")
 }
 
-/// A state directory, and the witness that keeps an eye on it.
+/// Verifies a state directory, and compares it with its witness.
 fn verify_state_directory(arguments: &VerifyArgs, shelf: &LedgerLocation, key: Option<NoteVerifier>) -> Result<VerifyReport, CommandError> {
     shelf.check_exists()?;
     if key.is_some() && arguments.since.is_none() {
-        let text = "--key checks signatures, and nothing in a state directory is signed";
-        let help = "give a checkpoint of it too that somebody kept (--since FILE), or check an export of it";
+        let text = "--key is for signatures, and a state directory has none";
+        let help = "add a checkpoint with --since FILE, or verify an export";
         return Err(CommandError::input_error(text).with_help(help));
     }
-    // Which key signed it is known once the entries were read.
+    // The entries say which key signed it.
     let since = read_earlier_checkpoint(arguments)?;
     let whole = shelf.read(|book| state_directory::verify(book, key.as_ref(), since.as_ref()))?;
     witness::check_ledger(&shelf.directory, shelf.witness.as_deref())?;
     Ok(whole)
 }
 
-/// What was seen of a record before.
+/// A checkpoint that was seen earlier.
 struct EarlierCheckpoint {
-    /// The file that keeps it, for people.
+    /// The name of its file.
     name: String,
-    /// What it says, to be believed once it is known who signed it.
+    /// Its contents, whose signature is checked later.
     checkpoint: Checkpoint,
     bytes: Vec<u8>,
 }
@@ -150,19 +148,19 @@ fn checkpoint_error(name: &str, error: &CheckpointError) -> CommandError {
 }
 
 fn parse_verifier(text: &str) -> Result<NoteVerifier, CommandError> {
-    // A key, or a file that has one.
+    // A key, or a file that contains one.
     let read = || files::read(Path::new(text)).ok().and_then(|text| String::from_utf8(text.bytes).ok());
     let given = if text.contains('+') { text.to_owned() } else { read().unwrap_or_else(|| text.to_owned()) };
     NoteVerifier::parse(&given).map_err(|error| {
-        CommandError::input_error(format!("--key: {error}")).with_help("`converger ledger key` prints it where the ledger is")
+        CommandError::input_error(format!("--key: {error}")).with_help("`converger ledger key` prints it on the machine of the ledger")
     })
 }
 
 fn render_report(whole: &VerifyReport) -> String {
     let head = if whole.is_key_unverified {
-        apply_style(render::YELLOW.bold(), "whole under an unverified key:")
+        apply_style(render::YELLOW.bold(), "intact under an unverified key:")
     } else {
-        apply_style(render::GREEN.bold(), "whole:")
+        apply_style(render::GREEN.bold(), "intact:")
     };
     let mut text = format!("{head} {}\n", whole.what);
     if let Some(root) = &whole.root {
@@ -172,7 +170,7 @@ fn render_report(whole: &VerifyReport) -> String {
         let _ = writeln!(text, "  {}    {}", apply_style(render::CYAN, "key"), files::escape_hidden(&verifier.to_string()));
     }
     if whole.pruned > 0 {
-        let _ = writeln!(text, "  {}   {} that a person let go, as entries say", apply_style(render::CYAN, "gone"), whole.pruned);
+        let _ = writeln!(text, "  {} {} inputs, as entries record", apply_style(render::CYAN, "gone"), whole.pruned);
     }
     for note in &whole.notes {
         let _ = writeln!(text, "  {}   {note}", apply_style(render::CYAN, "note"));
@@ -187,7 +185,7 @@ fn report_json(whole: &VerifyReport) -> serde_json::Value {
     })
 }
 
-/// What of it is broken, for programs; people are told the same on standard error.
+/// The fault as JSON; the same is reported on standard error.
 fn broken_json(stop: &CommandError) -> serde_json::Value {
     json!({ "schema": "converger.verified/1", "whole": false, "code": stop.code_word(), "index": stop.entry_index(), "what": stop.message_text() })
 }

@@ -151,7 +151,7 @@ fn second_apply_is_refused_with_the_lock_holder() {
     first.wait_for("101 qemu web-1 start: sent");
     let (code, said) = ApplyProcess::start(stage.converger(&["apply", "desired.yaml"])).wait_for_end();
     assert_eq!(code, Some(3), "{said}");
-    let refused = "refused[environment-busy]: another process drives this environment (by: ";
+    let refused = "refused[environment-busy]: another process is applying changes to this environment (by: ";
     assert!(said.contains(refused) && said.contains("ann") && said.contains(&format!("process: {}; since: ", first.id())), "{said}");
     assert!(said.contains("help: Wait until the process in the evidence has ended"), "{said}");
     stage.finish_tasks();

@@ -134,7 +134,7 @@ fn witness_is_never_overwritten() {
         for arguments in
             [&["plan", "desired.yaml"][..], &["observe", "desired.yaml"], &["apply", "desired.yaml"], &["ledger", "prove", "0"]]
         {
-            bed.check_fails(&[arguments, &["--out", out]].concat(), 2, "the witness of the ledger is kept there");
+            bed.check_fails(&[arguments, &["--out", out]].concat(), 2, "it is the witness of the ledger");
         }
     }
     assert_eq!(fs::read(bed.stage.path("elsewhere/witness")).expect("there"), before);
@@ -147,7 +147,7 @@ fn file_that_is_no_witness_is_reported_as_such() {
     let plain = fs::read_to_string(bed.stage.path("converger.toml")).expect("there");
     let named = |witness: &str| bed.stage.write_private("converger.toml", &format!("{plain}[ledger]\nwitness = \"{witness}\"\n"));
     named("");
-    bed.check_fails(&["hold", "lab", "103", "--reason", "x"], 2, "`ledger.witness` is empty");
+    bed.check_fails(&["hold", "lab", "103", "--reason", "x"], 2, "`witness` in `[ledger]` is empty");
     named("desired.yaml");
     bed.check_broken(&["hold", "lab", "103", "--reason", "x"], "the file named as `witness` is not a checkpoint");
     bed.stage.write_private("converger.toml", &plain);

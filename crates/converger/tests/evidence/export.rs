@@ -93,7 +93,7 @@ fn export_follows_no_link() {
         let target = bed.stage.path("linked");
         std::fs::create_dir_all(target.join(link).parent().expect("a room")).expect("made");
         std::os::unix::fs::symlink(bed.stage.path("outside"), target.join(link)).expect("linked");
-        bed.check_fails(&["ledger", "export", "linked"], 2, "is a link, and leads out of the export");
+        bed.check_fails(&["ledger", "export", "linked"], 2, "is a link that leads out of the export");
         assert_eq!(std::fs::read_dir(bed.stage.path("outside")).expect("there").count(), 0, "{link}");
         std::fs::remove_dir_all(target).expect("removed");
     }
@@ -123,7 +123,7 @@ fn detects_a_flipped_bit_in_each_kind_of_file() {
     let blob = files.first_below("blob/");
     let digest = blob.replacen("blob/sha256/", "sha256:", 1);
     let tile = "the hashes of the tile are not those of the log";
-    let entry = "the entry is not the one that was logged";
+    let entry = "the entry is not the logged one";
     let cases = [
         ("checkpoint".to_owned(), 3, "checkpoint: ".to_owned()),
         ("checkpoint".to_owned(), files.0["checkpoint"].len() - 5, "checkpoint: ".to_owned()),
@@ -154,7 +154,7 @@ fn detects_a_truncated_or_removed_file_with_its_path() {
     let width = size % 256;
     let bundle = format!("tile/entries/002.p/{width}");
     let (last, _) = entry_span(&files.0[&bundle], usize::try_from(width - 1).expect("small"));
-    let fewer = format!("entry {} ({bundle}): the file has more or fewer entries than it should, or ends inside of one", size - 1);
+    let fewer = format!("entry {} ({bundle}): the file has too many or too few entries, or is cut off", size - 1);
     for cut in [files.0[&bundle].len() - 1, last, last - 1, last - 2] {
         let mut changed = files.clone();
         changed.file_mut(&bundle).truncate(cut);
@@ -184,7 +184,13 @@ fn detects_a_truncated_or_removed_file_with_its_path() {
     bed.check_broken(&["verify", "changed"], &format!("names {digest}, which is not stored, and no entry says that it was pruned"));
     let mut changed = files.clone();
     changed.0.remove("checkpoint");
-    check_detected(&bed, &key, "no checkpoint", &changed, "there is no checkpoint: the export was interrupted, or it was removed");
+    check_detected(
+        &bed,
+        &key,
+        "no checkpoint",
+        &changed,
+        "the file `checkpoint` is missing: the export was interrupted, or the file was removed",
+    );
 }
 
 /// Two entries are swapped, and the attacker repairs the layers above them one by one.
@@ -195,7 +201,7 @@ fn detects_reordered_entries_even_with_repaired_hashes() {
     let ((five, five_long), (six, six_long)) = (entry_span(bundle, 5), entry_span(bundle, 6));
     let swapped = [&bundle[six - 2..six + six_long], &bundle[five - 2..five + five_long]].concat();
     bundle.splice(five - 2..six + six_long, swapped);
-    check_detected(&bed, &key, "reordered", &files, "entry 5 (tile/entries/000): the entry is not the one that was logged");
+    check_detected(&bed, &key, "reordered", &files, "entry 5 (tile/entries/000): the entry is not the logged one");
     let tile = files.file_mut("tile/0/000");
     let (left, right) = (tile[5 * 32..6 * 32].to_vec(), tile[6 * 32..7 * 32].to_vec());
     tile.splice(5 * 32..7 * 32, [right, left].concat());
@@ -203,7 +209,7 @@ fn detects_reordered_entries_even_with_repaired_hashes() {
     let mut tree = converger_ledger::MerkleTree::default();
     files.0["tile/0/000"].as_chunks::<32>().0.iter().for_each(|hash| tree.append(LogHash(*hash), |_, _, _| {}));
     files.file_mut("tile/1/000.p/2")[..32].copy_from_slice(&tree.root().0);
-    check_detected(&bed, &key, "with all its tiles", &files, "the entries lead to the root ");
+    check_detected(&bed, &key, "with all its tiles", &files, "the root of the entries is ");
 }
 
 #[test]
@@ -234,7 +240,7 @@ fn reports_the_earliest_fault_first() {
     let (fifth, _) = entry_span(&files.0["tile/entries/000"], 5);
     let mut changed = flip_bit(&files, "tile/entries/000", fifth + 12);
     changed.0.remove(&part);
-    let words = "entry 5 (tile/0/000): the entry and the hash over it differ, and more is missing or broken behind them";
+    let words = "entry 5 (tile/0/000): the entry and its hash differ, and more is missing or broken after them";
     check_detected(&bed, &key, "an entry and a file behind it", &changed, words);
 }
 
@@ -280,10 +286,10 @@ fn reports_an_older_checkpoint_in_an_extended_export() {
     extended.write(&bed.stage.path("changed"));
     let told = bed.run_expecting(&["verify", "changed", "--key", &key], 0);
     assert!(told.contains(&format!("{size} entries")), "{told}");
-    assert!(told.contains("files of a longer log lie beside it"), "{told}");
+    assert!(told.contains("it contains files of a longer log"), "{told}");
     // With the later checkpoint, the truncation is detected without such a note.
     bed.stage.write_private("seen", &String::from_utf8_lossy(&fs::read(bed.stage.path("export/checkpoint")).expect("there")));
-    let cut = format!("seen has seen {} entries, and there are {size}: it was cut, or put back from an older copy", size + 1);
+    let cut = format!("seen covers {} entries, and there are {size}: the ledger was cut, or restored from an older copy", size + 1);
     bed.check_broken(&["verify", "changed", "--key", &key, "--since", "seen"], &cut);
     let told = bed.run_expecting(&["verify", "export", "--key", &key], 0);
     assert!(told.contains(&format!("{} entries", size + 1)) && !told.contains("longer log"), "{told}");
@@ -298,19 +304,19 @@ fn detects_two_heads_of_one_size() {
     let one = ExportFiles::read(&bed.export_to("export"));
     bed.restore_state(&fork);
     bed.run_expecting(&["hold", "lab", "101", "--reason", "other"], 0);
-    let differ = format!("export and the ledger here differ within their first {} entries", size + 1);
+    let differ = format!("export and the ledger differ within their first {} entries", size + 1);
     bed.check_broken(&["ledger", "export", "export"], &differ);
     assert_eq!(ExportFiles::read(&bed.stage.path("export")), one, "nothing is written over it");
     let other = ExportFiles::read(&bed.export_to("other"));
     let (head, twin) = (accept_export(&one, &key).expect("accepted"), accept_export(&other, &key).expect("accepted"));
     assert_eq!((head.size, twin.size), (size + 1, size + 1));
     assert!(check_extends(&head, &twin, &other).is_err() && check_extends(&twin, &head, &one).is_err());
-    let differ = format!("export/checkpoint has seen another record: they differ in the first {} entries", size + 1);
+    let differ = format!("export/checkpoint is of another ledger: they differ in the first {} entries", size + 1);
     bed.check_broken(&["verify", "other", "--since", "export/checkpoint"], &differ);
     bed.check_broken(&["verify", "--since", "export/checkpoint"], &differ);
     let mut swapped = one.clone();
     *swapped.file_mut("checkpoint") = other.0["checkpoint"].clone();
-    check_detected(&bed, &key, "the other head", &swapped, "the entries lead to the root ");
+    check_detected(&bed, &key, "the other head", &swapped, "the root of the entries is ");
 }
 
 /// The witness has seen one of two logs of the same length: the other one must not be written to.
@@ -353,10 +359,10 @@ fn detects_a_replaced_key() {
     replaced.write(&bed.stage.path("changed"));
     bed.check_broken(&["verify", "changed"], "checkpoint: ");
     let told = bed.run_expecting(&["verify", "changed", "--key", &key], 0);
-    assert!(told.contains("the key that lies beside the log is not the one that signed it"), "{told}");
+    assert!(told.contains("the key in the export is not the one that signed it"), "{told}");
     let signed = Checkpoint { origin: other.verifier().name().to_owned(), size, root }.sign(&other);
     *replaced.file_mut("checkpoint") = signed.into_bytes();
-    let named = format!("the checkpoint is signed with {}, and the ledger names {key}", other.verifier());
+    let named = format!("the checkpoint is signed with {}, and the ledger records {key}", other.verifier());
     check_detected(&bed, &key, "another key that signs", &replaced, &named);
     bed.check_broken(&["verify", "changed", "--key", &other.verifier().to_string()], &named);
 }
@@ -368,10 +374,10 @@ fn detects_an_unreferenced_blob_and_a_wrong_digest() {
     let own = converger_core::artifact::Digest::of_bytes(b"nobody's").to_string().replace("sha256:", "");
     let zeros = "0".repeat(64);
     for (name, words) in [
-        (format!("blob/sha256/{zeros}"), format!("blob/sha256/{zeros} is stored under a wrong digest: its bytes have sha256:{own}")),
+        (format!("blob/sha256/{zeros}"), format!("blob/sha256/{zeros} has a wrong name: its digest is sha256:{own}")),
         (format!("blob/sha256/{own}"), format!("blob/sha256/{own} is named by no entry")),
-        ("blob/sha256/notes".to_owned(), "blob/sha256/notes is no part of an export: its name is no digest".to_owned()),
-        ("blob/notes".to_owned(), "blob/notes is no part of an export".to_owned()),
+        ("blob/sha256/notes".to_owned(), "blob/sha256/notes is not part of an export: its name is not a digest".to_owned()),
+        ("blob/notes".to_owned(), "blob/notes is not part of an export".to_owned()),
     ] {
         let mut more = files.clone();
         more.0.insert(name, b"nobody's".to_vec());
@@ -388,7 +394,7 @@ fn export_with_its_own_key_is_reported_as_unverified() {
     let (bed, _, key, _) = exported_fixture();
     bed.export_to("given");
     let told = bed.run_expecting(&["verify", "given"], 0);
-    assert!(told.starts_with("whole under an unverified key: given"), "{told}");
+    assert!(told.starts_with("intact under an unverified key: given"), "{told}");
     assert!(
         told.contains("the key is not verified: it was read from the export itself") && told.contains("verify again with `--key KEY`"),
         "{told}"
@@ -410,7 +416,7 @@ fn detects_a_pipe_or_directory_in_place_of_a_file() {
         let place = bed.stage.path("changed").join(&path);
         std::fs::remove_file(&place).expect("removed");
         rustix::fs::mknodat(rustix::fs::CWD, &place, rustix::fs::FileType::Fifo, 0o600.into(), 0).expect("a pipe");
-        bed.check_broken(&["verify", "changed", "--key", &key], &format!("{path} is no regular file"));
+        bed.check_broken(&["verify", "changed", "--key", &key], &format!("{path} is not a regular file"));
         std::fs::remove_file(&place).expect("removed");
     }
 }

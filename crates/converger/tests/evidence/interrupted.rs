@@ -87,7 +87,7 @@ fn killed_first_export_is_reported_as_incomplete() {
         let said = bed.run(&["verify", "target", "--key", &key]);
         match said.code {
             Some(0) => "new",
-            Some(6) if said.err.contains("there is no checkpoint: the export was interrupted, or it was removed") => "none",
+            Some(6) if said.err.contains("the file `checkpoint` is missing: the export was interrupted, or the file was removed") => "none",
             // Not even the directory was created.
             Some(2) if said.err.contains("cannot read target") => "nothing",
             _ => panic!("{what}: {said:?}"),

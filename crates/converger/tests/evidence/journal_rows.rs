@@ -194,5 +194,5 @@ fn detects_an_unreferenced_blob() {
     let bed = EvidenceFixture::with_short_history();
     let digest = Digest::of_bytes(b"nobody's").to_string();
     DatabaseForger::open(&bed.state_directory()).run(&format!("INSERT INTO blobs VALUES ('{digest}', CAST('nobody''s' AS BLOB))"));
-    bed.check_broken(&["verify"], &format!("1 thing is kept that no entry names, the first as {digest}\n"));
+    bed.check_broken(&["verify"], &format!("1 thing is stored that no entry names, the first is {digest}\n"));
 }

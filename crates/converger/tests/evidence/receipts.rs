@@ -53,10 +53,10 @@ fn operation_receipt_shows_the_operation_and_its_admission() {
         &format!("run        {run}"),
         &format!("plan       {plan}"),
         "ended      done at ",
-        "decision   asked for in `lab` by ",
+        "decision   requested in `lab` by ",
         "admission  admitted in entry ",
-        "agreed     by ",
-        "note   a receipt proves what is in it: whether the ledger has more about this operation",
+        "approved   by ",
+        "note   a receipt proves its own entries: only an export shows whether the ledger has more about this operation",
     ] {
         assert!(told.contains(words), "`{words}`: {told}");
     }
@@ -89,7 +89,7 @@ fn receipt_without_a_required_entry_is_refused() {
             "" => {
                 bed.stage.write_private("receipt.txt", &left.to_text());
                 let told = bed.run_expecting(&["verify", "receipt.txt", "--key", &key], 0);
-                assert!(told.contains("note   a receipt proves what is in it"), "{kind}: {told}");
+                assert!(told.contains("note   a receipt proves its own entries"), "{kind}: {told}");
             }
             words => check_refused(&bed, &key, kind, &left, words),
         }
@@ -199,5 +199,5 @@ fn rejects_the_receipt_of_another_operation() {
     }
     bed.check_fails(&["verify", "--operation", &ids[0]], 2, "--operation");
     bed.export_to("given");
-    bed.check_fails(&["verify", "given", "--operation", &ids[0]], 2, "--operation says what a receipt has to be about");
+    bed.check_fails(&["verify", "given", "--operation", &ids[0]], 2, "--operation is for receipts");
 }

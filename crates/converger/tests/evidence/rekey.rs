@@ -65,7 +65,7 @@ fn checkpoint_from_before_a_rekey_is_still_extended() {
     fs::copy(bed.stage.path("web/checkpoint"), bed.stage.path("seen")).expect("copied");
     let new = rekey(&bed, &[]);
     let told = bed.run_expecting(&["verify", "--since", "seen"], 0);
-    assert!(told.contains("no checkpoint of the old key") && told.contains(&format!("the key {new} alone attests")), "{told}");
+    assert!(told.contains("no checkpoint of the old key") && told.contains(&format!("only the key {new} attests")), "{told}");
     bed.export_to("web");
     bed.run_expecting(&["verify", "web", "--key", &new, "--since", "seen"], 0);
     // The old key turns up, and an attacker signs later entries with it.
@@ -77,7 +77,7 @@ fn checkpoint_from_before_a_rekey_is_still_extended() {
     let mut files = ExportFiles::read(&bed.stage.path("web"));
     *files.file_mut("checkpoint") = forged.into_bytes();
     files.write(&bed.stage.path("changed"));
-    let words = format!("the checkpoint is signed with {}, and the ledger names {new}", leaked.verifier());
+    let words = format!("the checkpoint is signed with {}, and the ledger records {new}", leaked.verifier());
     bed.check_broken(&["verify", "changed", "--key", &leaked.verifier().to_string()], &words);
     // The program does not sign with it either.
     bed.stage.write_private("state/ledger.key", &secret);
@@ -87,7 +87,7 @@ fn checkpoint_from_before_a_rekey_is_still_extended() {
 #[test]
 fn refuses_to_replace_an_existing_key_unless_told_to() {
     let bed = EvidenceFixture::with_short_history();
-    bed.check_fails(&["ledger", "rekey", "--reason", "x"], 2, "this ledger names no key yet");
+    bed.check_fails(&["ledger", "rekey", "--reason", "x"], 2, "this ledger has no key yet");
     let old = bed.key();
     let before = fs::read(bed.state_directory().join("ledger.key")).expect("there");
     bed.check_fails(&["ledger", "rekey", "--reason", "x"], 2, "add `--replace-key`");

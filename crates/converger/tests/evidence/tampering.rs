@@ -212,7 +212,7 @@ fn detects_moved_changed_or_removed_entries_with_their_index() {
             forger.put_entries(&entries);
         }
     };
-    let kept = "the hashes that are kept are not those of the entries";
+    let kept = "the stored hashes are not those of the entries";
     check_detected(&bed, "moved", edited(|entries| entries.swap(40, 41)), &format!("entry 40 (tile/0/000): {kept}"));
     check_detected(&bed, "moved far", edited(|entries| entries.swap(300, 400)), &format!("entry 300 (tile/0/001): {kept}"));
     let strange = "entry 40 cannot stand where it does: it is about the run ";
@@ -249,8 +249,8 @@ fn detects_moved_changed_or_removed_entries_with_their_index() {
     };
     let body = "CAST('{}' AS BLOB)";
     let more = format!("INSERT INTO ledger_entries VALUES ({0}, {body}, row_sum({0}, {body}))", size + 1);
-    check_detected(&bed, "one more", |forger| forger.run(&more), &format!("the ledger has {size} entries and "));
-    check_detected(&bed, "a moved tail", edited(tail), &format!("the entries 512 to {} lead to the root ", size - 1));
+    check_detected(&bed, "one more", |forger| forger.run(&more), &format!("the ledger should have {size} entries and "));
+    check_detected(&bed, "a moved tail", edited(tail), &format!("an entry from 512 to {} was changed, or the root was", size - 1));
     bed.run_expecting(&["verify"], 0);
 }
 
@@ -258,7 +258,7 @@ fn detects_moved_changed_or_removed_entries_with_their_index() {
 fn detects_changed_hashes_and_heads() {
     let bed = EvidenceFixture::with_long_history();
     let size = bed.entry_count();
-    let kept = "entry 259 (tile/0/001): the hashes that are kept are not those of the entries";
+    let kept = "entry 259 (tile/0/001): the stored hashes are not those of the entries";
     let tile = |forger: &DatabaseForger| {
         let (mut growth, mut full) = (LogBuilder::default(), Vec::new());
         for entry in forger.entries() {
@@ -271,11 +271,11 @@ fn detects_changed_hashes_and_heads() {
     check_detected(&bed, "a tile", tile, kept);
     for place in [0, 1] {
         let gone = format!("DELETE FROM ledger_tiles WHERE level = 0 AND place = {place}");
-        let missing = format!("entry {} (tile/0/00{place}): the hashes over it are missing", place * 256);
+        let missing = format!("entry {} (tile/0/00{place}): its hashes are missing", place * 256);
         check_detected(&bed, "a tile that is gone", |forger| forger.run(&gone), &missing);
     }
     let head = |root| move |forger: &DatabaseForger| forger.put_head(LedgerHead { size, root: LogHash::of_leaf(root) });
-    check_detected(&bed, "a root", head(b"another"), &format!("the entries 512 to {} lead to the root ", size - 1));
+    check_detected(&bed, "a root", head(b"another"), &format!("an entry from 512 to {} was changed, or the root was", size - 1));
 }
 
 /// An attacker who repairs everything has a consistent log. It differs from the log that others have seen.
@@ -333,7 +333,7 @@ fn detects_a_replaced_removed_or_exposed_key() {
     fs::remove_file(&path).expect("removed");
     // `verify` needs no secret key, but reports that it is missing.
     let told = bed.run_expecting(&["verify"], 0);
-    assert!(told.contains("the key that signs is not beside it"), "{told}");
+    assert!(told.contains("the signing key is not in the directory"), "{told}");
     SIGNING_COMMANDS[1..].iter().for_each(|arguments| bed.check_broken(arguments, "the key of this ledger is missing: "));
     put(&own);
     for mode in [0o644, 0o640, 0o602] {

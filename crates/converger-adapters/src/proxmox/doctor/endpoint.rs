@@ -43,7 +43,7 @@ fn reachability_finding(gathered: &DoctorAnswers, seen: &EndpointAnswers, silent
             let found = format!("no client can be set up: {}", EscapedText(error));
             return DoctorFinding::new("endpoint", FindingLevel::Fail, found)
                 .with_code(FailureCode::ClientSetup)
-                .with_remedy("correct its settings in converger.toml");
+                .with_remedy("fix its entry in converger.toml");
         }
         Err(VersionFailure::Failed(failure)) => failure,
     };

@@ -23,10 +23,15 @@ pub(super) fn guest_findings(gathered: &DoctorAnswers, answers: &EnvironmentAnsw
     let rows: Vec<&ObservedGuest> = observation.guests.iter().filter(|row| answers.guests.contains(row.vmid)).collect();
     let mut findings = readability_findings(gathered, answers, taken, &rows);
     findings.extend(late_reports(taken));
-    findings.push(lock_finding(&rows));
-    findings.extend(ha_findings(answers, &rows));
-    findings.extend(pending_finding(gathered, &rows));
-    findings.extend(template_finding(&rows));
+    // Guests that were not read may be locked or managed all the same: nothing is said about them.
+    let read: Vec<&ObservedGuest> = rows.into_iter().filter(|row| !matches!(row.status, ObservedStatus::Unknown(_))).collect();
+    if !read.is_empty() {
+        let are_all_read = findings.iter().all(|finding| finding.check != "guests" || finding.level == FindingLevel::Ok);
+        findings.push(lock_finding(&read, are_all_read));
+        findings.extend(ha_findings(answers, &read, are_all_read));
+        findings.extend(pending_finding(gathered, &read));
+        findings.extend(template_finding(&read));
+    }
     findings
 }
 
@@ -55,11 +60,20 @@ fn readability_findings(
             by_cause.entry(cause.as_deref().unwrap_or("unknown")).or_default().push(row.vmid);
         }
     }
-    let mut findings: Vec<DoctorFinding> = by_cause.iter().map(|(cause, ids)| unknown_finding(cause, ids)).collect();
-    findings.extend(missing_finding(gathered, answers, &taken.observation, rows));
+    // With a declared state all of its guests count; without one those that the token sees, which are all that can be counted.
+    let (all, of) = match &gathered.scope {
+        Some(_) => (answers.guests.ids().len(), "in scope"),
+        None => (rows.len(), "visible to the token"),
+    };
+    let all = format!("{} {of}", count_noun(all, "guest"));
+    let mut findings: Vec<DoctorFinding> = by_cause.iter().map(|(cause, ids)| unknown_finding(cause, ids, &all)).collect();
+    findings.extend(missing_finding(gathered, answers, &taken.observation, rows, &all));
+    if rows.is_empty() && gathered.scope.is_none() {
+        let finding = DoctorFinding::new("guests", FindingLevel::Warn, "the token sees no guest");
+        findings.push(finding.with_remedy("if the environment has guests, let the token read them: see `may-read`"));
+    }
     if findings.is_empty() {
-        let of = if gathered.scope.is_some() { "in scope" } else { "that the token sees" };
-        findings.push(DoctorFinding::new("guests", FindingLevel::Ok, format!("{} {of}, all readable", count_noun(rows.len(), "guest"))));
+        findings.push(DoctorFinding::new("guests", FindingLevel::Ok, format!("{all}, all readable")));
     }
     findings
 }
@@ -72,8 +86,8 @@ fn late_reports(taken: &ProxmoxReading) -> impl Iterator<Item = DoctorFinding> {
     })
 }
 
-fn unknown_finding(cause: &str, ids: &[Vmid]) -> DoctorFinding {
-    let found = format!("{} cannot be read ({}): {}", count_noun(ids.len(), "guest"), quote_foreign(cause), join_some(ids));
+fn unknown_finding(cause: &str, ids: &[Vmid], all: &str) -> DoctorFinding {
+    let found = format!("{} of {all} cannot be read ({}): {}", ids.len(), quote_foreign(cause), join_some(ids));
     let finding = DoctorFinding::new("guests", FindingLevel::Warn, found);
     match UnknownReason::ALL.into_iter().find(|reason| reason.word() == cause) {
         // The findings about privileges contain the commands for this.
@@ -89,16 +103,21 @@ fn missing_finding(
     answers: &EnvironmentAnswers,
     observation: &Observation,
     rows: &[&ObservedGuest],
+    all: &str,
 ) -> Option<DoctorFinding> {
     let seen: BTreeSet<Vmid> = rows.iter().map(|row| row.vmid).collect();
     let unseen: Vec<Vmid> = answers.guests.ids().iter().copied().filter(|vmid| !seen.contains(vmid)).collect();
     if unseen.is_empty() || gathered.scope.is_none() {
         return None;
     }
-    let guests = format!("{} in scope {}", count_noun(unseen.len(), "guest"), if unseen.len() == 1 { "is" } else { "are" });
+    let (count, ids) = (unseen.len(), join_some(&unseen));
     Some(if observation.complete {
-        DoctorFinding::new("guests", FindingLevel::Warn, format!("{guests} absent: {}", join_some(&unseen)))
-            .with_remedy("remove them from desired.yaml, or check the environment and their ids")
+        DoctorFinding::new(
+            "guests",
+            FindingLevel::Warn,
+            format!("{count} of {all} {} not exist: {ids}", if count == 1 { "does" } else { "do" }),
+        )
+        .with_remedy("remove them from desired.yaml, or check the environment and their ids")
     } else {
         let is_about_them = |note: &&ReadingNote| match note.vmid {
             Some(vmid) => unseen.contains(&vmid),
@@ -106,12 +125,8 @@ fn missing_finding(
         };
         let why = answers.reading.iter().flat_map(|taken| &taken.notes).find(is_about_them);
         let why = why.map_or_else(String::new, |note| format!(" ({})", EscapedText(&note.text)));
-        DoctorFinding::new(
-            "guests",
-            FindingLevel::Warn,
-            format!("{guests} not listed, but not proven to be absent: {}{why}", join_some(&unseen)),
-        )
-        .with_remedy("see `may-read`; if that is in order, take a new reading")
+        DoctorFinding::new("guests", FindingLevel::Warn, format!("{count} of {all} cannot be read, and may exist: {ids}{why}"))
+            .with_remedy("see `may-read`; if that is in order, take a new reading")
     })
 }
 
@@ -119,7 +134,16 @@ fn value_if_read<T>(reading: &Reading<T>) -> Option<&T> {
     reading.as_ref().into_option()
 }
 
-fn lock_finding(rows: &[&ObservedGuest]) -> DoctorFinding {
+/// The guests that were read, in words.
+fn describe_read(count: usize, are_all_read: bool) -> String {
+    match (are_all_read, count) {
+        (true, _) => count_noun(count, "guest"),
+        (false, 1) => "1 readable guest".to_owned(),
+        (false, _) => format!("{count} readable guests"),
+    }
+}
+
+fn lock_finding(rows: &[&ObservedGuest], are_all_read: bool) -> DoctorFinding {
     let mut by_lock: BTreeMap<&str, Vec<&ObservedGuest>> = BTreeMap::new();
     for row in rows {
         if let Some(lock) = value_if_read(&row.lock).and_then(|lock| lock.as_deref()) {
@@ -127,7 +151,7 @@ fn lock_finding(rows: &[&ObservedGuest]) -> DoctorFinding {
         }
     }
     if by_lock.is_empty() {
-        return DoctorFinding::new("locks", FindingLevel::Ok, "no guest is locked");
+        return DoctorFinding::new("locks", FindingLevel::Ok, format!("none of {} is locked", describe_read(rows.len(), are_all_read)));
     }
     let list = by_lock.iter().map(|(lock, rows)| format!("{} ({})", join_some(rows.iter().map(|row| row.vmid)), quote_foreign(lock)));
     let found = format!("locked, and not changed until they are unlocked: {}", list.collect::<Vec<_>>().join("; "));
@@ -148,7 +172,8 @@ fn cli_tool(kind: GuestKind) -> &'static str {
     }
 }
 
-fn ha_findings(answers: &EnvironmentAnswers, rows: &[&ObservedGuest]) -> Vec<DoctorFinding> {
+fn ha_findings(answers: &EnvironmentAnswers, rows: &[&ObservedGuest], are_all_read: bool) -> Vec<DoctorFinding> {
+    let all = describe_read(rows.len(), are_all_read);
     let managed: Vec<(&ObservedGuest, &str)> = rows
         .iter()
         .filter_map(|row| Some((*row, value_if_read(&row.ha)?.as_ref()?.state.as_deref().unwrap_or("not said"))))
@@ -156,13 +181,9 @@ fn ha_findings(answers: &EnvironmentAnswers, rows: &[&ObservedGuest]) -> Vec<Doc
         .collect();
     let mut findings = Vec::new();
     if managed.is_empty() {
-        findings.push(DoctorFinding::new(
-            "ha",
-            FindingLevel::Ok,
-            format!("none of {} is managed by high availability", count_noun(rows.len(), "guest")),
-        ));
+        findings.push(DoctorFinding::new("ha", FindingLevel::Ok, format!("none of {all} is managed by high availability")));
     } else {
-        findings.push(managed_finding(rows.len(), &managed));
+        findings.push(managed_finding(&all, &managed));
         findings.extend(ha_error_finding(&managed));
     }
     match &answers.ha {
@@ -175,13 +196,13 @@ fn ha_findings(answers: &EnvironmentAnswers, rows: &[&ObservedGuest]) -> Vec<Doc
     findings
 }
 
-fn managed_finding(all: usize, managed: &[(&ObservedGuest, &str)]) -> DoctorFinding {
+fn managed_finding(all: &str, managed: &[(&ObservedGuest, &str)]) -> DoctorFinding {
     let mut states: BTreeMap<&str, Vec<Vmid>> = BTreeMap::new();
     for (row, state) in managed {
         states.entry(state).or_default().push(row.vmid);
     }
     let list: Vec<String> = states.iter().map(|(state, ids)| format!("{} {}", quote_foreign(state), join_some(ids))).collect();
-    let found = format!("{} of {} managed by high availability: {}", managed.len(), count_noun(all, "guest"), list.join("; "));
+    let found = format!("{} of {} managed by high availability: {}", managed.len(), all, list.join("; "));
     let is_moving = managed.iter().any(|(_, state)| MOVING_HA_STATES.contains(state));
     let finding = DoctorFinding::new("ha", if is_moving { FindingLevel::Warn } else { FindingLevel::Ok }, found);
     if is_moving {
@@ -202,7 +223,7 @@ fn ha_error_finding(managed: &[(&ObservedGuest, &str)]) -> Option<DoctorFinding>
     let found = format!("high availability has given up on {}", join_some(broken.iter().map(|row| row.vmid)));
     Some(
         DoctorFinding::new("ha-error", FindingLevel::Warn, found)
-            .with_remedy("disable it, fix the guest, and enable it again")
+            .with_remedy("disable it in high availability, fix the cause, and start it again")
             .with_line(RemedyTarget::Node, format!("ha-manager set {sid} --state disabled"))
             .with_line(RemedyTarget::Node, format!("ha-manager set {sid} --state started")),
     )

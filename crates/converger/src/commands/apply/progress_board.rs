@@ -143,7 +143,7 @@ fn write_lines(lines: &mpsc::Receiver<BoardLine>, subject: BoardSubject) {
     }
 }
 
-/// In one piece: whoever is killed meanwhile leaves whole lines.
+/// In one write, so that a killed process leaves whole lines.
 fn write_line(text: &str) {
     let is_plain = AutoStream::choice(&io::stderr()) == ColorChoice::Never;
     let text = if is_plain { strip_str(text).to_string() } else { text.to_owned() };
@@ -202,7 +202,7 @@ pub(super) fn outcome_text(operation: &Operation, outcome: &Outcome) -> String {
     format!("{}{code}", apply_style(style, outcome_word(outcome)))
 }
 
-/// How it ended, in a word. What was left has not ended: the journal and `ops list` have it as under way, and so has whoever is told now.
+/// The outcome in one word. An operation that was left open is shown as in flight, like in the journal and `ops list`.
 pub(super) fn outcome_word(outcome: &Outcome) -> &'static str {
     let is_left = outcome.code().is_some_and(|code| code.as_str() == FailureCode::RunLeft.word());
     if is_left { IN_FLIGHT } else { outcome.end().word() }

@@ -1,6 +1,6 @@
-//! Where the demo plays: a directory that goes with it, a lab in this process, and this program as a child.
+//! The sandbox of the demo: a temporary directory, a lab in this process, and this program as a child process.
 //!
-//! Ctrl-C ends the child, and the directory is removed on every way out. What never enters: what is shown.
+//! Ctrl-C ends the child, and the directory is removed however the demo ends.
 
 use std::fs::{self, DirBuilder};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -20,11 +20,12 @@ use tokio::sync::oneshot;
 
 use super::super::CommandError;
 use super::super::signals::StopSignals;
+use crate::progress;
 use crate::render::{self, apply_style};
 
 const WORLD: &str = include_str!("world.yaml");
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
-/// Each request moves the lab's time by so much, so that nobody waits.
+/// Each request advances the clock of the lab by this much, so that nothing waits for real time.
 const STEP_MS: u64 = 100;
 
 /// How a command ended.
@@ -36,37 +37,35 @@ pub(super) enum ChildEnd {
 }
 
 impl ChildEnd {
-    /// Whatever else it ended with is not the story that is told.
+    /// Fails unless the command ended with this exit code.
     pub(super) fn expect_code(self, expected: i32) -> Result<(), CommandError> {
         match self {
             Self::With(code) if code == expected => Ok(()),
-            Self::With(code) => {
-                Err(CommandError::failure(format!("the command above should have ended with {expected}, and ended with {code}")))
-            }
-            Self::Killed => Err(CommandError::failure("the command above was killed, and not by this program")),
+            Self::With(code) => Err(CommandError::failure(format!("the command above ended with exit code {code} instead of {expected}"))),
+            Self::Killed => Err(CommandError::failure("the command above was killed by another program")),
         }
     }
 }
 
-/// What the threads know of each other.
+/// The state that the threads share.
 #[derive(Default)]
 struct DemoState {
     child: Option<u32>,
-    /// The child is killed with the change that has this number, counted down.
+    /// The number of changes after which the child is killed.
     kill_after_changes: Option<usize>,
-    /// Somebody asked for an end.
+    /// The demo was interrupted.
     is_stopped: bool,
 }
 
 impl DemoState {
     fn kill_child(&self) {
         let pid = self.child.and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
-        // A child that has just ended cannot be killed any more, which is what was wanted.
+        // Killing a child that has just ended fails, which is fine.
         let _ = pid.map(|pid| kill_process(pid, Signal::KILL));
     }
 }
 
-/// Where the demo plays, until it is dropped.
+/// The sandbox; dropping it ends the lab and removes the directory.
 pub(super) struct DemoSandbox {
     directory: PathBuf,
     state: Arc<Mutex<DemoState>>,
@@ -91,9 +90,8 @@ impl DemoSandbox {
             Arc::new(move |passed: &ServedExchange<'_>| kill_on_change(&mut lock_state(&watching), passed.record));
         let clock = ClockMode::Virtual { step_ms: STEP_MS };
         let options = ServerOptions { listen: SocketAddr::new(LOOPBACK, 0), clock, identity, watcher: Some(watcher) };
-        let server = LabServer::bind(&setting, options)
-            .await
-            .map_err(|error| CommandError::failure(format!("the lab cannot be served: {error}")))?;
+        let server =
+            LabServer::bind(&setting, options).await.map_err(|error| CommandError::failure(format!("cannot serve the lab: {error}")))?;
         let (places, world) = (server.served_nodes().cloned().collect::<Vec<ServedNode>>(), server.world());
         tokio::spawn(end_on_signal(StopSignals::listen()?, Arc::clone(&cast)));
         let (end, ended) = oneshot::channel::<()>();
@@ -103,7 +101,7 @@ impl DemoSandbox {
         Ok(stage)
     }
 
-    /// What leads to the lab, as `converger lab --into` leaves it.
+    /// Writes converger.toml for the lab, as `converger lab --into` does.
     fn write_config(&self, places: &[ServedNode], fingerprint: &str) -> Result<(), CommandError> {
         let endpoints =
             places.iter().map(|place| format!("  {{ url = \"https://{}\", fingerprints = [\"{fingerprint}\"] }},\n", place.address));
@@ -114,43 +112,46 @@ impl DemoSandbox {
         self.write_file("secret", "demo\n")
     }
 
-    /// Writes a file that only this user reads.
+    /// Writes a file that only this user may read.
     pub(super) fn write_file(&self, name: &str, text: &str) -> Result<(), CommandError> {
         let path = self.directory.join(name);
         let opened = fs::File::options().write(true).create(true).truncate(true).mode(0o600).open(&path);
         opened.and_then(|mut file| file.write_all(text.as_bytes())).map_err(|error| write_error(&path, &error))
     }
 
-    /// Runs this program as a user would, and shows how.
+    /// Runs this program as a user would, and shows the command line.
     pub(super) fn run(&mut self, arguments: &[&str]) -> Result<ChildEnd, CommandError> {
         self.run_child(arguments, None)
     }
 
-    /// The same, killed at the moment at which the lab has carried out so many changes.
+    /// The same; the child is killed as soon as the lab has received this many changes.
     pub(super) fn run_until_changes(&mut self, arguments: &[&str], changes: usize) -> Result<ChildEnd, CommandError> {
         self.run_child(arguments, Some(changes))
     }
 
     fn run_child(&mut self, arguments: &[&str], fuse: Option<usize>) -> Result<ChildEnd, CommandError> {
         super::print_line(&format!("\n{}", apply_style(render::CYAN, format!("$ converger {}", arguments.join(" ")))))?;
-        let program =
-            std::env::current_exe().map_err(|error| CommandError::failure(format!("this program cannot find itself: {error}")))?;
+        let program = std::env::current_exe()
+            .map_err(|error| CommandError::failure(format!("cannot find the executable of this program: {error}")))?;
         let mut command = Command::new(program);
         command.args(arguments).current_dir(&self.directory).stdin(Stdio::null());
         let status = self.spawn_and_wait(command, fuse)?;
         match (status.signal(), status.code()) {
-            _ if lock_state(&self.state).is_stopped => Err(CommandError::failure("the demo was ended; nothing is left of it")),
-            (Some(_), _) => Ok(ChildEnd::Killed),
+            _ if lock_state(&self.state).is_stopped => Err(CommandError::failure("the demo was interrupted; its files are removed")),
+            (Some(_), _) => {
+                end_unfinished_line();
+                Ok(ChildEnd::Killed)
+            }
             (None, code) => Ok(ChildEnd::With(code.unwrap_or_default())),
         }
     }
 
     fn spawn_and_wait(&self, mut command: Command, fuse: Option<usize>) -> Result<ExitStatus, CommandError> {
-        let failed = |error: io::Error| CommandError::failure(format!("this program cannot be run as a child: {error}"));
-        // Held until the child is known: whoever ends it waits for that.
+        let failed = |error: io::Error| CommandError::failure(format!("cannot run this program as a child process: {error}"));
+        // Locked until the child is recorded, so that a signal handler that ends it waits for that.
         let mut cast = lock_state(&self.state);
         if cast.is_stopped {
-            return Err(CommandError::failure("the demo was ended; nothing is left of it"));
+            return Err(CommandError::failure("the demo was interrupted; its files are removed"));
         }
         let mut child = command.spawn().map_err(failed)?;
         (cast.child, cast.kill_after_changes) = (Some(child.id()), fuse);
@@ -160,23 +161,23 @@ impl DemoSandbox {
         Ok(status)
     }
 
-    /// The digest of the plan that was written last, and how many steps it has.
+    /// The digest of the last plan, and the number of its steps.
     pub(super) fn read_plan(&self) -> Result<(String, u64), CommandError> {
         let path = self.directory.join("plan.json");
-        let plan = fs::read(&path).map_err(|error| CommandError::failure(format!("the plan cannot be read: {error}")))?;
+        let plan = fs::read(&path).map_err(|error| CommandError::failure(format!("cannot read plan.json: {error}")))?;
         let plan: serde_json::Value =
-            serde_json::from_slice(&plan).map_err(|error| CommandError::failure(format!("the plan is none: {error}")))?;
+            serde_json::from_slice(&plan).map_err(|error| CommandError::failure(format!("plan.json is not JSON: {error}")))?;
         let guests = plan["body"]["guests"].as_array().into_iter().flatten();
         let steps: usize = guests.map(|guest| guest["steps"].as_array().map_or(0, Vec::len)).sum();
         Ok((plan["digest"].as_str().unwrap_or_default().to_owned(), u64::try_from(steps).unwrap_or(u64::MAX)))
     }
 
-    /// Everything that the lab was ever asked to change.
+    /// Every change request that the lab received.
     pub(super) fn changes(&self) -> Vec<RequestRecord> {
         self.world.lock().records().filter(|record| record.method != "GET").cloned().collect()
     }
 
-    /// How often the lab was asked for anything.
+    /// The number of requests that the lab received.
     pub(super) fn requests(&self) -> u64 {
         self.world.lock().requests()
     }
@@ -190,7 +191,14 @@ impl Drop for DemoSandbox {
     }
 }
 
-/// Looks at a request that was carried out and whose answer has not gone out.
+/// A killed child leaves its progress bar without a line break, so that the next line would be printed behind it.
+fn end_unfinished_line() {
+    if progress::stderr_is_screen() {
+        let _ = writeln!(io::stderr());
+    }
+}
+
+/// Called for each request that was executed, before its response is sent.
 fn kill_on_change(cast: &mut DemoState, record: &RequestRecord) {
     let Some(left) = cast.kill_after_changes.filter(|_| record.method != "GET") else { return };
     cast.kill_after_changes = left.checked_sub(1).filter(|left| *left > 0);
@@ -199,7 +207,7 @@ fn kill_on_change(cast: &mut DemoState, record: &RequestRecord) {
     }
 }
 
-/// Ends the child, and with it the demo, on the first signal.
+/// Kills the child, and thereby ends the demo, on the first signal.
 async fn end_on_signal(mut endings: StopSignals, cast: Arc<Mutex<DemoState>>) {
     endings.next().await;
     let mut cast = lock_state(&cast);
@@ -207,7 +215,7 @@ async fn end_on_signal(mut endings: StopSignals, cast: Arc<Mutex<DemoState>>) {
     cast.kill_child();
 }
 
-/// A directory of its own that nobody else may enter.
+/// A temporary directory that only this user may enter.
 fn create_directory() -> Result<PathBuf, CommandError> {
     let random = converger_runtime::host::random().map_err(CommandError::failure)?;
     let room = std::env::temp_dir().join(format!("converger-demo-{random:016x}"));

@@ -1,6 +1,4 @@
-//! How a lab is reached: told to people, and left in a directory for programs.
-//!
-//! What never enters here: serving it.
+//! How a lab is reached: printed for people, and written into a directory for programs.
 
 use std::fmt::Write as _;
 
@@ -11,17 +9,17 @@ use serde_json::{Value, json};
 use super::CommandError;
 use super::lab_directory::{AUTHORITY, CARD, LabDirectory, SECRET};
 
-/// Where an apply keeps its journal: with the lab, since another lab knows nothing of it.
+/// The state directory of an apply: beside the lab, because another lab has another history.
 const STATE_DIRECTORY: &str = "state";
 
 pub(super) struct LabConnectionInfo {
     flavour: u8,
-    /// The name of the cluster, or of the one node that is in none.
+    /// The name of the cluster, or of the single node without one.
     cluster: Option<String>,
     guests: usize,
     fingerprint: String,
     authority: String,
-    /// The first token and its secret, for people who try things. A world without one can be reached with tickets only.
+    /// The first token and its secret. A lab without a token accepts tickets only.
     token: Option<(String, String)>,
     /// What moves its time, as converger.toml has it.
     clock: &'static str,
@@ -64,7 +62,7 @@ impl LabConnectionInfo {
 
     /// The same for programs: a converger.toml for this one, and for others a card with the certificate of the authority.
     ///
-    /// The card comes last: whoever waits for it finds everything else.
+    /// lab.json is written last: a program that waits for it finds all other files.
     pub(super) fn write_files(&self, room: &LabDirectory, places: &[ServedNode]) -> Result<(), CommandError> {
         if let Some((id, secret)) = &self.token {
             room.write_private(SECRET, &format!("{secret}\n"))?;

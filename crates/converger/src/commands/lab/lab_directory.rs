@@ -1,6 +1,6 @@
-//! `--into`: the directory in which a lab keeps its certificate and leaves what leads to it.
+//! `--into`: the directory with the certificate of a lab and the files that describe how to reach it.
 //!
-//! Nothing is written over that somebody else wrote or edited. What never enters here: what the files say.
+//! Files that a lab did not write, or that were edited, are not replaced.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Write};
@@ -14,43 +14,43 @@ use converger_lab::server::LabCertificates;
 use super::CommandError;
 use crate::files::{self, OwnFile, Replaces};
 
-/// Certificates and keys, kept for the next time. A directory that has it is a lab's.
+/// Certificates and keys, kept for the next start. A directory with this file belongs to a lab.
 const CERTIFICATE: &str = "lab.pem";
-/// Leads this program to the lab.
+/// The configuration of this program for the lab.
 const CONFIG: &str = "converger.toml";
 /// The secret of the token.
 pub(super) const SECRET: &str = "secret";
-/// Leads any other program to the lab. It is there while the lab runs.
+/// Describes the lab for other programs. It exists while the lab runs.
 pub(super) const CARD: &str = "lab.json";
 /// The certificate of the authority, for clients that check names.
 pub(super) const AUTHORITY: &str = "ca.pem";
 
-/// The first words of a converger.toml that a lab left. The digest behind them shows whether somebody edited it.
+/// The first words of a converger.toml that a lab wrote. The digest after them shows whether it was edited.
 const CONFIG_MARKER: &str = "# Leads to a lab. `converger lab --into` replaces it until somebody edits it; ";
 
-/// A directory of a lab, held for as long as it runs.
+/// The directory of a lab, locked while the lab runs.
 pub(super) struct LabDirectory {
     path: PathBuf,
-    /// Locked: two labs would write over each other's files.
+    /// Locked, because two labs would replace each other's files.
     _lock: File,
     config: ConfigHandling,
-    /// A person said that files of others may be replaced.
+    /// Whether files of others may be replaced (`--overwrite`).
     overwrite: bool,
 }
 
-/// What is done about converger.toml.
+/// What to do with converger.toml.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ConfigHandling {
     Write,
-    /// Somebody made it their own.
+    /// It was edited.
     Keep,
 }
 
 impl LabDirectory {
-    /// Makes the directory, or finds it as a lab left it.
+    /// Creates the directory, or opens that of an earlier lab.
     pub(super) fn claim(path: &Path, overwrite: bool) -> Result<Self, CommandError> {
         let made = fs::create_dir_all(path).map_err(|error| {
-            CommandError::failure(format!("cannot make {}: {error}", files::display_path(path))).with_code(FailureCode::FileUnwritable)
+            CommandError::failure(format!("cannot create {}: {error}", files::display_path(path))).with_code(FailureCode::FileUnwritable)
         });
         made.map_err(with_other_directory_help)?;
         let config = if overwrite {
@@ -64,7 +64,7 @@ impl LabDirectory {
         Ok(room)
     }
 
-    /// A certificate that is kept stays the same, so that a pin of it goes on to hold.
+    /// An existing certificate is used again, so that its fingerprint stays valid.
     pub(super) fn load_or_create_identity(
         &self,
         new: impl FnOnce() -> Result<LabCertificates, CommandError>,
@@ -74,19 +74,19 @@ impl LabDirectory {
         match fs::read_to_string(&path) {
             Ok(pem) if pem.is_empty() => {
                 let identity = new()?;
-                // Into the file that is locked, and not in its place.
+                // Into the locked file, which must not be replaced.
                 fs::write(&path, identity.pem()).map_err(|error| write_error(&path, &error))?;
                 Ok(identity)
             }
             Ok(pem) => {
                 let wrong = |error| CommandError::input_error(format!("{name}: {error}")).with_code(FailureCode::InputInvalid);
-                LabCertificates::from_pem(&pem).map_err(|error| wrong(error).with_help("remove it to have a new one made"))
+                LabCertificates::from_pem(&pem).map_err(|error| wrong(error).with_help("remove it to create a new one"))
             }
             Err(error) => Err(read_error(&path, &error)),
         }
     }
 
-    /// Writes converger.toml, unless somebody made it their own.
+    /// Writes converger.toml, unless it was edited.
     pub(super) fn write_config(&self, text: &str) -> Result<(), CommandError> {
         match self.config {
             ConfigHandling::Keep => Ok(()),
@@ -94,47 +94,47 @@ impl LabDirectory {
         }
     }
 
-    /// What is left as it is, for people.
+    /// The file that is not replaced, for people.
     pub(super) fn describe_kept_config(&self) -> Option<String> {
         let name = files::display_path(&self.path.join(CONFIG));
-        (self.config == ConfigHandling::Keep).then(|| format!("{name}, because it was edited; remove it to have a new one"))
+        (self.config == ConfigHandling::Keep).then(|| format!("{name}, because it was edited; remove it to create a new one"))
     }
 
-    /// Writes a file that nobody else may read.
+    /// Writes a file that only this user may read.
     pub(super) fn write_private(&self, name: &str, text: &str) -> Result<(), CommandError> {
         let path = self.path.join(name);
-        // What of converger.toml may be replaced was found out when the directory was claimed.
+        // Whether converger.toml may be replaced was decided when the directory was locked.
         let own = if name == SECRET { Replaces::Own(OwnFile::LabSecret) } else { Replaces::Anything };
         files::replace_private(&path, self.replaces(&path, own, text), |file| file.write_all(text.as_bytes()))
             .map_err(|error| write_error(&path, &error))
     }
 
-    /// Writes a file that anybody may read.
+    /// Writes a file that every user may read.
     pub(super) fn write_public(&self, name: &str, text: &str) -> Result<(), CommandError> {
         let path = self.path.join(name);
-        // The authority is that of the certificate that is kept, and stays the same with it.
+        // The authority belongs to the certificate and stays the same with it.
         let own = if name == CARD { Replaces::Own(OwnFile::LAB) } else { Replaces::Same(text.as_bytes()) };
         files::replace(&path, self.replaces(&path, own, text), |file| file.write_all(text.as_bytes()))
             .map_err(|error| write_error(&path, &error))
     }
 
-    /// What a lab left, what it would write again, or anything with `--overwrite`.
+    /// Replaces a file of an earlier lab, an identical file, or anything with `--overwrite`.
     fn replaces<'t>(&self, path: &Path, own: Replaces<'t>, text: &'t str) -> Replaces<'t> {
         let is_same = || files::read_at_most(path, text.len()).is_ok_and(|there| there.bytes == text.as_bytes());
         if self.overwrite || is_same() { Replaces::Anything } else { own }
     }
 
-    /// The lab is not there, and nobody is to look for it.
+    /// Removes lab.json, because the lab does not run.
     pub(super) fn remove_card(&self) {
         let card = self.path.join(CARD);
         if self.overwrite || files::is_own(&card, OwnFile::LAB) {
-            // Where it cannot be removed it is only old, and whoever asks at its address finds nobody.
+            // If it cannot be removed, it is out of date and its address does not respond.
             let _ = fs::remove_file(card);
         }
     }
 }
 
-/// In a directory that is no lab's, none of the names that a lab uses may be taken.
+/// In a directory of no lab, none of the files that a lab writes may exist.
 fn check_names_free(room: &Path) -> Result<(), CommandError> {
     let is_there = |name: &&str| room.join(name).symlink_metadata().is_ok();
     if is_there(&CERTIFICATE) {
@@ -143,7 +143,7 @@ fn check_names_free(room: &Path) -> Result<(), CommandError> {
     [CONFIG, SECRET, AUTHORITY, CARD].into_iter().find(is_there).map_or(Ok(()), |name| Err(foreign_file_error(&room.join(name))))
 }
 
-/// Whether converger.toml is a lab's, and as the lab left it.
+/// Whether a lab wrote converger.toml, and whether it was edited since.
 fn inspect_config(path: &Path) -> Result<ConfigHandling, CommandError> {
     let text = match fs::read_to_string(path) {
         Ok(text) => text,
@@ -158,7 +158,7 @@ fn inspect_config(path: &Path) -> Result<ConfigHandling, CommandError> {
     }
 }
 
-/// Holds the directory. The lock is on the certificate, because that file is never replaced.
+/// Locks the directory, by its certificate, because that file is never replaced.
 fn lock_directory(room: &Path) -> Result<File, CommandError> {
     let path = room.join(CERTIFICATE);
     let open = File::options().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path);
@@ -173,10 +173,7 @@ fn lock_directory(room: &Path) -> Result<File, CommandError> {
 }
 
 fn foreign_file_error(path: &Path) -> CommandError {
-    let stop = CommandError::input_error(format!(
-        "{} is there and was not left by a lab, so that it is not written over",
-        files::display_path(path)
-    ));
+    let stop = CommandError::input_error(format!("{} exists and was not written by a lab; it is not replaced", files::display_path(path)));
     stop.with_code(FailureCode::FileTaken).with_help("name another directory with --into, or add `--overwrite` to replace it")
 }
 

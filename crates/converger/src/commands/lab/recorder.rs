@@ -1,8 +1,7 @@
-//! `--record`: every request as a line of JSON in a file that nobody else may read.
+//! `--record`: writes every request as a line of JSON into a file that only this user may read.
 //!
-//! A file that is no record is not written over, and a record that cannot be kept ends the lab: whoever counts on it must not
-//! believe half of it. What never enters here: what a request was answered, but for its status and whether it has the form that Proxmox
-//! documents.
+//! A file that is not a record is not replaced, and a record that cannot be written ends the lab, because an incomplete record misleads. Of a
+//! response only its status is recorded, and whether it has the documented form.
 
 use std::fs::{self, File, Metadata};
 use std::io::{self, BufRead as _, Write as _};
@@ -18,25 +17,25 @@ use tokio::sync::Notify;
 use super::CommandError;
 use crate::files;
 
-/// Words in the name of a parameter whose value is nobody's business.
+/// Words in the names of parameters whose values are secret.
 const SECRET_WORDS: [&str; 6] = ["password", "secret", "ticket", "otp", "challenge", "response"];
 
-/// A line longer than this is no record's.
+/// The longest line of a record.
 const LINE_BYTES_MAX: u64 = 1 << 20;
 
-/// A larger answer is not looked at: whoever asks for a list of thousands of guests is not to wait for it twice.
+/// Larger responses are not checked, because that would take too long.
 const CHECKED_BYTES_MAX: usize = 256 << 10;
 
-/// How an answer stands to what the official documentation of the API says.
+/// Whether a response has the form that the official API documentation describes.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum ResponseForm {
-    /// It has what its method returns.
+    /// It has the documented form.
     Documented,
-    /// No method gave it: it comes from the server itself, a proxy or a fault.
+    /// It is not from a method, but from the server itself, a proxy or a fault.
     Raw,
-    /// It is too large to be looked at.
+    /// It is too large to be checked.
     Unchecked,
-    /// Proxmox would not say this.
+    /// Its form is not documented.
     Undocumented(String),
 }
 
@@ -62,7 +61,7 @@ impl ResponseForm {
     }
 }
 
-/// The file of a record, and what kept it from being written.
+/// The file of a record, or the error that ended it.
 pub(super) struct RequestRecorder {
     path: PathBuf,
     file: Mutex<Result<File, io::Error>>,
@@ -70,9 +69,9 @@ pub(super) struct RequestRecorder {
 }
 
 impl RequestRecorder {
-    /// Makes the file, or empties the record that is there.
+    /// Creates the file, or truncates an existing record.
     pub(super) fn open(path: &Path, overwrite: bool) -> Result<Arc<Self>, CommandError> {
-        // Whoever reads along at a pipe may stop, and then the lab would stop with them.
+        // If the reader of a pipe stopped, the lab would block.
         let is_pipe = |there: Metadata| there.file_type().is_fifo() || there.file_type().is_socket();
         if fs::metadata(path).is_ok_and(is_pipe) {
             let error = io::Error::other("it is a pipe or a socket, and not a regular file");
@@ -82,7 +81,7 @@ impl RequestRecorder {
         let file = open.map_err(|error| write_error(path, &error))?;
         if file.metadata().is_ok_and(|metadata| metadata.is_file()) {
             if !overwrite && !is_record(&file) {
-                let text = format!("{} is there and is no record of a lab, so that it is not written over", files::display_path(path));
+                let text = format!("{} exists and is not a record of a lab; it is not replaced", files::display_path(path));
                 return Err(CommandError::input_error(text)
                     .with_code(FailureCode::FileTaken)
                     .with_help("name a new file with --record, or add `--overwrite` to replace it"));
@@ -92,7 +91,7 @@ impl RequestRecorder {
         Ok(Arc::new(Self { path: path.to_owned(), file: Mutex::new(Ok(file)), failed: Notify::new() }))
     }
 
-    /// One line in one write, so that whoever reads along never sees half of one.
+    /// Writes a line at once, so that a concurrent reader never sees half of it.
     pub(super) fn write_record(&self, record: &RequestRecord, form: &ResponseForm) {
         let RequestRecord { at_ms, entry, method, path, user, status } = record;
         let path = redact_query(path);
@@ -106,15 +105,15 @@ impl RequestRecorder {
         }
     }
 
-    /// Comes once a line could not be written.
+    /// Completes when a line could not be written.
     pub(super) async fn wait_for_failure(&self) {
         self.failed.notified().await;
     }
 
-    /// What kept a line from being written.
+    /// The error that kept a line from being written.
     pub(super) fn write_fault(&self) -> Option<CommandError> {
         let file = self.lock();
-        file.as_ref().err().map(|error| write_error(&self.path, error).with_help("the lab ended, because its record is not whole"))
+        file.as_ref().err().map(|error| write_error(&self.path, error).with_help("the lab ended, because its record is incomplete"))
     }
 
     fn lock(&self) -> MutexGuard<'_, Result<File, io::Error>> {
@@ -122,7 +121,7 @@ impl RequestRecorder {
     }
 }
 
-/// Whether a file is empty, or begins as a record does.
+/// Whether a file is empty, or begins like a record.
 fn is_record(file: &File) -> bool {
     let mut line = Vec::new();
     let read = io::BufReader::new(io::Read::take(file, LINE_BYTES_MAX)).read_until(b'\n', &mut line);
@@ -130,7 +129,7 @@ fn is_record(file: &File) -> bool {
     read.is_ok() && (line.is_empty() || serde_json::from_slice(&line).is_ok_and(has_all))
 }
 
-/// A path with its query, where what must stay secret is left out.
+/// A path with its query, without secret values.
 pub(super) fn redact_query(path: &str) -> String {
     let Some((place, query)) = path.split_once('?') else { return path.to_owned() };
     let shown = query.split(['&', ';']).map(|pair| match pair.split_once('=') {
@@ -140,7 +139,7 @@ pub(super) fn redact_query(path: &str) -> String {
     format!("{place}?{}", shown.collect::<Vec<_>>().join("&"))
 }
 
-/// A name that is written in a roundabout way counts as well: nobody sees what it says.
+/// An encoded name counts as well, because it may be any of them.
 fn is_secret_parameter(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     name.contains('%') || SECRET_WORDS.iter().any(|word| name.contains(word))

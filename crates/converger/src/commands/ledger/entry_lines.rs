@@ -1,4 +1,4 @@
-//! One line for each entry, for people.
+//! Renders each entry as one line.
 
 use converger_core::apply::JournalRecord;
 use converger_core::evidence::LedgerEntry;
@@ -48,7 +48,7 @@ fn describe_entry(entry: &LedgerEntry) -> String {
         LedgerEntry::Thaw { environment, by, .. } => format!("{environment} by {}", quote_untrusted(by)),
         LedgerEntry::Pruned { by, before_ms, digests, .. } => {
             let readings = render::count_with_noun(digests.len() as u64, "reading");
-            format!("{readings} of before {} by {}", timestamp::format_timestamp(before_ms / 1000), quote_untrusted(by))
+            format!("{readings} older than {} by {}", timestamp::format_timestamp(before_ms / 1000), quote_untrusted(by))
         }
         LedgerEntry::Rekeyed { verifier, by, reason, .. } => {
             format!("{} by {}: {}", quote_untrusted(verifier), quote_untrusted(by), quote_untrusted(reason))
@@ -57,7 +57,7 @@ fn describe_entry(entry: &LedgerEntry) -> String {
             format!("{} is the cluster {} by {}", binding.environment, binding.cluster, quote_untrusted(&binding.by))
         }
         LedgerEntry::Rename(rename) => {
-            format!("{} is {} now by {}: {}", rename.from, rename.to, quote_untrusted(&rename.by), quote_untrusted(&rename.reason))
+            format!("{} to {} by {}: {}", rename.from, rename.to, quote_untrusted(&rename.by), quote_untrusted(&rename.reason))
         }
         LedgerEntry::Resync { by, reason, size, .. } => {
             format!("by {} after {size} entries: {}", quote_untrusted(by), quote_untrusted(reason))

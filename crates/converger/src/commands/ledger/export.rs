@@ -1,7 +1,7 @@
-//! The ledger as a directory that any static file server can serve: tiles, entries and checkpoint as C2SP tlog-tiles has them, and beside them
-//! what the entries name by digest.
+//! The ledger as a directory that any static file server can serve: tiles, entries and checkpoint in the format C2SP tlog-tiles, and the
+//! inputs that entries name by digest.
 //!
-//! What is full never changes and is written once; the checkpoint comes last, so that an export which is interrupted is the older one.
+//! Full tiles never change and are written once. The checkpoint is written last, so that an interrupted export is still the older one.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -20,14 +20,14 @@ use super::super::CommandError;
 use super::{SignedLedger, broken};
 use crate::files::{self, Replaces};
 
-/// What an export has.
+/// The contents of an export.
 pub(super) struct ExportSummary {
     pub(super) entries: u64,
     /// Files that entries name by digest.
     pub(super) blobs: usize,
 }
 
-/// Writes the files. Nothing, where what entries name is not all there.
+/// Writes the files. None if an input that an entry names is missing.
 pub(super) fn write_export(
     book: &LedgerReader,
     signed: &SignedLedger,
@@ -51,12 +51,12 @@ pub(super) fn write_export(
     let there = fs::read_to_string(directory.path.join("log.vkey")).is_ok_and(|there| is_ours(there.trim_end()));
     Directory { overwrite: overwrite || there, ..*directory }
         .write_file("log.vkey", format!("{}\n", signed.signer.verifier()).as_bytes())?;
-    // What was there is an earlier checkpoint of this ledger.
+    // An existing checkpoint is an earlier one of this ledger.
     Directory { overwrite: true, ..*directory }.write_file("checkpoint", signed.text.as_bytes())?;
     Ok(Some(ExportSummary { entries: checkpoint.size, blobs: kept }))
 }
 
-/// An export is for everybody: what else lies in its directory would be given away with it.
+/// An export is public: other files in its directory would be published with it.
 fn check_no_foreign_files(directory: &Path) -> Result<(), CommandError> {
     let unread = |error: io::Error| export_error(directory, directory, &error);
     let found = match fs::read_dir(directory) {
@@ -66,28 +66,28 @@ fn check_no_foreign_files(directory: &Path) -> Result<(), CommandError> {
     for found in found {
         let found = found.map_err(unread)?;
         let name = found.file_name();
-        // A link leads out of it, and what is written there is not part of it.
+        // A link leads out of the directory.
         let is_link = found.file_type().map_err(unread)?.is_symlink();
         let is_ours = !is_link && (["blob", "checkpoint", "log.vkey", "tile"].iter().any(|own| name == *own) || files::is_left(&name));
         if !is_ours {
             let (shown, name) = (files::display_path(directory), files::display_path(Path::new(&name)));
             let stop =
-                CommandError::input_error(format!("{shown} has something else in it ({name}), which would be given away with the export"));
+                CommandError::input_error(format!("{shown} contains another file ({name}), which would be published with the export"));
             return Err(stop
                 .with_code(FailureCode::FileTaken)
-                .with_help("name a directory that is empty, not there, or an export of this ledger"));
+                .with_help("name a directory that is empty, does not exist, or is an export of this ledger"));
         }
     }
     Ok(())
 }
 
-/// So deep lie the files of an export.
+/// The depth of directories of an export.
 const DEPTH_MAX: usize = 8;
 
-/// A checkpoint is a few lines; more is none.
+/// The largest checkpoint, which is a few lines.
 const CHECKPOINT_BYTES_MAX: usize = 64 << 10;
 
-/// A directory that has another log, or a longer one, is not written over: one of the two is not what it seems.
+/// Refuses a directory with another log or a longer one.
 fn check_extends(book: &LedgerReader, directory: &Path, signed: &SignedLedger) -> Result<(), CommandError> {
     let new = &signed.checkpoint;
     let path = directory.join("checkpoint");
@@ -98,23 +98,23 @@ fn check_extends(book: &LedgerReader, directory: &Path, signed: &SignedLedger) -
         })?,
     };
     let shown = files::display_path(directory);
-    // An export from before the key was replaced is signed with the key of that time.
+    // An export from before a rekey is signed with the old key.
     let size = Checkpoint::parse_unverified(&old).map_or(u64::MAX, |old| old.size);
     let then = keys(book, new.size)?.and_then(|keys| NoteVerifier::parse(keys.at(size)).ok());
     let old = Checkpoint::verify(&old, &then.unwrap_or_else(|| signed.signer.verifier())).map_err(|error| {
-        CommandError::input_error(format!("{shown} holds something else: {error}"))
+        CommandError::input_error(format!("{shown} is not an export of this ledger: {error}"))
             .with_code(FailureCode::FileTaken)
-            .with_help("name a directory that is empty or not there")
+            .with_help("name a directory that is empty or does not exist")
     })?;
     if old.size > new.size {
-        let text = format!("{shown} has {} entries, and the ledger here {}: it was put back from an older copy", old.size, new.size);
+        let text = format!("{shown} has {} entries, and the ledger has {}: the ledger was restored from an older copy", old.size, new.size);
         return Err(broken(format!("{text}{}", find_resync(book, new.size, &old)?)));
     }
     let root = converger_ledger::root_of_size(&mut book.subtree_hashes(new.size), old.size)?;
     if root == old.root {
         return Ok(());
     }
-    let text = format!("{shown} and the ledger here differ within their first {} entries", old.size);
+    let text = format!("{shown} and the ledger differ within their first {} entries", old.size);
     Err(broken(format!("{text}{}", find_resync(book, new.size, &old)?)))
 }
 
@@ -128,7 +128,7 @@ fn keys(book: &LedgerReader, size: u64) -> Result<Option<NamedKeys>, CommandErro
     Ok(NamedKeys::of(named))
 }
 
-/// Who gave up what was exported before, where an entry says so.
+/// The resync that discarded exported entries, if there is one.
 fn find_resync(book: &LedgerReader, size: u64, old: &Checkpoint) -> Result<String, CommandError> {
     let mut found = None;
     book.for_each_entry::<CommandError>(0, size, |index, bytes| {
@@ -145,16 +145,16 @@ fn entry_bundle(book: &LedgerReader, tile: Tile, hashes: &[LogHash]) -> Result<V
     let first = tile.index * TILE_WIDTH;
     book.for_each_entry::<CommandError>(first, first + u64::from(tile.width), |index, entry| {
         let at = usize::try_from(index - first).unwrap_or(usize::MAX);
-        // What does not lead to the root is not given to strangers as if it did.
+        // An entry that does not lead to the root is not exported.
         if hashes.get(at) != Some(&LogHash::of_leaf(entry)) || !bundle.push(entry) {
-            return Err(broken(format!("entry {index} is not the one that the hashes above it are of")));
+            return Err(broken(format!("entry {index} does not match its hash")));
         }
         Ok(())
     })?;
     Ok(bundle.into_bytes())
 }
 
-/// Everything that entries name by digest and that is still kept. Nothing, where something is not there that no entry lets go.
+/// Writes the inputs that entries name by digest. None if one is missing that was not pruned.
 fn write_blobs(book: &LedgerReader, directory: &Directory<'_>, size: u64) -> Result<Option<usize>, CommandError> {
     let (mut named, mut let_go) = (BTreeSet::new(), PrunedSet::default());
     book.for_each_entry::<CommandError>(0, size, |index, bytes| {
@@ -175,21 +175,21 @@ fn write_blobs(book: &LedgerReader, directory: &Directory<'_>, size: u64) -> Res
     Ok(Some(kept))
 }
 
-/// Where something lies that is named by its digest.
+/// The path of an input by its digest.
 pub(in super::super) fn blob_path(digest: Digest) -> String {
     format!("blob/{}", digest.to_string().replace(':', "/"))
 }
 
-/// The directory that is written to.
+/// The directory of the export.
 struct Directory<'d> {
     path: &'d Path,
-    /// A person said that files of others may be replaced.
+    /// Whether other files may be replaced (`--overwrite`).
     overwrite: bool,
 }
 
 impl Directory<'_> {
-    /// Writes a file, unless it is there with these bytes. What a name of an export stands for never changes, so that a file with other bytes was
-    /// damaged, or is somebody else's.
+    /// Writes a file, unless it exists with these bytes. The contents of a name never change, so a file with other bytes was damaged, or is not
+    /// part of the export.
     fn write_file(&self, name: &str, bytes: &[u8]) -> Result<(), CommandError> {
         let path = self.path.join(name);
         self.check_no_link_to(&path)?;
@@ -205,46 +205,44 @@ impl Directory<'_> {
         written.map_err(|error| if files::is_taken(&error) { taken(&path) } else { export_error(self.path, &path, &error) })
     }
 
-    /// What a link leads to is outside of the export, and may be anything: also the key that signs it.
+    /// A link leads out of the export, perhaps to the signing key.
     fn check_no_link_to(&self, path: &Path) -> Result<(), CommandError> {
         let is_link = |room: &&Path| *room != self.path && fs::symlink_metadata(room).is_ok_and(|there| there.is_symlink());
         if let Some(link) = path.ancestors().skip(1).take_while(|room| room.starts_with(self.path)).find(is_link) {
-            let stop = CommandError::input_error(format!("{} is a link, and leads out of the export", files::display_path(link)))
+            let stop = CommandError::input_error(format!("{} is a link that leads out of the export", files::display_path(link)))
                 .with_code(FailureCode::FileTaken);
-            return Err(stop.with_help("name a directory that is empty or not there"));
+            return Err(stop.with_help("name a directory that is empty or does not exist"));
         }
         if fs::symlink_metadata(path).is_ok_and(|there| !there.is_file()) {
-            let stop = CommandError::input_error(format!("{} is there and is no regular file", files::display_path(path)))
+            let stop = CommandError::input_error(format!("{} exists and is not a regular file", files::display_path(path)))
                 .with_code(FailureCode::FileTaken);
-            return Err(stop.with_help("name a directory that is empty or not there"));
+            return Err(stop.with_help("name a directory that is empty or does not exist"));
         }
         Ok(())
     }
 }
 
 fn taken(path: &Path) -> CommandError {
-    let text = format!("{} is not replaced: it is there with other bytes than this ledger exports", files::display_path(path));
+    let text = format!("{} is not replaced: its contents differ from what this ledger exports", files::display_path(path));
     CommandError::input_error(text).with_code(FailureCode::FileTaken).with_help(
-        "if it is a damaged file of an earlier export, add `--overwrite` to replace it; otherwise name a directory that is empty or not there",
+        "if it is a damaged file of an earlier export, add `--overwrite` to replace it; otherwise name a directory that is empty or does not exist",
     )
 }
 
-/// The checkpoint comes last: what it signs was there before it, and stays whole whatever became of the rest.
+/// The checkpoint is written last, so that an earlier export stays intact.
 fn export_error(directory: &Path, path: &Path, error: &io::Error) -> CommandError {
     let shown = files::display_path(directory);
     let there = if directory.join("checkpoint").exists() {
-        format!(
-            "what was exported to {shown} before is still whole, as `converger verify {shown}` shows; files of the new export may lie beside it"
-        )
+        format!("the earlier export in {shown} is intact, as `converger verify {shown}` shows; it may contain files of the new one")
     } else {
-        format!("{shown} may have files of an export, and has no checkpoint, so that nobody takes it for one")
+        format!("{shown} may contain files of an export, but no checkpoint, so that it does not count as one")
     };
     let limit = match error.kind() {
-        io::ErrorKind::FileTooLarge => "look at the limit of this process (`ulimit -f`)",
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "make room",
-        _ => "see to it that this user may write there",
+        io::ErrorKind::FileTooLarge => "check the limit of this process (`ulimit -f`)",
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "free disk space",
+        _ => "let this user write there",
     };
     CommandError::failure(format!("cannot write {}: {error}", files::display_path(path)))
         .with_code(FailureCode::FileUnwritable)
-        .with_help(format!("{there}; {limit}, and export again: that writes what is missing"))
+        .with_help(format!("{there}; {limit}, then export again to write the missing files"))
 }

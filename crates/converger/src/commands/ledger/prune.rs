@@ -1,7 +1,7 @@
-//! `converger ledger prune`: old readings are let go, with an entry that says who did it and what is gone. Entries stay.
+//! `converger ledger prune`: removes old readings and records who did so. Entries are never removed.
 //!
-//! What is needed is found by walking through the ledger, and the store lets go only while the ledger is as long as it was then: a decision
-//! that is made meanwhile may rest on the same reading.
+//! The readings that are still needed are found by reading the ledger. The store removes readings only if the ledger has not grown since: a
+//! decision that was made meanwhile may need the same reading.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -22,15 +22,15 @@ use crate::exit_status::ExitStatus;
 use crate::render::{self, apply_style, count_with_noun};
 use crate::{files, host, output};
 
-/// What may be let go.
+/// The readings that can be removed.
 struct PrunableReadings {
     /// Each with its length.
     readings: Vec<(Digest, u64)>,
-    /// How long the ledger was.
+    /// The number of entries of the ledger.
     ledger_size: u64,
 }
 
-/// How often the ledger is walked through again where it grows meanwhile.
+/// How often the ledger is read again if it has grown.
 const ATTEMPTS_MAX: usize = 4;
 
 pub(super) async fn run_prune(pruning: &PruneArgs) -> Result<ExitStatus, CommandError> {
@@ -65,11 +65,11 @@ fn total_bytes(readings: &[(Digest, u64)]) -> u64 {
 fn render_pruned(readings: &[(Digest, u64)], is_dry: bool, before_ms: u64, directory: &Path) -> String {
     let before = timestamp::format_timestamp(before_ms / 1000);
     if readings.is_empty() {
-        return format!("nothing to let go: every reading in {} is needed, or not of before {before}\n", files::display_path(directory));
+        return format!("nothing to prune: every reading in {} is needed, or newer than {before}\n", files::display_path(directory));
     }
     let (count, kib) = (count_with_noun(readings.len() as u64, "reading"), total_bytes(readings).div_ceil(1024));
-    let word = if is_dry { "would be let go" } else { "let go" };
-    let rest = if is_dry { "" } else { "; the ledger says so" };
+    let word = if is_dry { "would be removed" } else { "removed" };
+    let rest = if is_dry { "" } else { "; the ledger records it" };
     format!("{} of decisions before {before} {word}, {kib} KiB{rest}\n", apply_style(render::BOLD, count))
 }
 
@@ -77,11 +77,11 @@ fn find_prunable(book: &LedgerReader, before_ms: u64) -> Result<PrunableReadings
     let (mut readings, seen) = (LedgerReplay::default(), book.heads()?.all.size);
     book.for_each_entry::<CommandError>(0, seen, |index, bytes| {
         let taken = readings.apply_entry(book.parse_entry(index, bytes)?);
-        taken.map_err(|misplaced| broken(format!("entry {index} cannot stand where it does: {misplaced}")))
+        taken.map_err(|misplaced| broken(format!("entry {index} is misplaced: {misplaced}")))
     })?;
     let mut old = PrunableReadings { readings: Vec::new(), ledger_size: seen };
     for digest in readings.unneeded_observations(before_ms) {
-        // What was let go before is not let go again.
+        // Readings that were pruned before are skipped.
         if let Some(bytes) = book.blob(digest)? {
             old.readings.push((digest, bytes.len() as u64));
         }
@@ -111,6 +111,6 @@ async fn prune_readings(shelf: &LedgerLocation, state: &StateDirectory, before_m
             return Ok(gone);
         }
     }
-    let text = "decisions are made all the time, so that it cannot be told what they need";
-    Err(CommandError::failure(text).with_code(FailureCode::JournalUnwritable).with_help("wait until the apply ends, and prune again"))
+    let text = "the ledger keeps growing, so that the readings in use cannot be determined";
+    Err(CommandError::failure(text).with_code(FailureCode::JournalUnwritable).with_help("wait until the apply ends, then prune again"))
 }

@@ -1,8 +1,7 @@
-//! `ledger rekey`: a new key for a ledger whose key was lost, or must not be used any more.
+//! `converger ledger rekey`: replaces a lost or compromised signing key.
 //!
-//! The ledger goes on, and an entry says who replaced the key and why. What the old key signed last stays as evidence.
-//!
-//! What never enters: trust in the new key. Whoever checks the ledger gets it from a person.
+//! The ledger continues. An entry records who replaced the key and why, with the last checkpoint of the old key as evidence. The ledger cannot
+//! establish trust in the new key: people who verify it must get the key from its operator.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -31,14 +30,15 @@ pub(super) async fn rekey(rekeying: &Rekeying) -> Result<ExitStatus, CommandErro
     let (new, size) = run_blocking(move || replace_key(&location, &own, reason, replace, given.as_deref())).await?;
     state.attest_ledger().await?;
     let kept = match size {
-        Some(size) => format!("the last checkpoint of the old key is kept, and covers the first {size} entries"),
-        None => "no checkpoint of the old key is kept: name one that somebody has with --checkpoint before, where there is one".to_owned(),
+        Some(size) => format!("the last checkpoint of the old key is recorded, and covers the first {size} entries"),
+        None => "no checkpoint of the old key was found or recorded".to_owned(),
     };
-    let text = format!("{new}\nsigns this ledger from now on; {kept}\ngive this key to all who check the ledger, and a new export of it\n");
+    let text =
+        format!("{new}\nsigns this ledger from now on; {kept}\nsend this key and a new export to everyone who verifies the ledger\n");
     finish_output(write!(anstream::stdout(), "{text}"), ExitStatus::Done)
 }
 
-/// Records the new key and puts it into place. Gives the key, and how many entries the last checkpoint of the old key covers.
+/// Records the new key and installs it. Gives the key, and how many entries the last checkpoint of the old key covers.
 fn replace_key(
     location: &LedgerLocation,
     state: &StateDirectory,
@@ -46,14 +46,12 @@ fn replace_key(
     replace: bool,
     given: Option<&Path>,
 ) -> Result<(String, Option<u64>), CommandError> {
-    let previous = recorded_key_in_store(state)?.ok_or_else(|| {
-        CommandError::input_error("this ledger names no key yet, so that there is none to replace")
-            .with_help("`converger ledger key` makes one")
-    })?;
+    let previous = recorded_key_in_store(state)?
+        .ok_or_else(|| CommandError::input_error("this ledger has no key yet").with_help("`converger ledger key` creates one"))?;
     let previous = previous.current().to_owned();
-    // A rekey that was killed after its entry is finished, and not done twice.
+    // If an earlier rekey was killed after its entry was written, it is completed first.
     ledger_key::finish_rekey(state.path(), &previous)?;
-    let old = NoteVerifier::parse(&previous).map_err(|error| broken(format!("the key that the ledger names is none: {error}")))?;
+    let old = NoteVerifier::parse(&previous).map_err(|error| broken(format!("the recorded key is invalid: {error}")))?;
     let signer = signer_of(state, &old, replace)?;
     let last = last_checkpoint(location, state, &old, signer.as_ref(), given)?;
     let new = ledger_key::make_next(state.path(), old.name())?.verifier().to_string();
@@ -65,23 +63,23 @@ fn replace_key(
     Ok((new, size))
 }
 
-/// The old key, where it is still there and is replaced on purpose.
+/// The old key, if it still exists and is replaced on purpose.
 fn signer_of(state: &StateDirectory, old: &NoteVerifier, replace: bool) -> Result<Option<NoteSigner>, CommandError> {
     let path = state.path().join(KEY_FILE);
     if path.symlink_metadata().is_err() {
         return Ok(None);
     }
     if !replace {
-        let text = format!("the key of this ledger is not lost: {} is there", files::display_path(&path));
+        let text = format!("the key of this ledger is not lost: {} exists", files::display_path(&path));
         return Err(CommandError::input_error(text)
             .with_code(FailureCode::FileTaken)
-            .with_help("add `--replace-key` if it is to be replaced all the same, for instance because it leaked"));
+            .with_help("add `--replace-key` to replace it anyway, for example because it leaked"));
     }
-    // What is there and is no key, or another one, signs nothing.
+    // A file that is no key, or another key, is not used for signing.
     Ok(load_signer(state.path()).ok().flatten().filter(|signer| signer.verifier() == *old))
 }
 
-/// The longest checkpoint of the old key that is at hand, and how many entries it covers.
+/// The longest known checkpoint of the old key, and how many entries it covers.
 fn last_checkpoint(
     shelf: &LedgerLocation,
     state: &StateDirectory,
@@ -93,7 +91,7 @@ fn last_checkpoint(
     if let Some(path) = given {
         all.push(read(shelf, old, path)?);
     }
-    // That this ledger extends what the witness has seen was asked before.
+    // Opening the state directory checked that this ledger extends the witness.
     let witness = shelf.witness.as_deref().and_then(|path| files::read_at_most(path, CHECKPOINT_BYTES_MAX).ok());
     let witness = witness.and_then(|text| Some((Checkpoint::verify(&text.bytes, old).ok()?.size, String::from_utf8(text.bytes).ok()?)));
     all.extend(witness);
@@ -105,10 +103,10 @@ fn last_checkpoint(
     Ok(all.into_iter().max_by_key(|(size, _)| *size))
 }
 
-/// A checkpoint is a few lines; more is none.
+/// The largest checkpoint, which is a few lines.
 const CHECKPOINT_BYTES_MAX: usize = 64 << 10;
 
-/// A checkpoint that somebody kept, which must be one of this ledger.
+/// Reads a checkpoint, which must be one of this ledger.
 fn read(shelf: &LedgerLocation, old: &NoteVerifier, path: &Path) -> Result<(u64, String), CommandError> {
     let name = files::display_path(path);
     let read = files::read_at_most(path, CHECKPOINT_BYTES_MAX);
@@ -117,9 +115,9 @@ fn read(shelf: &LedgerLocation, old: &NoteVerifier, path: &Path) -> Result<(u64,
         .bytes;
     let seen = Checkpoint::verify(&bytes, old).map_err(|error| {
         broken(format!("{name}: {error}"))
-            .with_help("--checkpoint takes a checkpoint that the key which the ledger names has signed; leave it out where there is none")
+            .with_help("--checkpoint takes a checkpoint that the recorded key has signed; leave it out if there is none")
     })?;
-    let other = || broken(format!("{name} has seen another record: it is no checkpoint of the first {} entries of this ledger", seen.size));
+    let other = || broken(format!("{name} is not a checkpoint of the first {} entries of this ledger", seen.size));
     let root = shelf.read(|book| {
         let size = book.heads()?.all.size;
         if size < seen.size { Ok(None) } else { root_of_size(&mut book.subtree_hashes(size), seen.size).map(Some) }

@@ -1,10 +1,10 @@
-//! Times as people give them to commands that read the ledger.
+//! Parses the time arguments of ledger commands.
 
 use converger_core::timestamp;
 
 use super::super::CommandError;
 
-/// The time that a person means: a day, a time in UTC, or so many days ago. In milliseconds since 1970.
+/// Parses a day, a time in UTC, or an age in days, into milliseconds since 1970.
 pub(super) fn parse_time_ms(flag: &str, text: &str, now_ms: u64) -> Result<u64, CommandError> {
     const DAY_MS: u64 = 86_400_000;
     let ago = || text.strip_suffix('d')?.parse::<u64>().ok()?.checked_mul(DAY_MS).map(|ago| now_ms.saturating_sub(ago));
@@ -14,7 +14,7 @@ pub(super) fn parse_time_ms(flag: &str, text: &str, now_ms: u64) -> Result<u64, 
     match ago().or_else(time) {
         Some(when) if when <= now_ms => Ok(when),
         Some(_) => wrong(format!("{flag} {} is in the future", text.escape_debug())),
-        None => wrong(format!("{flag} `{}` is no day, time or age", text.escape_debug())),
+        None => wrong(format!("{flag} `{}` is not a day, time or age", text.escape_debug())),
     }
 }
 

@@ -1,6 +1,6 @@
-//! The JSON Schemas of the evidence: entries of the ledger, and what the commands that check and make again print.
+//! The JSON Schemas of the evidence: entries of the ledger, and the reports of commands that verify and reproduce.
 //!
-//! CI holds entries and reports of a lab against them. What never enters here: whether what is written is true; `verify` says that.
+//! CI validates entries and reports of a lab with them.
 
 use converger_core::apply::{OperationEnd, Resolution};
 use converger_core::artifact::DifferenceKind;
@@ -11,7 +11,7 @@ use serde_json::{Value as Json, json};
 use super::reports::{count, evidence, flag, history_object, operation, outcome, timestamp};
 use super::{add_header, digest, enumeration, list, object, or_null, plan_object, text, vmid};
 
-/// What an entry of each kind says.
+/// The members of an entry of each kind.
 fn entry_kinds() -> Vec<(&'static str, Json)> {
     let ended = json!({ "end": enumeration(&OperationEnd::ALL.map(OperationEnd::word)), "run": text() });
     let run = json!({
@@ -46,10 +46,10 @@ fn entry_kinds() -> Vec<(&'static str, Json)> {
     ]
 }
 
-/// Members that an entry of a kind may be without.
+/// Optional members of an entry.
 const OPTIONAL_MEMBERS: [(&str, &str); 4] = [("refusal", "guest"), ("rekey", "checkpoint"), ("resync", "root"), ("run-started", "boot")];
 
-/// An entry of the ledger, as it is logged.
+/// An entry of the ledger.
 pub(super) fn entry() -> Json {
     let each = entry_kinds().into_iter().map(|(kind, members)| {
         let may_lack = |name: &str| OPTIONAL_MEMBERS.contains(&(kind, name));
@@ -97,7 +97,7 @@ pub(super) fn verify_report() -> Json {
     schema
 }
 
-/// What was weighed before a plan was carried out, and what was said to it.
+/// An admission: the decision before a plan is applied.
 fn admission() -> Json {
     let approval = object(
         &["by", "how", "names", "plan"],
@@ -136,9 +136,9 @@ pub(super) fn explain_report() -> Json {
     schema
 }
 
-/// A plan as it was written, which can no longer be made again.
+/// A recorded plan that cannot be reproduced.
 fn stored_plan() -> Json {
-    // What another planner wrote may have other members than those of this one.
+    // Another planner may have written other members.
     let written = || json!({ "type": "object" });
     object(
         &["body", "code", "entry", "held_against", "judgement", "plan", "planner", "program", "run", "schema", "why"],

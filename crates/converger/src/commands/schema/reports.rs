@@ -1,6 +1,6 @@
-//! The JSON Schemas of what commands report: the result of an apply, operations of the journal, findings, pins, adopted guests.
+//! The JSON Schemas of reports: the result of an apply, operations of the journal, findings, pins, adopted guests.
 //!
-//! CI holds what the commands print on a lab, and the scenarios, against them. What never enters here: artifacts that are read back.
+//! CI validates the output of the commands on a lab and in the scenarios with them.
 
 use converger_core::apply::{OPERATION_SCHEMA, OUTCOME_SCHEMA, OperationEnd, ReleaseCondition, Resolution};
 use converger_core::failure::TABLE as FAILURES;
@@ -30,7 +30,7 @@ fn kind() -> Json {
     enumeration(&GuestKind::WORDS)
 }
 
-/// What something rests on, by key.
+/// Evidence by key.
 pub(super) fn evidence() -> Json {
     let fact = json!({ "anyOf": [count(), text(), list(json!({ "anyOf": [count(), text()] }))] });
     json!({ "type": "object", "additionalProperties": fact })
@@ -106,7 +106,7 @@ pub(super) fn history() -> Json {
     schema
 }
 
-/// The same as a part of something else.
+/// The same as a part of another schema.
 pub(super) fn history_object() -> Json {
     let task = object(&["at_ms", "id"], json!({ "at_ms": count(), "id": text() }));
     let ended = object(&["at_ms", "outcome"], json!({ "at_ms": count(), "outcome": outcome() }));

@@ -1,4 +1,4 @@
-//! What entries say, and whether they have grown out of what was seen before.
+//! Checks the contents of entries, and that they extend an earlier checkpoint.
 
 use converger_core::evidence::{LedgerCheck, LedgerEntry};
 use converger_core::timestamp;
@@ -12,19 +12,19 @@ use super::super::ledger::broken;
 use super::EarlierCheckpoint;
 use crate::files;
 
-/// A walk through the entries, with the log up to where it was seen before.
+/// A pass over the entries, with the log up to the earlier checkpoint.
 pub(super) struct EntryCheck<'s> {
     pub(super) ledger_check: LedgerCheck,
     pub(super) index: LedgerIndex,
     earlier: Option<(&'s EarlierCheckpoint, MerkleTree)>,
-    /// Whoever gave up what was seen before, in words.
+    /// The resync that discarded entries of the earlier checkpoint, in words.
     given_up: Option<String>,
-    /// The keys that entries name, each with its entry.
+    /// The recorded keys, with the indices of their entries.
     keys: Vec<(u64, String)>,
     rekeys: Vec<Rekey>,
 }
 
-/// A key that was replaced.
+/// A replaced key.
 struct Rekey {
     index: u64,
     previous: String,
@@ -46,7 +46,7 @@ impl<'s> EntryCheck<'s> {
         }
     }
 
-    /// The next entry, which is told on.
+    /// Checks the next entry and passes it on.
     pub(super) fn check_entry(&mut self, bytes: &[u8], told: impl FnOnce(&LedgerEntry)) -> Result<(), CommandError> {
         if let Some((since, tree)) = &mut self.earlier
             && tree.size() < since.checkpoint.size
@@ -67,28 +67,29 @@ impl<'s> EntryCheck<'s> {
         })?)
     }
 
-    /// Whether what was seen before is signed with the key of that time. `key` is the one that signs, where entries name none.
+    /// Checks that the earlier checkpoint is signed with the key of its time. `key` is used if no entry records one.
     pub(super) fn since_is_signed(&self, key: Option<&NoteVerifier>) -> Result<(), CommandError> {
         let Some((since, _)) = &self.earlier else { return Ok(()) };
         let named = NamedKeys::of(self.keys.clone()).and_then(|keys| NoteVerifier::parse(keys.at(since.checkpoint.size)).ok());
         let key = named.as_ref().or(key);
-        since.check_signature(key.ok_or_else(|| broken("nothing of this ledger was ever signed, and a checkpoint of it was given"))?)
+        since.check_signature(key.ok_or_else(|| broken("this ledger was never signed, but --since names a checkpoint of it"))?)
     }
 
-    /// Which part of the record which key attests, where the key was replaced. `root` gives the root that the first entries lead to.
+    /// Which key attests which entries, for each replaced key. `root` gives the root of the first entries.
     pub(super) fn attested(&self, mut root: impl FnMut(u64) -> Result<LogHash, CommandError>) -> Result<Vec<String>, CommandError> {
         self.rekeys.iter().map(|rekey| rekey.note(&mut root)).collect()
     }
 
-    /// Whether it has grown out of what was seen before.
+    /// Checks that the ledger extends the earlier checkpoint.
     pub(super) fn check_extends(&self) -> Result<(), CommandError> {
         let Some((EarlierCheckpoint { name, checkpoint, .. }, tree)) = &self.earlier else { return Ok(()) };
         let (size, now, given_up) = (checkpoint.size, self.ledger_check.entries(), self.given_up.as_deref().unwrap_or_default());
         if tree.size() < size {
-            let text = format!("{name} has seen {size} entries, and there are {now}: it was cut, or put back from an older copy{given_up}");
+            let text =
+                format!("{name} covers {size} entries, and there are {now}: the ledger was cut, or restored from an older copy{given_up}");
             Err(broken(text).at_entry(now))
         } else if tree.root() != checkpoint.root {
-            Err(broken(format!("{name} has seen another record: they differ in the first {size} entries{given_up}")))
+            Err(broken(format!("{name} is of another ledger: they differ in the first {size} entries{given_up}")))
         } else {
             Ok(())
         }
@@ -108,18 +109,18 @@ impl Rekey {
         Some(Self { index, previous, verifier, checkpoint: checkpoint.as_ref().map(ToString::to_string), said })
     }
 
-    /// What each of the two keys attests. The checkpoint that the entry keeps must be one of the old key, and of these entries.
+    /// Which entries each of the two keys attests. The recorded checkpoint must be one of the old key and of these entries.
     fn note(&self, root: &mut impl FnMut(u64) -> Result<LogHash, CommandError>) -> Result<String, CommandError> {
         let Self { index, previous, verifier, checkpoint, said } = self;
         let (old, new) = (files::escape_hidden(previous), files::escape_hidden(verifier));
-        let wrong = |what: String| broken(format!("entry {index}: the checkpoint of the old key that it keeps {what}")).at_entry(*index);
+        let wrong = |what: String| broken(format!("entry {index}: the recorded checkpoint of the old key {what}")).at_entry(*index);
         let Some(text) = checkpoint else {
             return Ok(format!(
-                "entry {index}: {said}; no checkpoint of the old key {old} is kept, so that the key {new} alone attests the entries before it"
+                "entry {index}: {said}; no checkpoint of the old key {old} is recorded, so that only the key {new} attests the entries before it"
             ));
         };
         let key = NoteVerifier::parse(previous).map_err(|error| wrong(format!("cannot be checked: {error}")))?;
-        let seen = Checkpoint::verify(text.as_bytes(), &key).map_err(|error| wrong(format!("is none: {error}")))?;
+        let seen = Checkpoint::verify(text.as_bytes(), &key).map_err(|error| wrong(format!("is invalid: {error}")))?;
         if seen.size > *index || root(seen.size)? != seen.root {
             return Err(wrong(format!("is not one of the first {} entries", seen.size)));
         }
@@ -138,7 +139,7 @@ mod tests {
 
     use super::*;
 
-    /// What the old key did not sign, or signed of other entries, is no evidence, even where the new key signs the entry that has it.
+    /// A checkpoint that the old key did not sign, or signed for other entries, is no evidence.
     #[test]
     fn a_rekey_that_keeps_a_false_checkpoint_is_a_fault() {
         let [old, other] = [1, 2].map(|byte| NoteSigner::new("log", &[byte; 32]).expect("a key"));
@@ -149,11 +150,11 @@ mod tests {
             let rekey = Rekey { index: 3, previous, verifier, checkpoint: Some(checkpoint), said: "ann".into() };
             rekey.note(&mut |_| Ok(root)).map_err(|stop| (stop.entry_index(), stop.message_text()))
         };
-        let false_one = |what: &str| Err((Some(3), format!("entry 3: the checkpoint of the old key that it keeps {what}")));
+        let false_one = |what: &str| Err((Some(3), format!("entry 3: the recorded checkpoint of the old key {what}")));
         assert!(note(&old, 2, root).is_ok_and(|note| note.contains("the entries from 2 to 2 by the new key alone")));
         assert!(note(&old, 3, root).is_ok_and(|note| !note.contains("alone")));
         assert_eq!(note(&old, 4, root), false_one("is not one of the first 4 entries"), "it had no more entries then");
         assert_eq!(note(&old, 2, LogHash::of_leaf(b"b")), false_one("is not one of the first 2 entries"));
-        assert_eq!(note(&other, 2, root), false_one("is none: the note is not signed with this key"));
+        assert_eq!(note(&other, 2, root), false_one("is invalid: the note is not signed with this key"));
     }
 }

@@ -1,6 +1,4 @@
-//! An export that decisions are read from: all that a stranger has. Nothing of it is believed before its log was checked, as `verify` does.
-//!
-//! What never enters: another way to read an export than the one that checks it.
+//! Reads decisions from an export, after verifying its log in the same way as `converger verify`.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -17,24 +15,24 @@ use super::{UNTRUSTED_KEY, export_files, parse_verifier, with_source_help};
 use crate::render::{self, apply_style};
 use crate::{files, line_wrap};
 
-/// An export whose signature, hashes and entries are whole.
+/// An export whose signature, hashes and entries are verified.
 pub(in super::super) struct VerifiedExport {
     path: PathBuf,
     replay: LedgerReplay,
-    /// Where each operation was begun.
+    /// The index of the intent of each operation.
     started_at: BTreeMap<OperationId, u64>,
-    /// What a person should know of it.
+    /// A note for people.
     note: Option<&'static str>,
 }
 
 impl VerifiedExport {
-    /// Checks an export with the key that was given, or with the one beside it. What is told of its entries counts once this ends well.
+    /// Verifies an export with the given key, or with the one in the export. The entries passed to `told` are verified once this returns `Ok`.
     pub(in super::super) fn open(path: &Path, key: Option<&str>, mut told: impl FnMut(u64, LedgerEntry)) -> Result<Self, CommandError> {
         if !path.is_dir() {
-            let text = format!("{} is no directory, and an export is one", files::display_path(path));
+            let text = format!("{} is not an export: it is not a directory", files::display_path(path));
             return Err(CommandError::input_error(text)
                 .with_code(FailureCode::FileUnreadable)
-                .with_help("`converger ledger export DIR` makes one where the ledger is"));
+                .with_help("`converger ledger export DIR` creates one on the machine of the ledger"));
         }
         let known = key.map(parse_verifier).transpose()?;
         let note = known.is_none().then_some(UNTRUSTED_KEY);
@@ -51,7 +49,7 @@ impl VerifiedExport {
         Ok(Self { path: path.to_owned(), replay: deep.into_replay(), started_at: begun, note })
     }
 
-    /// Tells a person what they should know of it.
+    /// Prints the note.
     pub(in super::super) fn print_note(&self) {
         if let Some(note) = self.note {
             let _ =
@@ -59,15 +57,12 @@ impl VerifiedExport {
         }
     }
 
-    /// What lies there under a digest: these bytes, or an error.
+    /// The input with this digest.
     pub(in super::super) fn blob(&self, digest: Digest) -> Result<Option<Vec<u8>>, CommandError> {
         match export_files::read_blob(&self.path, digest)? {
             Some(bytes) if Digest::of_bytes(&bytes) != digest => {
                 let found = Digest::of_bytes(&bytes);
-                Err(with_source_help(broken(format!(
-                    "what entries name {digest} lies in {} with the digest {found}",
-                    files::display_path(&self.path)
-                ))))
+                Err(with_source_help(broken(format!("the input {digest} in {} has the digest {found}", files::display_path(&self.path)))))
             }
             kept => Ok(kept),
         }
@@ -80,7 +75,7 @@ impl VerifiedExport {
         own.into_iter().cloned().collect()
     }
 
-    /// An operation, as its entries tell it.
+    /// An operation, according to its entries.
     pub(in super::super) fn operation(&self, id: &OperationId) -> Option<&OperationHistory> {
         self.replay.operations().get(id)
     }

@@ -1,4 +1,4 @@
-//! An export: static files, checked without the program that made them.
+//! Verifies the files of an export.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -19,9 +19,9 @@ use super::super::ledger::{blob_path, broken};
 use super::{EarlierCheckpoint, VerifyReport, entry_check::EntryCheck};
 use crate::files;
 
-/// No file of a log is larger: 256 entries of 64 KiB, each with its length.
+/// The largest file of a log: 256 entries of 64 KiB, each with its length.
 const FILE_BYTES_MAX: usize = 256 * ((64 << 10) + 2);
-/// What is named by its digest is at most as large as anything that is read.
+/// The largest input that is read.
 const BLOB_BYTES_MAX: usize = 1 << 30;
 
 struct ExportDirectory<'d>(&'d Path);
@@ -31,9 +31,9 @@ impl ExportDirectory<'_> {
         let place = self.0.join(path);
         match files::read_at_most(&place, most) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(_) if fs::metadata(&place).is_ok_and(|there| !there.is_file()) => Err(broken(format!("{path} is no regular file"))),
+            Err(_) if fs::metadata(&place).is_ok_and(|there| !there.is_file()) => Err(broken(format!("{path} is not a regular file"))),
             Err(error) => Err(read_error(&place, &error)),
-            // One byte more than the bound is enough to be another file than the one that belongs here.
+            // A file beyond the bound is cut, and its hash will not match.
             Ok(text) => Ok(Some(text.bytes)),
         }
     }
@@ -47,8 +47,8 @@ impl LogFiles for ExportDirectory<'_> {
     }
 }
 
-/// The log of an export, checked whole: its signature, its hashes, what its entries say, and what was seen before. What is told of each entry
-/// on the way may be believed once this ends well, and not before.
+/// Verifies the log of an export: its signature, hashes and entries, and that it extends an earlier checkpoint. The entries passed to `told` are
+/// verified once this returns `Ok`.
 pub(super) fn check_log(
     path: &Path,
     key: &NoteVerifier,
@@ -61,7 +61,7 @@ pub(super) fn check_log(
             wrong = heard.check_entry(entry, |entry| told(index, entry)).err();
         }
     });
-    // What entries say counts only where the hashes over them are whole; the first that is wrong is told, whichever found it.
+    // The fault at the earliest entry is reported, in its contents or in its hashes.
     let walked = earlier_fault(wrong, walked?.map_err(|found| log_fault_error(&found)))?;
     heard.since_is_signed(Some(key))?;
     heard.check_extends()?;
@@ -70,7 +70,7 @@ pub(super) fn check_log(
     Ok((heard.ledger_check, walked, attested))
 }
 
-/// What is wrong at the earlier entry: with what entries say, or with the hashes over them. What has no place is wrong with all of it.
+/// The fault at the earlier entry. A fault without an index comes first.
 fn earlier_fault<T>(said: Option<CommandError>, hashed: Result<T, CommandError>) -> Result<T, CommandError> {
     match (said, hashed) {
         (None, hashed) => hashed,
@@ -79,13 +79,13 @@ fn earlier_fault<T>(said: Option<CommandError>, hashed: Result<T, CommandError>)
     }
 }
 
-/// The hashes of a tile that was checked.
+/// The hashes of a verified tile.
 fn tile_in(path: &Path, tile: Tile) -> Result<Vec<LogHash>, CommandError> {
     let bytes = ExportDirectory(path).read(&tile.path())?.unwrap_or_default();
     Ok(bytes.as_chunks::<32>().0.iter().map(|hash| LogHash(*hash)).collect())
 }
 
-/// What lies there under a digest, unhashed.
+/// The bytes stored under a digest, unverified.
 pub(super) fn read_blob(path: &Path, digest: Digest) -> Result<Option<Vec<u8>>, CommandError> {
     ExportDirectory(path).read_at_most(&blob_path(digest), BLOB_BYTES_MAX)
 }
@@ -104,7 +104,7 @@ pub(super) fn verify(path: &Path, key: NoteVerifier, since: Option<&EarlierCheck
     notes.extend(find_oddities(path, &key, &deep).map_err(|error| read_error(path, &error))?.into_iter().map(str::to_owned));
     let (entries, root) = (walked.checkpoint.size, Some(walked.checkpoint.root.to_string()));
     Ok(VerifyReport {
-        what: format!("{shown}, its log in {} files", walked.files_read),
+        what: format!("{shown}, a log in {} files", walked.files_read),
         entries,
         root,
         verifier: Some(key),
@@ -115,55 +115,54 @@ pub(super) fn verify(path: &Path, key: NoteVerifier, since: Option<&EarlierCheck
     })
 }
 
-/// A key is one line; more is none.
+/// The largest key file, which is one line.
 const KEY_BYTES_MAX: usize = 4096;
 
-/// The key that lies beside the log.
+/// The key in the export.
 pub(super) fn key_beside_log(path: &Path) -> Result<NoteVerifier, CommandError> {
     let file = path.join("log.vkey");
     let bytes = files::read_at_most(&file, KEY_BYTES_MAX).map(|text| text.bytes).map_err(|error| {
         let is_state = converger_store::has_state(path);
         let help = if is_state {
-            "this is a state directory: --db checks it, with its journal"
+            "this is a state directory: add --db to verify it with its journal"
         } else if path.join("checkpoint").exists() {
-            "--key KEY, as `converger ledger key` prints it"
+            "pass --key KEY, as `converger ledger key` prints it"
         } else {
-            "is this an export? `converger ledger export` makes one, with a `checkpoint` in it; --db DIR checks a state directory"
+            "this is not an export, which has a file `checkpoint`: `converger ledger export` creates one; add --db to verify a state directory"
         };
-        CommandError::input_error(format!("there is no key to check with: {}: {error}", files::display_path(&file))).with_help(help)
+        CommandError::input_error(format!("there is no key to verify with: cannot read {}: {error}", files::display_path(&file))).with_help(help)
     })?;
-    // What is no text is no key either.
+    // A file that is not UTF-8 is not a key.
     let text = String::from_utf8_lossy(&bytes);
     let key = NoteVerifier::parse(&text).map_err(|error| broken(format!("{}: {error}", files::display_path(&file))))?;
-    if text == format!("{key}\n") { Ok(key) } else { Err(broken(format!("{}: it is not one line with a key", files::display_path(&file)))) }
+    if text == format!("{key}\n") { Ok(key) } else { Err(broken(format!("{} is not one line with a key", files::display_path(&file)))) }
 }
 
-/// A key signs once an entry names it, and until another one is named: one that none names was laid there by somebody else, who signed what is not
-/// theirs, and one that was replaced may be in the hands of anybody.
+/// Checks that the key is the last one that an entry records: another key may be that of a forger, and a replaced key may have leaked.
 pub(super) fn check_key_recorded(deep: &LedgerCheck, key: &NoteVerifier) -> Result<(), CommandError> {
     let (keys, own) = (deep.replay().keys(), key.to_string());
     match keys.last() {
         Some(named) if **named == own => Ok(()),
-        None => Err(broken(format!("the checkpoint is signed with {own}, and the ledger names no key"))),
-        Some(named) => Err(broken(format!("the checkpoint is signed with {own}, and the ledger names {}", files::escape_hidden(named)))),
+        None => Err(broken(format!("the checkpoint is signed with {own}, and the ledger records no key"))),
+        Some(named) => Err(broken(format!("the checkpoint is signed with {own}, and the ledger records {}", files::escape_hidden(named)))),
     }
 }
 
-/// What an export that was left alone does not have, though all that is signed is whole.
+/// Notes about an export that was changed in ways that its signature does not cover.
 fn find_oddities(path: &Path, key: &NoteVerifier, deep: &LedgerCheck) -> io::Result<Vec<&'static str>> {
     let mut notes = Vec::new();
     if !key_beside_log(path).is_ok_and(|beside| beside == *key) {
-        notes.push("the key that lies beside the log is not the one that signed it");
+        notes.push("the key in the export is not the one that signed it");
     }
     if contains_longer_log(path, deep.entries())? {
-        notes.push("files of a longer log lie beside it: an export was interrupted, or its checkpoint is an older one that was put back");
+        notes.push("it contains files of a longer log: an export was interrupted, or its checkpoint was replaced by an older one");
     }
     Ok(notes)
 }
 
-/// Everything below `read_blob` is named by an entry. A file that none names was not exported with this log, and would be taken for part of it.
+/// Checks that an entry names every input of the export. Another file was not exported with this log.
 ///
-/// An export that was interrupted has the files of a longer log beside the older checkpoint: what entries there name is no stranger's.
+/// An interrupted export has the older checkpoint and files of a longer log: inputs that its entries name are accepted.
 fn no_stranger(path: &Path, deep: &LedgerCheck) -> Result<(), CommandError> {
     let names = |room: &str| match fs::read_dir(path.join(room)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
@@ -172,7 +171,7 @@ fn no_stranger(path: &Path, deep: &LedgerCheck) -> Result<(), CommandError> {
     let names = |room: &str| names(room).map_err(|error| read_error(&path.join(room), &error));
     let shown = |room: &str, name: &OsString| files::display_path(&Path::new(room).join(name));
     if let Some(name) = names("blob")?.iter().find(|name| *name != "sha256") {
-        return Err(broken(format!("{} is no part of an export", shown("blob", name))));
+        return Err(broken(format!("{} is not part of an export", shown("blob", name))));
     }
     let mut later = None;
     for name in names("blob/sha256")? {
@@ -181,25 +180,25 @@ fn no_stranger(path: &Path, deep: &LedgerCheck) -> Result<(), CommandError> {
             if files::is_left(&name) {
                 continue;
             }
-            return Err(broken(format!("{place} is no part of an export: its name is no digest")));
+            return Err(broken(format!("{place} is not part of an export: its name is not a digest")));
         };
-        // What entries of this log name was hashed already.
+        // Inputs that entries of this log name are verified already.
         if deep.is_named(&digest) {
             continue;
         }
         let found = read_blob(path, digest)?.map(|bytes| Digest::of_bytes(&bytes));
         if found != Some(digest) {
             let found = found.map(|found| found.to_string()).unwrap_or_default();
-            return Err(broken(format!("{place} is stored under a wrong digest: its bytes have {found}")));
+            return Err(broken(format!("{place} has a wrong name: its digest is {found}")));
         }
         if !later.get_or_insert_with(|| named_later(path, deep.entries())).contains(&digest) {
-            return Err(broken(format!("{place} is named by no entry: it was not exported with this log, and nothing vouches for it")));
+            return Err(broken(format!("{place} is named by no entry: it was not exported with this log")));
         }
     }
     Ok(())
 }
 
-/// What the entries of a longer log name that lies beside this one. Nothing of it is signed, so that it only explains what is there.
+/// The inputs that entries of a longer log name. That log is not signed, so it only explains why files exist.
 fn named_later(path: &Path, size: u64) -> BTreeSet<Digest> {
     let mut named = BTreeSet::new();
     for index in size / TILE_WIDTH.. {
@@ -217,7 +216,7 @@ fn named_later(path: &Path, size: u64) -> BTreeSet<Digest> {
     named
 }
 
-/// Whether there is a tile of a longer log, beside the last one or in place of it.
+/// Whether there is a tile of a longer log.
 fn contains_longer_log(path: &Path, size: u64) -> io::Result<bool> {
     let (index, width) = (size / TILE_WIDTH, size % TILE_WIDTH);
     let full = Tile { level: 0, index, width: TILE_WIDTH as u16 };
@@ -239,18 +238,18 @@ fn log_fault_error(found: &LogFault) -> CommandError {
     };
     match found {
         LogFault::Missing(part) if part.path == "checkpoint" => {
-            broken("there is no checkpoint: the export was interrupted, or it was removed").with_help("export again, or get the missing file")
+            broken("the file `checkpoint` is missing: the export was interrupted, or the file was removed").with_help("export again, or get the missing file")
         }
         LogFault::Missing(part) => in_part(part, "the file is missing"),
         LogFault::Checkpoint(error @ CheckpointError::Note(NoteError::NotSigned)) => broken(format!("checkpoint: {error}")).with_help(
-            "keep it as it is, and compare the key with the one that `converger ledger key` prints at its source; if `converger ledger rekey` replaced it since, get the new key there: a ledger cannot vouch for its own key",
+            "keep it as evidence, and compare the key with the one that `converger ledger key` prints at its source; if `converger ledger rekey` replaced it since, get the new key there: a ledger cannot vouch for its own key",
         ),
         LogFault::Checkpoint(error) => broken(format!("checkpoint: {error}")),
-        LogFault::BundleLength(part) => in_part(part, "the file has more or fewer entries than it should, or ends inside of one"),
-        LogFault::Entry(part) => in_part(part, "the entry is not the one that was logged"),
+        LogFault::BundleLength(part) => in_part(part, "the file has too many or too few entries, or is cut off"),
+        LogFault::Entry(part) => in_part(part, "the entry is not the logged one"),
         LogFault::Tile(part) => in_part(part, "the hashes of the tile are not those of the log"),
-        LogFault::Undecided(part) => in_part(part, "the entry and the hash over it differ, and more is missing or broken behind them"),
-        LogFault::EntryAndTile(part) => in_part(part, "the entry and the hash over it differ, and neither leads to the signed root"),
-        LogFault::Root { found, signed } => broken(format!("the entries lead to the root {found}, and {signed} is signed")),
+        LogFault::Undecided(part) => in_part(part, "the entry and its hash differ, and more is missing or broken after them"),
+        LogFault::EntryAndTile(part) => in_part(part, "the entry and its hash differ, and neither leads to the signed root"),
+        LogFault::Root { found, signed } => broken(format!("the root of the entries is {found}, and the signed one is {signed}")),
     }
 }

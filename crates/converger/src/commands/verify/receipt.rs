@@ -1,4 +1,4 @@
-//! A receipt is checked alone: with the key, and with nothing else.
+//! Verifies a receipt with nothing but the key.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -16,24 +16,23 @@ use super::VerifyReport;
 use crate::files;
 use crate::render::{self, apply_style, quote_untrusted};
 
-/// What no receipt can say, however whole it is.
-const INCOMPLETE_NOTE: &str = "a receipt proves what is in it: whether the ledger has more about this operation (that it was sent, a task, a recovery, \
-     a person's word on it) only an export of it shows";
+/// The limit of every receipt.
+const INCOMPLETE_NOTE: &str = "a receipt proves its own entries: only an export shows whether the ledger has more about this operation (that it was sent, a \
+     task, a recovery, a resolution)";
 
-/// `operation`: what the receipt has to be about.
+/// Verifies a receipt, which must be about `operation` if one is given.
 pub(super) fn verify(path: &Path, key: Option<NoteVerifier>, operation: Option<&OperationId>) -> Result<VerifyReport, CommandError> {
     let name = files::display_path(path);
     let read = files::read(path)
         .map_err(|error| CommandError::input_error(format!("cannot read {name}: {error}")).with_code(FailureCode::FileUnreadable))?;
-    let text = String::from_utf8(read.bytes).map_err(|_| broken(format!("{name} is no receipt: it is not text")))?;
+    let text = String::from_utf8(read.bytes).map_err(|_| broken(format!("{name} is not a receipt: it is not text")))?;
     if text.contains('\r') {
-        return Err(broken(format!(
-            "{name}: its line endings were changed, and what is signed are bytes: a receipt ends its lines with LF, and this one has CR"
-        ))
-        .with_help(format!(
-            "get it again as a binary file, or turn its line endings back (`tr -d '\\r' < {name}`) and verify that",
-            name = files::shell_argument(path)
-        )));
+        return Err(broken(format!("{name}: its line endings were changed from LF to CR LF, which breaks the signature")).with_help(
+            format!(
+                "get it again as a binary file, or restore its line endings (`tr -d '\\r' < {name}`) and verify the result",
+                name = files::shell_argument(path)
+            ),
+        ));
     }
     if ReceiptBundle::has_header(&text) {
         verify_operation(&name, &text, key, operation)
@@ -44,13 +43,12 @@ pub(super) fn verify(path: &Path, key: Option<NoteVerifier>, operation: Option<&
 
 fn require_key(key: Option<NoteVerifier>) -> Result<NoteVerifier, CommandError> {
     key.ok_or_else(|| {
-        CommandError::input_error("a receipt is checked with the key of its ledger")
-            .with_help("--key KEY, as `converger ledger key` prints it where the ledger is")
+        CommandError::input_error("verifying a receipt needs the key of its ledger")
+            .with_help("pass --key KEY, as `converger ledger key` prints it on the machine of the ledger")
     })
 }
 
-/// A receipt that is whole and about another operation is no evidence of this one: exit status 6, because whoever asks must not take it for that.
-/// Nothing was decided against (3), and nothing is wrong with the question (2).
+/// A valid receipt of another operation is no evidence of this one: exit status 6, so that a script does not accept it.
 fn other_operation(name: &str, found: &str, operation: &OperationId) -> CommandError {
     CommandError::evidence_error(
         FailureCode::EvidenceMissing,
@@ -63,8 +61,8 @@ fn verify_entry(name: &str, text: &str, key: Option<NoteVerifier>, operation: Op
     let receipt = Receipt::parse(text).map_err(|error| broken(format!("{name}: {error}")))?;
     let key = require_key(key)?;
     let checkpoint = receipt.verify(&key).map_err(|error| broken(format!("{name} proves nothing: {error}")))?;
-    let entry = parse_entry(&receipt.entry)
-        .map_err(|error| broken(format!("{name}: its entry is none that this program writes: {error}")).at_entry(receipt.index))?;
+    let entry =
+        parse_entry(&receipt.entry).map_err(|error| broken(format!("{name}: its entry is not valid: {error}")).at_entry(receipt.index))?;
     if let Some(operation) = operation
         && !matches!(&entry, LedgerEntry::Record(record) if record.id() == operation)
     {
@@ -105,18 +103,18 @@ fn build_report(what: String, checkpoint: &Checkpoint, key: NoteVerifier, proven
     VerifyReport { what, entries, root, verifier: Some(key), pruned: 0, notes: Vec::new(), proven, is_key_unverified: false }
 }
 
-/// The operation, and by what right it was carried out.
+/// The operation and its admission.
 fn describe_proof(proof: &OperationProof) -> String {
     let OperationProof { history, run, admissions, recoveries } = proof;
-    let mut text = ops::render_with_reason(history, Some(&format!("asked for in `{}` by {}", run.environment, quote_untrusted(&run.by))));
+    let mut text = ops::render_with_reason(history, Some(&format!("requested in `{}` by {}", run.environment, quote_untrusted(&run.by))));
     let mut row = |name: &str, value: String| {
         let _ = writeln!(text, "  {} {value}", apply_style(render::CYAN, format!("{name:<10}")));
     };
     admissions.iter().for_each(|RecordedAdmission { index, answer, approvals, .. }| {
         row("admission", format!("{} in entry {index}", answer.as_str()));
-        approvals.iter().for_each(|approval| row("agreed", format!("by {} ({})", quote_untrusted(&approval.by), approval.how)));
+        approvals.iter().for_each(|approval| row("approved", format!("by {} ({})", quote_untrusted(&approval.by), approval.how)));
     });
-    recoveries.iter().for_each(|index| row("recovery", format!("a later run found it without an end: entry {index}")));
+    recoveries.iter().for_each(|index| row("recovery", format!("a later run found it open: entry {index}")));
     text
 }
 

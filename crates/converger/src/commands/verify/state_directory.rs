@@ -1,6 +1,6 @@
-//! A state directory: the ledger in its database, and the journal beside it, which must say the same (C7).
+//! Verifies a state directory: its ledger and its journal, which must agree (C7).
 //!
-//! Nothing is opened for writing: a copy on a disk that cannot be written to is checked like any other.
+//! Nothing is opened for writing, so that a copy on a read-only disk can be verified.
 
 use converger_core::artifact::Digest;
 use converger_core::failure::FailureCode;
@@ -25,7 +25,7 @@ pub(super) fn verify(
     heard.check_extends()?;
     let gone = heard.ledger_check.check_blobs(|digest| book.blob(digest))?;
     check_journal(book, &heard)?;
-    // What no entry is about, or what is damaged in a way that nobody reads, is found last: above, damage has a place.
+    // Damage that concerns no entry is looked for last: the checks above report an index.
     if let Some(found) = book.store_view().find_damage().map_err(|error| damaged(&error))? {
         return Err(broken(format!("{}: {found}", files::display_path(book.store_view().path()))));
     }
@@ -34,7 +34,7 @@ pub(super) fn verify(
     let size = heard.ledger_check.entries();
     notes.extend(heard.attested(|at| Ok(root_of_size(&mut book.subtree_hashes(size), at)?))?);
     let operations = render::count_with_noun(heard.ledger_check.replay().operations().len() as u64, "operation");
-    let what = format!("{}, with its journal of {operations}", files::display_path(book.directory()));
+    let what = format!("{}, with a journal of {operations}", files::display_path(book.directory()));
     Ok(VerifyReport {
         what,
         entries: heard.ledger_check.entries(),
@@ -47,7 +47,7 @@ pub(super) fn verify(
     })
 }
 
-/// Every entry, and every hash that is kept over them.
+/// Checks every entry and every stored hash.
 fn check_entries<'s>(book: &LedgerReader, since: Option<&'s EarlierCheckpoint>) -> Result<(EntryCheck<'s>, LogHash), CommandError> {
     let heads = book.heads()?;
     let (mut heard, mut growth, mut full, mut wrong) = (EntryCheck::new(since), LogBuilder::default(), Vec::new(), None);
@@ -57,12 +57,12 @@ fn check_entries<'s>(book: &LedgerReader, since: Option<&'s EarlierCheckpoint>) 
             wrong = heard.check_entry(entry, |_| {}).err();
         }
         full.drain(..).try_for_each(|(tile, hashes): (Tile, Vec<LogHash>)| check_tile(book, tile, &hashes))?;
-        // Hashes are kept over full tiles: an entry before this one may be found to be another when the tile is full, and not earlier.
+        // Hashes are stored for full tiles, so a wrong entry is found when its tile is full.
         let is_full = (index + 1).is_multiple_of(TILE_WIDTH);
         wrong.take_if(|_| is_full).map_or(Ok(()), Err)
     });
     match (wrong, hashed) {
-        // At one entry, what it says tells more than that its hash is another: neither of the two is signed here.
+        // At the same entry, a fault of its contents is more useful than a wrong hash.
         (Some(said), Err(hashed)) => return Err(if hashed.entry_index() < said.entry_index() { hashed } else { said }),
         (said, hashed) => hashed.and(said.map_or(Ok(()), Err))?,
     }
@@ -74,23 +74,23 @@ fn check_entries<'s>(book: &LedgerReader, since: Option<&'s EarlierCheckpoint>) 
     let full: u64 = (1..8).map(|level| heads.all.size >> (8 * level)).sum();
     if (rows, tiles) != (heads.all.size, full) {
         let size = heads.all.size;
-        return Err(broken(format!("the ledger has {size} entries and {full} full tiles, and {rows} and {tiles} are there")));
+        return Err(broken(format!("the ledger should have {size} entries and {full} full tiles, and has {rows} and {tiles}")));
     }
     if root_of_size(&mut book.subtree_hashes(heads.all.size), heads.durable.size)? != heads.durable.root {
-        return Err(broken(format!("the first {} entries do not lead to the root that was durable", heads.durable.size)));
+        return Err(broken(format!("the first {} entries do not lead to the durable root", heads.durable.size)));
     }
     Ok((heard, root))
 }
 
-/// All full tiles are those of the entries: what is another is behind them, or the root that was recorded.
+/// All full tiles match: the fault is after them, or in the recorded root.
 fn root_mismatch_error(recorded: LedgerHead, root: LogHash) -> CommandError {
     let (size, first) = (recorded.size, recorded.size - recorded.size % TILE_WIDTH);
     if first == size {
-        return broken(format!("the {size} entries lead to the root {root}, and {} is recorded", recorded.root));
+        return broken(format!("the root of the {size} entries is {root}, and the recorded one is {}", recorded.root));
     }
     let last = size - 1;
     broken(format!(
-        "the entries {first} to {last} lead to the root {root}, and {} is recorded: one of them is another, or the root is",
+        "the root of the entries is {root}, and the recorded one is {}: an entry from {first} to {last} was changed, or the root was",
         recorded.root
     ))
     .at_entry(first)
@@ -100,49 +100,49 @@ fn check_tile(book: &LedgerReader, tile: Tile, hashes: &[LogHash]) -> Result<(),
     let place = |at: u64| (tile.index * TILE_WIDTH + at) << (8 * u32::from(tile.level));
     let Some(kept) = map_store_error(wait_for(book.store_view().full_tile(tile)))? else {
         let index = place(0);
-        return Err(broken(format!("entry {index} ({}): the hashes over it are missing", tile.path())).at_entry(index));
+        return Err(broken(format!("entry {index} ({}): its hashes are missing", tile.path())).at_entry(index));
     };
     match (0..hashes.len()).find(|at| kept.get(*at) != hashes.get(*at)) {
         None => Ok(()),
         Some(at) => {
             let index = place(at as u64);
-            Err(broken(format!("entry {index} ({}): the hashes that are kept are not those of the entries", tile.path())).at_entry(index))
+            Err(broken(format!("entry {index} ({}): the stored hashes are not those of the entries", tile.path())).at_entry(index))
         }
     }
 }
 
-/// The key that the entries name, if they name one.
+/// The recorded key, if there is one.
 fn recorded_key(heard: &EntryCheck<'_>) -> Result<Option<NoteVerifier>, CommandError> {
     let named = heard.ledger_check.replay().keys().last().map(|named| NoteVerifier::parse(named));
-    named.transpose().map_err(|error| broken(format!("the key that the ledger names is none: {error}")))
+    named.transpose().map_err(|error| broken(format!("the recorded key is invalid: {error}")))
 }
 
-/// The key that the ledger names, held against the one that was given and the one that lies beside it. That may be missing: whoever copies a
-/// state directory to check it leaves the secret where it is.
+/// Compares the recorded key with the given one and with the key file. The file may be missing: a copy of a state directory should not contain
+/// the secret.
 fn check_keys(book: &LedgerReader, named: Option<&NoteVerifier>, given: Option<&NoteVerifier>) -> Result<Vec<String>, CommandError> {
     let Some(named) = named else {
         if given.is_some() {
-            return Err(broken("the ledger names no key, and one was given"));
+            return Err(broken("the ledger records no key, but --key was given"));
         }
-        return Ok(vec!["nothing was signed yet; `converger ledger checkpoint` begins".to_owned()]);
+        return Ok(vec!["the ledger is not signed yet; `converger ledger checkpoint` signs it".to_owned()]);
     };
     if given.is_some_and(|given| given != named) {
-        return Err(broken(format!("the ledger is signed with {named}, and not with the key that was given")));
+        return Err(broken(format!("the ledger is signed with {named}, and not with the given key")));
     }
     match load_signer(book.directory())? {
         Some(signer) if signer.verifier() == *named => Ok(Vec::new()),
         _ if matches_next_key(book.directory(), &named.to_string())? => {
-            Ok(vec!["the key was replaced, and is not in its place yet: the next command that signs puts it there".to_owned()])
+            Ok(vec!["the key was replaced, and the new one is not installed yet: the next command that signs installs it".to_owned()])
         }
         Some(_) => {
             let key = files::display_path(&book.directory().join(converger_store::KEY_FILE));
             Err(broken(format!("{key} is not the key that the ledger names: somebody replaced it")))
         }
-        None => Ok(vec!["the key that signs is not beside it".to_owned()]),
+        None => Ok(vec!["the signing key is not in the directory".to_owned()]),
     }
 }
 
-/// Everything in the journal is in the ledger as it is there, and everything of the ledger in the journal.
+/// Checks that the journal and the ledger have the same operations.
 fn check_journal(book: &LedgerReader, heard: &EntryCheck<'_>) -> Result<(), CommandError> {
     let found = map_store_error(wait_for(find_journal_mismatch(book.store_view(), heard.ledger_check.replay(), &heard.index)))?;
     found.map_or(Ok(()), |found| {
@@ -151,7 +151,7 @@ fn check_journal(book: &LedgerReader, heard: &EntryCheck<'_>) -> Result<(), Comm
     })
 }
 
-/// Everything that is kept is named by an entry: both are written in one transaction, so that what none names was put there by other means.
+/// Checks that an entry names every stored input: both are written in one transaction, so any other input was added by other means.
 fn no_stranger(book: &LedgerReader, heard: &EntryCheck<'_>) -> Result<(), CommandError> {
     let mut digests = map_store_error(wait_for(book.store_view().digests()))?;
     digests.retain(|digest| !heard.ledger_check.is_named(digest));
@@ -160,7 +160,7 @@ fn no_stranger(book: &LedgerReader, heard: &EntryCheck<'_>) -> Result<(), Comman
     let found = book.blob(*first)?.map(|bytes| Digest::of_bytes(&bytes)).filter(|found| found != first);
     let wrong = found.map(|found| format!("; its bytes have the digest {found}")).unwrap_or_default();
     let count = render::count_with_noun(digests.len() as u64, "thing");
-    Err(broken(format!("{count} {is} kept that no entry names, the first as {first}{wrong}")))
+    Err(broken(format!("{count} {is} stored that no entry names, the first is {first}{wrong}")))
 }
 
 fn map_store_error<T>(answer: Result<T, StoreError>) -> Result<T, CommandError> {
