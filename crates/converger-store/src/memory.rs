@@ -72,7 +72,7 @@ impl MemoryStore {
     /// Commits without waiting, whether the store is slow or not: for simulations that carry out commands themselves.
     ///
     /// # Errors
-    /// See [`Store::commit_batch`].
+    /// See [`Store::commit`].
     pub fn commit_now(&self, batch: Batch) -> MemoryCommitResult {
         self.lock().commit_batch(batch)
     }
