@@ -338,7 +338,7 @@ fn detects_a_replaced_removed_or_exposed_key() {
     put(&own);
     for mode in [0o644, 0o640, 0o602] {
         fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("set");
-        check(1, &format!("and whoever has it can sign (mode {mode:o})"));
+        check(1, &format!("and anyone who has it can sign (mode {mode:o})"));
     }
     put(&own);
     assert!(!bed.stage.path("out").exists(), "nothing was written");
