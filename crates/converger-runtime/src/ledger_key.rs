@@ -58,7 +58,7 @@ fn load_recorded_signer(state: &StateDirectory) -> Result<Option<NoteSigner>, Ru
     finish_rekey(state.path(), named.current())?;
     match read_key_file(&path)? {
         Some(signer) if named.current() == signer.verifier().to_string() => Ok(Some(signer)),
-        Some(_) => Err(integrity_error(format!("{shown} is not the key that the ledger names: somebody replaced it"))
+        Some(_) => Err(integrity_error(format!("{shown} is not the key that the ledger names: someone replaced it"))
             .with_help("restore the right one from a copy, and find out who wrote the file")),
         None => Err(integrity_error(format!("the key of this ledger is missing: {shown}")).with_help(
             "restore it from a copy; without one, `converger ledger rekey --reason \"...\"` creates a new key and records that",

@@ -2,7 +2,9 @@
 
 use converger_core::apply::OperationEnd;
 use converger_store::conformance::{OperationSample, StoreFinding, StoreFixture, block_on, check_store};
-use converger_store::{CommitAck, MemoryStore, SqliteStore, Store, StoreError, StoreReader as _, StoreRefusal, StoreSettings};
+use converger_store::{
+    CommitAck, MemoryStore, MonitoredStore, SqliteStore, Store, StoreError, StoreReader as _, StoreRefusal, StoreSettings,
+};
 use tempfile::TempDir;
 
 struct MemoryFixture;
@@ -22,6 +24,26 @@ impl StoreFixture for MemoryFixture {
 #[test]
 fn memory_store_conforms() {
     let findings: Vec<String> = check_store(&mut MemoryFixture).iter().map(StoreFinding::to_string).collect();
+    assert!(findings.is_empty(), "{findings:#?}");
+}
+
+struct MonitoredFixture;
+
+impl StoreFixture for MonitoredFixture {
+    type Store = MonitoredStore<MemoryStore>;
+
+    fn new_store(&mut self) -> MonitoredStore<MemoryStore> {
+        MonitoredStore::new(MemoryStore::new())
+    }
+
+    fn reopen_store(&mut self, store: MonitoredStore<MemoryStore>) -> MonitoredStore<MemoryStore> {
+        MonitoredStore::new(store.inner().crash())
+    }
+}
+
+#[test]
+fn monitored_store_conforms() {
+    let findings: Vec<String> = check_store(&mut MonitoredFixture).iter().map(StoreFinding::to_string).collect();
     assert!(findings.is_empty(), "{findings:#?}");
 }
 

@@ -324,7 +324,7 @@ fn detects_a_replaced_removed_or_exposed_key() {
     };
     let check = |code, words: &str| SIGNING_COMMANDS.iter().for_each(|arguments| bed.check_fails(arguments, code, words));
     put(format!("{}\n", NoteSigner::new("converger-stranger", &[9; 32]).expect("a key").to_secret_text()).as_bytes());
-    check(6, "ledger.key is not the key that the ledger names: somebody replaced it");
+    check(6, "ledger.key is not the key that the ledger names: someone replaced it");
     bed.check_broken(&["ledger", "export", "export"], "ledger.key is not the key that the ledger names");
     for cut in [0, own.len() / 2, own.len() - 2] {
         put(&own[..cut]);
@@ -338,7 +338,7 @@ fn detects_a_replaced_removed_or_exposed_key() {
     put(&own);
     for mode in [0o644, 0o640, 0o602] {
         fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("set");
-        check(1, &format!("and whoever has it can sign (mode {mode:o})"));
+        check(1, &format!("and anyone who has it can sign (mode {mode:o})"));
     }
     put(&own);
     assert!(!bed.stage.path("out").exists(), "nothing was written");

@@ -136,7 +136,7 @@ fn check_keys(book: &LedgerReader, named: Option<&NoteVerifier>, given: Option<&
         }
         Some(_) => {
             let key = files::display_path(&book.directory().join(converger_store::KEY_FILE));
-            Err(broken(format!("{key} is not the key that the ledger names: somebody replaced it")))
+            Err(broken(format!("{key} is not the key that the ledger names: someone replaced it")))
         }
         None => Ok(vec!["the signing key is not in the directory".to_owned()]),
     }
