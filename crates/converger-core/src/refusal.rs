@@ -1,10 +1,8 @@
-//! Why something is not done: one code per cause, with evidence and a remedy.
+//! Refusals: one code per cause, with evidence and a remedy.
 //!
-//! A refusal is a decision and not an error: it is data, it does not travel through `?`, and it is stored like any
-//! other decision. Each code has one entry in [`TABLE`] and one constructor; `converger explain` and the reference are
-//! made from the table.
-//!
-//! What never enters: the checks themselves (`plan`, `safety`).
+//! A refusal is a decision and not an error: it is data, is not propagated with `?`, and is recorded like any other
+//! decision. Each code has one entry in [`TABLE`]; `converger explain` and the reference are generated from the table.
+//! The checks themselves are in `plan` and `safety`.
 
 mod table;
 
@@ -302,12 +300,12 @@ impl Refusal {
         Self::new(RefusalCode::ConfigUnreadable).with("fields", Datum::Words(fields))
     }
 
-    /// Declared fields that cannot be compared, because these keys have values that are not understood.
+    /// These declared fields cannot be compared, because these keys have values that this program does not understand.
     pub(crate) fn config_not_understood(fields: Vec<String>, values: Vec<String>) -> Self {
         Self::config_unreadable(fields).with("not_understood", Datum::Words(values))
     }
 
-    /// Tags are declared with letters in upper case, and the datacenter's rule for them was not read.
+    /// Tags are declared with upper-case letters, and the datacenter's option for them was not read.
     pub(crate) fn tag_case_unread() -> Self {
         Self::config_unreadable(vec!["tags".into()]).with("option", "tag-style")
     }
@@ -320,7 +318,7 @@ impl Refusal {
         Self::new(RefusalCode::GuestLocked).with("lock", lock)
     }
 
-    /// Another process held a lock file for longer than Proxmox waits; the text of Proxmox names the file.
+    /// Another process held a lock file longer than Proxmox waits; the text of Proxmox names the file.
     pub(crate) fn lock_file_held(said: &str) -> Self {
         Self::new(RefusalCode::GuestLocked).with("lock_file", said)
     }
@@ -337,13 +335,13 @@ impl Refusal {
         Self::new(RefusalCode::GuestHeld).with("tag", tag)
     }
 
-    /// Somebody holds the guest by command.
+    /// A person holds the guest with `converger hold`.
     #[must_use]
     pub fn guest_held_by_person(by: &str, reason: &str) -> Self {
         Self::new(RefusalCode::GuestHeld).with("by", by).with("reason", reason)
     }
 
-    /// Another operation on the guest is under way, or what became of it is not known (G12).
+    /// Another operation on the guest is in flight, or its outcome is unknown (G12).
     #[must_use]
     pub fn guest_held_by_operation(operation: &str) -> Self {
         Self::new(RefusalCode::GuestHeld).with("operation", operation)
@@ -407,13 +405,13 @@ impl Refusal {
         Self::new(RefusalCode::GuaranteeBroken).with("guarantee", guarantee).with("guests", Datum::Ids(guests))
     }
 
-    /// A plan that was born from a recorded observation is never applied (G7).
+    /// A plan made from a recorded observation is never applied (G7).
     #[must_use]
     pub fn replay_not_appliable() -> Self {
         Self::new(RefusalCode::ReplayNotAppliable)
     }
 
-    /// What is planned now, or found right before a step is sent, is not what was planned.
+    /// The current plan, or the reading right before a step is sent, differs from the approved plan.
     #[must_use]
     pub fn plan_stale(differences: Vec<String>) -> Self {
         Self::new(RefusalCode::PlanStale).with("differences", Datum::Words(differences))

@@ -322,7 +322,7 @@ mod tests {
         let error = observer.take_report(&Scope::new(vec![])).now_or_never().expect("no request is made").expect_err("nobody is trusted");
         assert!(matches!(&error, ProxmoxError::Client(client) if client.is_configuration_fault()), "{error}");
         assert_eq!(error.code(), Some(FailureCode::ClientSetup), "{error}");
-        assert!(error.remedy().is_some_and(|remedy| remedy.contains("Mend")), "{error}");
+        assert!(error.remedy().is_some_and(|remedy| remedy.contains("Fix")), "{error}");
     }
 
     #[test]

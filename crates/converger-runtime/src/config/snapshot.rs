@@ -1,6 +1,4 @@
-//! What a configuration put in force, read from what a run kept of it: the inverse of the snapshot that `config` makes.
-//!
-//! What never enters: text that people write. It was understood when it was kept.
+//! Reads the effective configuration from the snapshot that a run recorded; the inverse of the snapshot that `config` writes.
 
 use std::collections::BTreeMap;
 
@@ -10,13 +8,13 @@ use converger_core::guest::{EnvironmentName, Vmid};
 use converger_core::policy::{Limits, Rules};
 use serde::Deserialize;
 
-/// The parts of a configuration that decide; others are not looked at.
+/// The parts of a configuration that decisions depend on; others are ignored.
 #[derive(Deserialize)]
 struct ConfigSnapshot {
-    /// The one that the decision is about, where one is configured.
+    /// The environment of the decision, if it is configured.
     #[serde(default)]
     environments: BTreeMap<String, EnvironmentSnapshot>,
-    /// As they were in force, built in or not: what is built in may be another another day.
+    /// The effective limits, also if they were the built-in ones, which another version may change.
     limits: LimitsSnapshot,
     #[serde(default)]
     freeze: FreezeSnapshot,
@@ -59,10 +57,10 @@ struct FreezeSnapshot {
     on: bool,
 }
 
-/// Reads what is kept.
+/// Parses a recorded snapshot.
 ///
 /// # Errors
-/// It is no configuration, or one of several environments.
+/// The bytes are not a snapshot, or have several environments.
 pub fn parse_config_snapshot(bytes: &[u8]) -> Result<EffectiveConfig, String> {
     // A list would be read as the members of a row, in their order.
     let members: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
@@ -111,7 +109,7 @@ mod tests {
         }
     }
 
-    /// What the program keeps of a text is what that text put in force, and what is built in where it says nothing.
+    /// The snapshot of a text has its effective values, including the built-in ones where the text has none.
     #[test]
     fn snapshot_round_trips_the_effective_config() {
         let environment = EnvironmentName::new("lab").expect("a name");

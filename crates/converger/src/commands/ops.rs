@@ -82,10 +82,10 @@ fn describe_empty_list(listing: &OpsListArgs, directory: &Path) -> String {
     let journal = files::display_path(directory);
     match (listing.held, listing.open) {
         (true, _) => format!(
-            "no operation is held in the journal {journal}; `--open` shows operations in flight, or left open by a killed process\n"
+            "no operation is held in the state directory {journal}; `--open` shows operations in flight, or left open by a killed process\n"
         ),
-        (_, true) => format!("no operation is in flight in the journal {journal}; `--held` shows held operations\n"),
-        _ => format!("no operations in the journal {journal}\n"),
+        (_, true) => format!("no operation is in flight in the state directory {journal}; `--held` shows held operations\n"),
+        _ => format!("no operations in the state directory {journal}\n"),
     }
 }
 

@@ -65,7 +65,7 @@ pub(super) fn result() -> Json {
             "schema": { "const": "converger.result/1" }, "steps": list(step),
         }),
     );
-    add_header(&mut schema, "What became of every step of an apply (result.json)");
+    add_header(&mut schema, "The outcome of every step of an apply (result.json)");
     schema
 }
 
@@ -102,7 +102,7 @@ pub(super) fn operation() -> Json {
 /// A line of `ops list --json`, and `ops show --json`.
 pub(super) fn history() -> Json {
     let mut schema = history_object();
-    add_header(&mut schema, "An operation of the journal and what became of it (ops --json)");
+    add_header(&mut schema, "An operation of the journal and its outcome (ops --json)");
     schema
 }
 
