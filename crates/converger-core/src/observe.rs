@@ -377,21 +377,23 @@ pub fn parse(bytes: &[u8]) -> Result<Observation, Diagnostics> {
 }
 
 impl Observation {
-    /// Drops what is outside of the scope and counts it as unmanaged: the only way to something that can be planned on.
+    /// Drops what is outside of the scope: the only way to something that can be planned on. What is dropped counts as unmanaged, unless it is
+    /// declared and only this run is not about it (`--only`).
     ///
     /// Whatever an observer made, the rows come out sorted and each id once: an id that is listed twice is unknown.
     #[must_use]
     pub fn into_scoped(mut self, scope: &Scope) -> Scoped {
-        let all = self.guests.len();
         let mut guests = self.guests.into_vec();
         guests.sort_by_key(|guest| guest.vmid);
         let mut ids = scope.ids().iter().peekable();
+        let mut undeclared: u64 = 0;
         guests.retain(|guest| {
             while ids.next_if(|id| **id < guest.vmid).is_some() {}
-            ids.peek() == Some(&&guest.vmid)
+            let is_in_scope = ids.peek() == Some(&&guest.vmid);
+            undeclared += u64::from(!is_in_scope && !scope.is_declared(guest.vmid));
+            is_in_scope
         });
-        let dropped = u64::try_from(all - guests.len()).unwrap_or(u64::MAX);
-        self.unmanaged = self.unmanaged.saturating_add(dropped).min(crate::artifact::INTEGER_MAX);
+        self.unmanaged = self.unmanaged.saturating_add(undeclared).min(crate::artifact::INTEGER_MAX);
         guests.dedup_by(|second, first| {
             let twice = second.vmid == first.vmid;
             if twice {

@@ -537,3 +537,38 @@ fn contract_names_tests_only_where_they_are_asked_for() {
     assert!(names.iter().all(|name| verbose.contains(name) && !summary.contains(name)));
     assert!(guarantees.iter().all(|own| summary.contains(own["id"].as_str().expect("an id"))), "{summary}");
 }
+
+/// Two declared guests, and a third one that is not.
+fn two_of_three_directory() -> TempDir {
+    let room = work_directory();
+    let declared = |vmid: u32| format!("  - {{ vmid: {vmid}, kind: lxc, name: dns-{vmid}, state: running }}\n");
+    let row = |vmid: u32| {
+        format!(
+            r#"{{"vmid":{vmid},"kind":"lxc","name":"dns-{vmid}","node":"pve1","status":"stopped","lock":null,"ha":null,
+            "template":false,"protection":false,"tags":[],"pending":[]}}"#
+        )
+    };
+    let desired = format!("version: 1\nenvironment: lab\nguests:\n{}{}", declared(100), declared(101));
+    let current = format!(
+        r#"{{"schema":"converger.observation/1","environment":"lab","complete":true,"quorate":true,
+        "nodes":[{{"name":"pve1","online":true}}],"guests":[{},{},{}]}}"#,
+        row(100),
+        row(101),
+        row(102)
+    );
+    fs::write(room.path().join("desired.yaml"), desired).expect("written");
+    fs::write(room.path().join("current.json"), current).expect("written");
+    room
+}
+
+#[test]
+fn guests_that_only_leaves_out_are_not_counted_as_unmanaged() {
+    let room = two_of_three_directory();
+    let unmanaged = |more: &[&str]| {
+        let output = run(&room, &[&["audit", "desired.yaml", "--replay", "current.json", "--json"], more].concat());
+        let plan: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", stderr(&output)));
+        plan["summary"]["unmanaged"].clone()
+    };
+    assert_eq!(unmanaged(&[]), 1);
+    assert_eq!(unmanaged(&["--only", "100"]), 1, "guest 101 is declared");
+}
