@@ -25,6 +25,13 @@ pub enum RunEvent {
         /// Its endpoints, in the order in which they are tried.
         endpoints: Vec<String>,
     },
+    /// Some of the guests that are read one by one were read: at most a hundred of these for one reading.
+    ObservationAdvanced {
+        /// How many were read.
+        read: u64,
+        /// How many are to be read.
+        total: u64,
+    },
     /// It was read.
     ObservationTaken(Arc<Observation>),
     /// Something that a person should know, though nothing is refused.

@@ -4,9 +4,12 @@ mod evidence;
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::error::ErrorKind;
+use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use clap_complete::Shell;
 use converger_core::guest::Vmid;
+
+use crate::verbosity::Verbosity;
 
 pub(crate) use evidence::{
     BacktestArgs, DiffArgs, ExportArgs, LedgerArgs, LedgerCommand, LedgerCopyArgs, LedgerSourceArgs, ProveArgs, PruneArgs, Rekeying,
@@ -35,6 +38,9 @@ Exit codes:
   0 done or converged      1 failed      2 bad usage or input
   3 refused                4 changes pending      5 held      6 broken evidence
 
+--verbose and --quiet are accepted by every command. --quiet leaves out progress and notes; `audit`, `plan` and `apply` then print \
+refusals, failures and the summary only. A plan that a person has to confirm is always shown whole. JSON is the same with either.
+
 Colours: none where NO_COLOR is set, whatever else is; otherwise where \
 CLICOLOR_FORCE is set, or where a terminal reads.";
 
@@ -42,8 +48,50 @@ CLICOLOR_FORCE is set, or where a terminal reads.";
 #[derive(Debug, Parser)]
 #[command(name = "converger", version, about = ABOUT, after_help = EXAMPLES, arg_required_else_help = true)]
 pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) verbosity: VerbosityArgs,
     #[command(subcommand)]
     pub(crate) command: CliCommand,
+}
+
+/// How much a command says. Accepted before and after the name of the command.
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct VerbosityArgs {
+    /// Show everything: each guest, impact and risk of each step, whole values and digests
+    #[arg(long, global = true, help_heading = "Output")]
+    verbose: bool,
+    /// Show only warnings, errors, refusals and results: no progress, no notes; of a plan its refusals and the summary
+    #[arg(long, global = true, help_heading = "Output")]
+    quiet: bool,
+}
+
+impl Cli {
+    /// Parses the arguments of the process.
+    ///
+    /// # Errors
+    /// Bad usage, or help or version that was asked for.
+    pub(crate) fn parse_process_arguments() -> Result<Self, clap::Error> {
+        Self::try_parse().and_then(Self::check_verbosity)
+    }
+
+    /// `conflicts_with` does not compare an option before the name of the command with one after it.
+    fn check_verbosity(self) -> Result<Self, clap::Error> {
+        if self.verbosity.verbose && self.verbosity.quiet {
+            let text = "the argument '--verbose' cannot be used with '--quiet'";
+            return Err(Self::command().error(ErrorKind::ArgumentConflict, text));
+        }
+        Ok(self)
+    }
+}
+
+impl From<VerbosityArgs> for Verbosity {
+    fn from(arguments: VerbosityArgs) -> Self {
+        match arguments {
+            VerbosityArgs { quiet: true, .. } => Self::Quiet,
+            VerbosityArgs { verbose: true, .. } => Self::Verbose,
+            VerbosityArgs { .. } => Self::Normal,
+        }
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -254,7 +302,7 @@ Exit codes: 0 whole, 6 broken.")]
     /// Make a recorded decision again, out of what was recorded for it, and compare it byte for byte
     #[command(after_help = "\
 Examples:
-  converger reproduce sha256:2f6c...               a plan, by its full digest
+  converger reproduce 2f6c91                       a plan, by its digest
   converger reproduce 6afaf0b3-43690ad2            a run
   converger reproduce 6afaf0b3-43690ad2 --from evidence --key KEY
                                                    out of an export, anywhere
@@ -282,14 +330,14 @@ Exit codes: 0 nothing would have changed, 1 something cannot be weighed (whateve
 Examples:
   converger explain                    all codes
   converger explain guest-locked       one of them
-  converger explain sha256:2f6c...     a recorded plan, made again
+  converger explain 2f6c91             a recorded plan, by its digest
   converger explain 6afaf0b3-43690ad2  the same by its run, and what came of it
   converger explain 6afaf0b3-43690ad2-4  an operation: why, and what came of it
   converger explain 17                 a recorded refusal, by its entry
   converger explain fields             which config keys can be declared
   converger explain steps              impact, risk and class of a step")]
     Explain {
-        /// A code, `fields`, `steps`, the digest or run of a recorded plan, an operation, or the entry of a refusal
+        /// A code, `fields`, `steps`, the digest (or 6 of its first digits) or run of a recorded plan, an operation, or the entry of a refusal
         topic: Option<String>,
         #[command(flatten)]
         source: LedgerSourceArgs,
@@ -304,11 +352,8 @@ Examples:
   converger contract --json | jq .holds
 
 Compares the text of the guarantees with the pinned digest, plans the built-in vectors again and \
-compares them byte by byte. A mismatch is exit code 6 and keeps apply from running.")]
+compares them byte by byte. A mismatch is exit code 6 and keeps apply from running. With --verbose it names the tests of each guarantee.")]
     Contract {
-        /// Name the tests of each guarantee
-        #[arg(long)]
-        verbose: bool,
         /// Print it as JSON, with the names of the tests
         #[arg(long)]
         json: bool,
@@ -372,7 +417,7 @@ pub(crate) struct PlanArgs {
     /// Print the plan as JSON on standard output
     #[arg(long)]
     pub(crate) json: bool,
-    /// List every converged guest, however many there are
+    /// List every converged guest, however many there are; --verbose lists all guests
     #[arg(long, conflicts_with = "json")]
     pub(crate) all: bool,
 }
@@ -427,9 +472,6 @@ pub(crate) struct LabArgs {
     /// Write every request to this file, one JSON object a line
     #[arg(long, value_name = "FILE")]
     pub(crate) record: Option<PathBuf>,
-    /// Say nothing about requests
-    #[arg(long)]
-    pub(crate) quiet: bool,
 }
 
 /// Which guests are adopted, and where to.
@@ -664,7 +706,7 @@ pub(crate) struct ApplyArgs {
     /// A saved plan: what is planned now must be the same steps
     #[arg(long, value_name = "FILE")]
     pub(crate) plan: Option<PathBuf>,
-    /// The full digest of the plan, in place of a person's word; covers benign steps only
+    /// The full digest of the plan, instead of an answer at a terminal; covers benign steps only
     #[arg(long, value_name = "DIGEST")]
     pub(crate) confirm: Option<String>,
     /// The file to write [default: result.json, or none with --json]
@@ -716,8 +758,6 @@ pub(crate) enum SchemaFormat {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory as _;
-
     use super::*;
 
     fn help_pages(command: &clap::Command) -> Vec<(String, String)> {
@@ -737,6 +777,20 @@ mod tests {
                 let goes_on = !is_laid_out && !line.is_empty() && !line.ends_with(':') && !next.is_empty();
                 assert!(!goes_on, "{command}: a paragraph is broken by hand after: {line}");
             }
+        }
+    }
+
+    #[test]
+    fn verbose_and_quiet_are_accepted_on_both_sides_of_the_command_but_not_together() {
+        let parsed = |arguments: &str| {
+            let cli = Cli::try_parse_from(arguments.split(' ')).and_then(Cli::check_verbosity);
+            cli.map(|cli| Verbosity::from(cli.verbosity)).map_err(|error| error.kind())
+        };
+        assert_eq!(parsed("converger contract"), Ok(Verbosity::Normal));
+        assert_eq!([parsed("converger --quiet contract"), parsed("converger contract --quiet")], [Ok(Verbosity::Quiet); 2]);
+        assert_eq!([parsed("converger --verbose ledger tail"), parsed("converger ledger tail --verbose")], [Ok(Verbosity::Verbose); 2]);
+        for both in ["contract --verbose --quiet", "--verbose contract --quiet", "--quiet ledger tail --verbose"] {
+            assert_eq!(parsed(&format!("converger {both}")), Err(ErrorKind::ArgumentConflict), "{both}");
         }
     }
 

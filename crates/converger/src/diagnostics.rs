@@ -1,23 +1,25 @@
-//! Faults of a text as people read them: file, line, column, and the line itself with a caret.
+//! Faults of an input file for people: file, line, column, and the line itself with a caret.
 
 use annotate_snippets::{AnnotationKind, Group, Level, Origin, Renderer, Snippet};
 use converger_core::document::{self, Diagnostic, Diagnostics, LineColumn, Span};
 use converger_core::failure::FailureCode;
 
-/// All faults of a text, ready to be written to a terminal or a pipe (styles are stripped there).
+/// All faults of a file. The stream strips the styles if it is not a terminal.
 pub(crate) fn render_diagnostics(name: &str, bytes: &[u8], diagnostics: &Diagnostics) -> String {
     let text = replace_hidden(&String::from_utf8_lossy(bytes));
     let renderer = Renderer::styled();
     let faults = diagnostics.list().iter().map(|fault| render_diagnostic(&renderer, name, &text, fault));
     let mut rendered = faults.collect::<Vec<_>>().join("\n\n");
     if !has_known_key(&text) {
-        rendered.push_str("\n\nIts lines are not shown, because it has no key of such a file: it may be another one, with a secret in it.");
+        rendered.push_str(
+            "\n\nIts lines are not shown, because it has no key of a known file format: it may be another file, with a secret in it.",
+        );
     }
     rendered.push_str(&render_fault_count(name, diagnostics));
     rendered
 }
 
-/// Characters that act on a terminal or cannot be seen, each replaced by one of the same width in bytes: offsets stay.
+/// Replaces each character that acts on a terminal or cannot be seen by a visible one with as many bytes, so that offsets stay valid.
 fn replace_hidden(text: &str) -> String {
     let is_hidden = |character: char| document::is_invisible(character) && !matches!(character, '\n' | '\t');
     if !text.chars().any(is_hidden) {
@@ -36,7 +38,7 @@ fn render_fault_count(name: &str, diagnostics: &Diagnostics) -> String {
     let count = diagnostics.list().len();
     let faults = if count == 1 { "1 fault".to_owned() } else { format!("{count} faults") };
     let more = if diagnostics.is_truncated() { "; there may be more" } else { "" };
-    format!("\n\n{faults} in {name}{more}; nothing was read from it and nothing was done\n")
+    format!("\n\n{faults} in {name}{more}; nothing was done\n")
 }
 
 fn render_diagnostic(renderer: &Renderer, name: &str, text: &str, fault: &Diagnostic) -> String {
@@ -63,7 +65,7 @@ fn render_diagnostic(renderer: &Renderer, name: &str, text: &str, fault: &Diagno
     let mut group = if window.starts_at_line {
         title.element(snippet.path(name))
     } else {
-        // A snippet from the middle of a line would count its columns from there.
+        // A snippet that starts in the middle of a line would count columns from there.
         title.element(Origin::path(name).line(place.line).char_column(place.column)).element(snippet)
     };
     if let Some(far) = far {
@@ -76,15 +78,14 @@ fn render_diagnostic(renderer: &Renderer, name: &str, text: &str, fault: &Diagno
     renderer.render(&report)
 }
 
-/// Keys of what people and this program write: declared states, recordings, plans.
+/// Keys of the known file formats: declared states, recordings, plans.
 const KNOWN_KEYS: [&str; 5] = ["version", "environment", "guests", "schema", "vmid"];
 
-/// Whether a text has any key of a file that is meant to be read here, or nothing at all. Whoever names another one by mistake, such as that
-/// of a secret, is not shown what is in it.
+/// Whether a text has a key of a known file format, or is empty. A file that was named by mistake, such as that of a secret, is not shown.
 fn has_known_key(text: &str) -> bool {
     let is_named = |rest: &str| rest.trim_start_matches(['"', '\'']).trim_start().starts_with(':');
     let is_key = |start: &str| {
-        // A comment may be a key that was taken out.
+        // A comment may be a key that was commented out.
         let start =
             start.trim_start_matches(|own: char| own.is_whitespace() || matches!(own, '\u{feff}' | '□' | '#' | '-' | '{' | '"' | '\''));
         KNOWN_KEYS.iter().any(|key| start.strip_prefix(key).is_some_and(is_named))
@@ -92,20 +93,20 @@ fn has_known_key(text: &str) -> bool {
     text.trim().is_empty() || text.lines().chain(text.split(['{', ','])).any(is_key)
 }
 
-/// The part of a text that is shown around a fault: whole lines, or a piece of one where lines have no end.
+/// The part of a text that is shown around a fault: whole lines, or a piece of a very long one.
 struct SourceWindow<'t> {
     text: &'t str,
     offset: usize,
     first_line: usize,
-    /// It begins where a line does.
+    /// Whether it starts at the start of a line.
     starts_at_line: bool,
 }
 
 /// Lines up to this length are shown whole.
 const WHOLE_LINE_BYTES_MAX: usize = 500;
-/// Artifacts are one line, however many guests they hold: so much of it is shown on either side.
+/// The bytes on either side of a fault that are shown of a longer line. Artifacts are one line, however many guests they have.
 const MARGIN_BYTES: usize = 80;
-/// Two places farther apart than this are not shown in one window.
+/// Two places that are farther apart are not shown in one window.
 const WINDOW_BYTES_MAX: u32 = 4096;
 
 impl<'t> SourceWindow<'t> {
@@ -130,7 +131,7 @@ impl<'t> SourceWindow<'t> {
     }
 }
 
-/// A byte offset within the text that is the border of a character.
+/// The offset of the character boundary at or before a byte offset.
 fn char_boundary(text: &str, place: u32) -> usize {
     text.floor_char_boundary(usize::try_from(place).unwrap_or(usize::MAX).min(text.len()))
 }

@@ -18,7 +18,7 @@ use super::codec::{FailureCause, ProxmoxCommand, ProxmoxEvent, ProxmoxFailure, P
 use super::doctor::privilege_needs::RequiredVerbs;
 use super::doctor::{self, DoctorReport};
 use super::identity::{IdentityError, read_identity};
-use super::observe::{self, ObservationRequest, ReadSet, ReadingError};
+use super::observe::{self, ObservationRequest, ReadProgress, ReadSet, ReadingError};
 use super::time;
 use crate::{ObserveError, Observer};
 
@@ -186,6 +186,14 @@ impl ProxmoxObserver {
     /// # Errors
     /// There is no reading at all.
     pub async fn take_report(&self, scope: &Scope) -> Result<ObservationReport, ProxmoxError> {
+        self.take_report_with_progress(scope, &|_, _| {}).await
+    }
+
+    /// Takes one reading, says what it took, and reports how many guests were read meanwhile.
+    ///
+    /// # Errors
+    /// There is no reading at all.
+    pub async fn take_report_with_progress(&self, scope: &Scope, progress: ReadProgress<'_>) -> Result<ObservationReport, ProxmoxError> {
         let mut passed_over = Vec::new();
         for way in &self.endpoints {
             let session = way.session()?;
@@ -194,7 +202,7 @@ impl ProxmoxObserver {
             let token = way.token.id.as_str();
             let question =
                 ObservationRequest { environment: &self.name, cluster: self.cluster.as_deref(), token, scope, needs: &self.needs };
-            match observe::take_reading(&session, &question).await {
+            match observe::take_reading_with_progress(&session, &question, progress).await {
                 Ok(taken) => {
                     let mut observation = taken.observation;
                     let release = self.release(&session).await;

@@ -234,7 +234,7 @@ pub(crate) struct LedgerCopyArgs {
 /// Which decision is made again.
 #[derive(Args, Debug)]
 pub(crate) struct ReproduceArgs {
-    /// The full digest of a plan, or the id of a run
+    /// The digest of a plan or at least 6 of its first digits, or the id of a run
     pub(crate) what: String,
     /// Write the plan that came out to this file
     #[arg(long, value_name = "FILE")]
@@ -251,7 +251,7 @@ pub(crate) struct ReproduceArgs {
 /// Which plans are compared.
 #[derive(Args, Debug)]
 pub(crate) struct DiffArgs {
-    /// The full digest of a plan, or the id of a run
+    /// The digest of a plan or at least 6 of its first digits, or the id of a run
     pub(crate) one: String,
     /// Another
     pub(crate) other: String,

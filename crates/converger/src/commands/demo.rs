@@ -81,11 +81,11 @@ fn show_kill(stage: &mut DemoSandbox) -> Result<(String, u64), CommandError> {
 
 /// What was under way is found out, and the rest is carried out.
 fn show_recovery(stage: &mut DemoSandbox) -> Result<(), CommandError> {
-    print_title("What it left", "Every change was written down before it was sent, so that the journal knows what was under way:")?;
+    print_title("What it left", "Every change was written down before it was sent, so that the journal knows what was in flight:")?;
     stage.run(&["ops", "list", "lab"])?.expect_code(0)?;
     print_title(
         "Recovery",
-        "The next apply first finds out what became of each, by reading. Then it plans the rest, and begins nothing unconfirmed:",
+        "The next apply first recovers each operation, by reading. Then it plans the rest, and starts nothing unconfirmed:",
     )?;
     stage.run(&["apply", "desired.yaml"])?.expect_code(3)?;
     print_title("Convergence", "So the rest is confirmed like the first plan:")?;

@@ -125,9 +125,9 @@ fn check_holds(visit: &Visit, name: &EnvironmentName) -> Vec<DoctorFinding> {
     let unsettled = remembered.unsettled.iter().map(|history| {
         let (vmid, id) = (history.operation.guest.vmid, history.id().as_str());
         let why = if history.progress().is_open() {
-            format!("operation {id} is under way, or was left when its run was killed; the next apply finds out")
+            format!("operation {id} is in flight, or its run was killed; the next apply recovers it")
         } else {
-            format!("it is not known what became of operation {id}")
+            format!("the outcome of operation {id} is unknown")
         };
         let found = format!("guest {vmid} is left alone: {why}");
         here("held", found, format!("converger ops show {name} {id}"))

@@ -36,7 +36,7 @@ pub(super) async fn init(adoption: &InitArgs) -> Result<ExitStatus, CommandError
         let written =
             if adoption.overwrite.overwrite { files::replace(path, Replaces::Anything, write) } else { files::create(path, write) };
         written.map_err(|error| write_error(path, &error))?;
-        let _ = writeln!(anstream::stderr(), "{}", render::render_written_file(path, None));
+        output::print_notice(&render::render_written_file(path, None));
     }
     let end = if matches!(scaffold, Scaffold::Declared { .. }) { ExitStatus::Done } else { ExitStatus::Refused };
     let written = match (&scaffold, adoption.json) {
@@ -62,7 +62,7 @@ fn select_environment(adoption: &InitArgs) -> Result<EnvironmentName, CommandErr
     let mut names = survey.connections.into_keys();
     match (names.next(), names.next()) {
         (Some(only), None) => {
-            let _ = writeln!(anstream::stderr(), "in `{only}`, the only environment of {}", survey.origin);
+            output::print_notice(&format!("in `{only}`, the only environment of {}", survey.origin));
             Ok(only)
         }
         (Some(first), Some(second)) => {

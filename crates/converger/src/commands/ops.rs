@@ -81,9 +81,9 @@ fn describe_empty_list(listing: &OpsListArgs, directory: &Path) -> String {
     let journal = files::display_path(directory);
     match (listing.held, listing.open) {
         (true, _) => format!(
-            "no operation is held, by the journal in {journal}; `--open` shows those that are under way, or were left by a process that died\n"
+            "no operation is held, by the journal in {journal}; `--open` shows those in flight, or left in flight by a killed process\n"
         ),
-        (_, true) => format!("no operation is under way, by the journal in {journal}; `--held` shows those that wait for somebody\n"),
+        (_, true) => format!("no operation is in flight, by the journal in {journal}; `--held` shows those that wait for a person\n"),
         _ => format!("no operations in the journal in {journal}\n"),
     }
 }
@@ -297,7 +297,7 @@ fn render_history(history: &OperationHistory) -> String {
     let mut row = |name: &str, value: String| {
         let _ = writeln!(text, "  {} {value}", apply_style(render::CYAN, format!("{name:<10}")));
     };
-    row("plan", operation.plan.to_string());
+    row("plan", render::short_digest(operation.plan));
     row("run", operation.run.as_str().to_owned());
     row("node", operation.guest.node.as_str().to_owned());
     if let Some(sending) = history.sending.filter(|_| history.task.is_none()) {
@@ -327,7 +327,7 @@ fn release_hint(release: ReleaseCondition, operation: &Operation) -> String {
     let person = format!("look at the guest, then `converger ops resolve {environment} {id} --as done|failed|not-run --reason \"...\"`");
     match release {
         ReleaseCondition::Reading => {
-            format!("the next apply reads the guest again, and settles it where that shows what became of it; otherwise {person}")
+            format!("the next apply reads the guest again, and settles it if that shows its outcome; otherwise {person}")
         }
         ReleaseCondition::Person => person,
     }

@@ -75,7 +75,7 @@ impl Drop for ScriptTerminal {
 }
 
 const QUESTION: &str = " [yes/no] ";
-const NAME_QUESTION: &str = " goes down by this. Type its name: ";
+const NAME_QUESTION: &str = ". Type its name: ";
 
 #[test]
 fn yes_and_typed_name_apply_the_plan_with_progress() {
@@ -89,7 +89,7 @@ fn yes_and_typed_name_apply_the_plan_with_progress() {
     terminal.type_line("old-1");
     // A line that turns, and is drawn anew.
     terminal.wait_for("\u{2801}");
-    terminal.wait_for("shutdown: under way");
+    terminal.wait_for("shutdown: in flight");
     terminal.wait_for("\u{1b}[2K");
     stage.finish_tasks();
     let (code, screen) = terminal.wait_for_end();
@@ -106,11 +106,11 @@ fn shows_how_many_steps_ended() {
     terminal.wait_for(QUESTION);
     terminal.type_line("yes");
     terminal.wait_for("101 qemu ");
-    terminal.wait_for("start: under way");
+    terminal.wait_for("start: in flight");
     terminal.wait_for("0 of 2 ended");
     stage.finish_tasks();
     terminal.wait_for("1 of 2 ended");
-    terminal.wait_for("start: under way");
+    terminal.wait_for("start: in flight");
     stage.finish_tasks();
     let (code, screen) = terminal.wait_for_end();
     assert_eq!(code, Some(0), "{screen}");
@@ -185,7 +185,7 @@ fn ctrl_c_at_the_question_means_no() {
         assert_eq!(code, Some(3), "{screen}");
         assert!(screen.contains("not carried out") && screen.contains("nobody answered; nothing was sent"), "{screen}");
         assert!(screen.lines().all(|line| !line.contains("^C") || !line.contains("not carried out")), "a line of its own: {screen}");
-        assert!(!screen.contains("under way") && !screen.contains("begun"), "nothing is: {screen}");
+        assert!(!screen.contains("in flight") && !screen.contains("starting"), "nothing is: {screen}");
         assert_eq!(stage.take_sent(), Vec::<String>::new());
     }
 }
@@ -212,7 +212,7 @@ fn closed_terminal_starts_nothing_new_and_operations_in_flight_end() {
     let mut alive = std::fs::File::open(fifo).expect("opened");
     terminal.wait_for(QUESTION);
     terminal.type_line("yes");
-    terminal.wait_for("start: under way");
+    terminal.wait_for("start: in flight");
     drop(terminal);
     stage.finish_tasks();
     let mut nothing = Vec::new();

@@ -22,6 +22,8 @@ pub(crate) struct VolatileValues {
 /// What carrying out brings up, and not reading.
 const RUN_CHARS: usize = 17;
 const DIGEST_CHARS: usize = 71;
+/// `sha256:` and the first twelve digits.
+const SHORT_DIGEST_CHARS: usize = 19;
 
 /// The name of a ledger, its key as it is passed on, and a root over its entries.
 const LOG_CHARS: usize = 26;
@@ -47,6 +49,7 @@ impl VolatileValues {
         }
         let text = replace_numbers(&text, "\"at_ms\": ", "<time>");
         let text = replace_parts(&text, DIGEST_CHARS, |part| is_digest(part).then(|| self.name_digest(part)));
+        let text = replace_parts(&text, SHORT_DIGEST_CHARS, |part| is_digest(part).then(|| self.name_short_digest(part)));
         // By how much a clock is off: whole seconds, which the time that a request takes can make one more or less.
         self.replace_fingerprints(&replace_numbers(&text, "clock is ", "<some>"))
     }
@@ -76,8 +79,17 @@ impl VolatileValues {
         argument
     }
 
+    /// A digest that was shown by its first digits before has the same number.
     fn name_digest(&self, digest: &str) -> String {
+        if let Some(short) = self.digests.borrow_mut().iter_mut().find(|known| digest.starts_with(known.as_str())) {
+            digest.clone_into(short);
+        }
         value_name(&self.digests, digest, "digest")
+    }
+
+    fn name_short_digest(&self, short: &str) -> String {
+        let known = self.digests.borrow().iter().find(|known| known.starts_with(short)).cloned();
+        value_name(&self.digests, &known.unwrap_or_else(|| short.to_owned()), "short digest")
     }
 
     fn name_run(&self, run: &str) -> String {
@@ -241,4 +253,10 @@ fn run_values_keep_their_names() {
     let named = "<digest 1> <run 1>-0 <time> (process <pid>) <task qmstart 100 on pve1> <digest 1>";
     assert_eq!(volatile.replace_run_values(&text), named);
     assert_eq!(volatile.fill_argument("{run:1}-0 {digest:1} {run:2}"), format!("6b2a9c11-00ffee00-0 {digest} {{run:2}}"));
+    let (other, short) = (format!("sha256:{}", "0b".repeat(32)), format!("sha256:{}", "0b".repeat(6)));
+    assert_eq!(
+        volatile.replace_values(&format!("{} {short} {other} {short}", &digest[..19])),
+        "<short digest 1> <short digest 2> <digest 2> <short digest 2>"
+    );
+    assert_eq!(volatile.fill_argument("{digest:2}"), other);
 }

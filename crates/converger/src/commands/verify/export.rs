@@ -3,7 +3,6 @@
 //! What never enters: another way to read an export than the one that checks it.
 
 use std::collections::BTreeMap;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use converger_core::apply::{JournalRecord, OperationHistory, OperationId, RunId};
@@ -14,8 +13,7 @@ use converger_core::failure::FailureCode;
 use super::super::CommandError;
 use super::super::ledger::broken;
 use super::{UNTRUSTED_KEY, export_files, parse_verifier, with_source_help};
-use crate::render::{self, apply_style};
-use crate::{files, line_wrap};
+use crate::{files, output};
 
 /// An export whose signature, hashes and entries are whole.
 pub(in super::super) struct VerifiedExport {
@@ -54,8 +52,7 @@ impl VerifiedExport {
     /// Tells a person what they should know of it.
     pub(in super::super) fn print_note(&self) {
         if let Some(note) = self.note {
-            let _ =
-                write!(anstream::stderr(), "{}", line_wrap::wrap_for_stderr(&format!("{} {note}\n", apply_style(render::CYAN, "note:"))));
+            output::print_warning(note);
         }
     }
 
