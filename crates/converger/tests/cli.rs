@@ -528,7 +528,7 @@ fn contract_names_tests_only_where_they_are_asked_for() {
     let room = work_directory();
     let told = |arguments: &[&str]| stdout(&run(&room, arguments));
     let (summary, verbose) = (told(&["contract"]), told(&["contract", "--verbose"]));
-    assert!(summary.lines().count() < 40 && summary.contains("--verbose names the tests"), "{summary}");
+    assert!(summary.lines().count() < 40 && summary.contains("--verbose lists the tests"), "{summary}");
     let json: serde_json::Value = serde_json::from_str(&told(&["contract", "--json"])).expect("JSON");
     let guarantees = json["guarantees"].as_array().expect("a list");
     let names: Vec<&str> =

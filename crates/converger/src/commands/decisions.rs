@@ -265,7 +265,7 @@ pub(super) fn explain_recorded(place: &DecisionLocation<'_>, name: &str, as_json
                 };
                 Ok(ExplainedItem::Plan(plan, made.clone(), PlanOutcome::load(source, made, decided.other_runs(name, made))?))
             }
-            (None, None) if DigestPrefix::parse(name).is_some() => Err(decided.unknown_plan_error(name)),
+            (None, None) if DigestPrefix::parse(name).is_some() && name.parse::<u64>().is_err() => Err(decided.unknown_plan_error(name)),
             (None, None) => Ok(ExplainedItem::Nothing),
         }
     })?;

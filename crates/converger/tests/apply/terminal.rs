@@ -163,7 +163,7 @@ fn any_other_answer_applies_nothing_and_blames_no_rule() {
         }
         let (code, screen) = terminal.wait_for_end();
         assert_eq!(code, Some(3), "{answers:?}: {screen}");
-        let why = if answers.len() == 1 { "the answer was not `yes`" } else { "the name of old-1 was asked for, and `" };
+        let why = if answers.len() == 1 { "the answer was not `yes`" } else { "` is not the name of old-1; nothing was sent" };
         assert!(screen.contains("not carried out") && screen.contains(why), "{answers:?}: {screen}");
         assert!(!screen.contains("refused[") && !screen.contains("approval-missing"), "{answers:?}: {screen}");
         assert_eq!(stage.take_sent(), Vec::<String>::new(), "{answers:?}");
@@ -183,7 +183,7 @@ fn ctrl_c_at_the_question_means_no() {
         terminal.press_ctrl_c();
         let (code, screen) = terminal.wait_for_end();
         assert_eq!(code, Some(3), "{screen}");
-        assert!(screen.contains("not carried out") && screen.contains("nobody answered; nothing was sent"), "{screen}");
+        assert!(screen.contains("not carried out") && screen.contains("there was no answer; nothing was sent"), "{screen}");
         assert!(screen.lines().all(|line| !line.contains("^C") || !line.contains("not carried out")), "a line of its own: {screen}");
         assert!(!screen.contains("in flight") && !screen.contains("starting"), "nothing is: {screen}");
         assert_eq!(stage.take_sent(), Vec::<String>::new());
