@@ -572,3 +572,13 @@ fn guests_that_only_leaves_out_are_not_counted_as_unmanaged() {
     assert_eq!(unmanaged(&[]), 1);
     assert_eq!(unmanaged(&["--only", "100"]), 1, "guest 101 is declared");
 }
+
+#[test]
+fn verbose_and_quiet_change_no_json_and_exclude_each_other() {
+    let room = two_of_three_directory();
+    let json = |more: &[&str]| run(&room, &[&["audit", "desired.yaml", "--replay", "current.json", "--json"], more].concat()).stdout;
+    assert_eq!([json(&["--quiet"]), json(&["--verbose"])], [json(&[]), json(&[])]);
+    check_error(&run(&room, &["--verbose", "contract", "--quiet"]), 2, &["error[usage-wrong]: ", "'--verbose'", "'--quiet'"]);
+    let verbose = stdout(&run(&room, &["audit", "desired.yaml", "--replay", "current.json", "--verbose"]));
+    assert!(verbose.contains("(impact none, risk medium, benign)"), "{verbose}");
+}

@@ -135,6 +135,24 @@ fn shows_what_a_slow_reading_waits_for() {
 }
 
 #[test]
+fn shows_how_many_guests_were_read() {
+    let (answer, answers) = mpsc::channel::<()>();
+    let answers = Mutex::new(answers);
+    // Lists are answered; what is read of each guest waits until the other end of the channel is gone.
+    let held = Arc::new(move |passed: &ServedExchange<'_>| {
+        if ["/101/", "/102/"].iter().any(|guest| passed.record.path.contains(guest)) {
+            assert!(answers.lock().expect("nobody panicked").recv().is_err(), "nobody sends");
+        }
+    });
+    let stage = ApplyFixture::with_watcher(STARTS, Some(held));
+    let mut terminal = ScriptTerminal::open_large(&stage, "audit desired.yaml");
+    terminal.wait_for("reading 0 of 2 guests");
+    drop(answer);
+    let (code, screen) = terminal.wait_for_end();
+    assert_eq!(code, Some(4), "{screen}");
+}
+
+#[test]
 fn shows_progress_while_reading_a_large_recording() {
     let stage = ApplyFixture::new(STARTS);
     let row = |vmid: u32| {
@@ -168,6 +186,19 @@ fn any_other_answer_applies_nothing_and_blames_no_rule() {
         assert!(!screen.contains("refused[") && !screen.contains("approval-missing"), "{answers:?}: {screen}");
         assert_eq!(stage.take_sent(), Vec::<String>::new(), "{answers:?}");
     }
+}
+
+#[test]
+fn a_person_who_is_asked_sees_the_whole_plan_with_quiet_too() {
+    let mut stage = ApplyFixture::new(STARTS);
+    let mut terminal = ScriptTerminal::open_large(&stage, "apply desired.yaml --quiet");
+    terminal.wait_for(": declared running, observed stopped");
+    terminal.wait_for(QUESTION);
+    terminal.type_line("no");
+    let (code, screen) = terminal.wait_for_end();
+    assert_eq!(code, Some(3), "{screen}");
+    assert!(!screen.contains("wrote"), "{screen}");
+    assert_eq!(stage.take_sent(), Vec::<String>::new());
 }
 
 #[test]
