@@ -250,8 +250,10 @@ impl CommandError {
     fn report(self) -> ExitStatus {
         // Standard error may be gone too; there is nobody left to tell then.
         let word = self.label.unwrap_or(if matches!(self.status, ExitStatus::Refused | ExitStatus::Held) { "refused" } else { "error" });
-        let said = render::render_error(word, &self.message, self.code, self.help.as_deref());
-        let _ = write!(anstream::stderr(), "{}", line_wrap::wrap_for_stderr(&said));
+        let text = render::render_error(word, &self.message, self.code, self.help.as_deref());
+        // Wrapping would move the carets of a diagnostic away from what they point at.
+        let text = if matches!(self.message, ErrorMessage::Preformatted(_)) { text } else { line_wrap::wrap_for_stderr(&text) };
+        let _ = write!(anstream::stderr(), "{text}");
         self.status
     }
 }

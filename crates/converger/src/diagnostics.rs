@@ -4,10 +4,12 @@ use annotate_snippets::{AnnotationKind, Group, Level, Origin, Renderer, Snippet}
 use converger_core::document::{self, Diagnostic, Diagnostics, LineColumn, Span};
 use converger_core::failure::FailureCode;
 
+use crate::line_wrap;
+
 /// All faults of a file. The stream strips the styles if it is not a terminal.
 pub(crate) fn render_diagnostics(name: &str, bytes: &[u8], diagnostics: &Diagnostics) -> String {
     let text = replace_hidden(&String::from_utf8_lossy(bytes));
-    let renderer = Renderer::styled();
+    let renderer = line_wrap::stderr_columns().map_or(Renderer::styled(), |columns| Renderer::styled().term_width(columns));
     let faults = diagnostics.list().iter().map(|fault| render_diagnostic(&renderer, name, &text, fault));
     let mut rendered = faults.collect::<Vec<_>>().join("\n\n");
     if !has_known_key(&text) {

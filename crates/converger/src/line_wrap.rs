@@ -25,6 +25,11 @@ fn screen_columns(stream: &(impl AsFd + IsTerminal)) -> Option<usize> {
     Some(usize::from(size.ws_col)).filter(|columns| *columns >= COLUMNS_MIN)
 }
 
+/// The columns of standard error, if it is a terminal that lines are wrapped for.
+pub(crate) fn stderr_columns() -> Option<usize> {
+    screen_columns(&io::stderr())
+}
+
 /// Wraps a text for standard output.
 pub(crate) fn wrap_for_stdout(text: &str) -> String {
     wrap_text(text, screen_columns(&io::stdout()))
@@ -32,7 +37,7 @@ pub(crate) fn wrap_for_stdout(text: &str) -> String {
 
 /// Wraps a text for standard error.
 pub(crate) fn wrap_for_stderr(text: &str) -> String {
-    wrap_text(text, screen_columns(&io::stderr()))
+    wrap_text(text, stderr_columns())
 }
 
 /// Wraps every line that is wider than the terminal. A word that is wider stays whole.

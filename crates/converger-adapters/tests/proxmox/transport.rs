@@ -10,6 +10,7 @@ use converger_adapters::proxmox::codec::{
     Delivery, FailureCause, GuestPath, ProxmoxCommand, ProxmoxEvent, ProxmoxFailure, ProxmoxRead, ProxmoxWrite, decode, encode,
 };
 use converger_adapters::proxmox::doctor::FindingLevel;
+use converger_adapters::proxmox::observe::ReadSet;
 use converger_adapters::proxmox::{ConnectionSettings, ProxmoxError, ProxmoxObserver};
 use converger_core::failure::FailureCode;
 use converger_core::guest::{EnvironmentName, GuestKind, NodeName, Vmid};
@@ -18,7 +19,6 @@ use crate::https_server::{ServerReply, TestHttpsServer, block_on, start_server, 
 use crate::scripted_proxmox::{
     STANDALONE_NODE, ScriptedProxmox, cluster_rows, raw_response, scope_of, stopped_guest, success_response, take_reading_with_progress,
 };
-use converger_adapters::proxmox::observe::ReadSet;
 
 fn version_command() -> ProxmoxCommand {
     ProxmoxCommand::Read(ProxmoxRead::Version)
