@@ -1,20 +1,19 @@
 //! The command line: what can be said, with help that teaches by example.
 
 mod evidence;
+mod verbosity_args;
 
 use std::path::PathBuf;
 
-use clap::error::ErrorKind;
-use clap::{Args, CommandFactory as _, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 use converger_core::guest::Vmid;
-
-use crate::verbosity::Verbosity;
 
 pub(crate) use evidence::{
     BacktestArgs, DiffArgs, ExportArgs, LedgerArgs, LedgerCommand, LedgerCopyArgs, LedgerSourceArgs, ProveArgs, PruneArgs, Rekeying,
     ReproduceArgs, ResyncArgs, ShowEntryArgs, TailArgs, VerifyArgs,
 };
+pub(crate) use verbosity_args::VerbosityArgs;
 
 const ABOUT: &str = "\
 Brings Proxmox VE guests to a declared state, and refuses whatever it cannot prove safe.
@@ -39,7 +38,7 @@ Exit codes:
   3 refused                4 changes pending      5 held      6 broken evidence
 
 --verbose and --quiet are accepted by every command. --quiet leaves out progress and notes; `audit`, `plan` and `apply` then print \
-refusals, failures and the summary only. A plan that a person has to confirm is always shown whole. JSON is the same with either.
+refusals, failures and the summary only. A plan that a person has to confirm is always shown with every step. JSON is the same with either.
 
 Colours: none where NO_COLOR is set, whatever else is; otherwise where \
 CLICOLOR_FORCE is set, or where a terminal reads.";
@@ -52,46 +51,6 @@ pub(crate) struct Cli {
     pub(crate) verbosity: VerbosityArgs,
     #[command(subcommand)]
     pub(crate) command: CliCommand,
-}
-
-/// How much a command says. Accepted before and after the name of the command.
-#[derive(Args, Clone, Copy, Debug)]
-pub(crate) struct VerbosityArgs {
-    /// Show everything: each guest, impact and risk of each step, whole values and digests
-    #[arg(long, global = true, help_heading = "Output")]
-    verbose: bool,
-    /// Show only warnings, errors, refusals and results: no progress, no notes; of a plan its refusals and the summary
-    #[arg(long, global = true, help_heading = "Output")]
-    quiet: bool,
-}
-
-impl Cli {
-    /// Parses the arguments of the process.
-    ///
-    /// # Errors
-    /// Bad usage, or help or version that was asked for.
-    pub(crate) fn parse_process_arguments() -> Result<Self, clap::Error> {
-        Self::try_parse().and_then(Self::check_verbosity)
-    }
-
-    /// `conflicts_with` does not compare an option before the name of the command with one after it.
-    fn check_verbosity(self) -> Result<Self, clap::Error> {
-        if self.verbosity.verbose && self.verbosity.quiet {
-            let text = "the argument '--verbose' cannot be used with '--quiet'";
-            return Err(Self::command().error(ErrorKind::ArgumentConflict, text));
-        }
-        Ok(self)
-    }
-}
-
-impl From<VerbosityArgs> for Verbosity {
-    fn from(arguments: VerbosityArgs) -> Self {
-        match arguments {
-            VerbosityArgs { quiet: true, .. } => Self::Quiet,
-            VerbosityArgs { verbose: true, .. } => Self::Verbose,
-            VerbosityArgs { .. } => Self::Normal,
-        }
-    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -758,6 +717,8 @@ pub(crate) enum SchemaFormat {
 
 #[cfg(test)]
 mod tests {
+    use clap::CommandFactory as _;
+
     use super::*;
 
     fn help_pages(command: &clap::Command) -> Vec<(String, String)> {
@@ -777,20 +738,6 @@ mod tests {
                 let goes_on = !is_laid_out && !line.is_empty() && !line.ends_with(':') && !next.is_empty();
                 assert!(!goes_on, "{command}: a paragraph is broken by hand after: {line}");
             }
-        }
-    }
-
-    #[test]
-    fn verbose_and_quiet_are_accepted_on_both_sides_of_the_command_but_not_together() {
-        let parsed = |arguments: &str| {
-            let cli = Cli::try_parse_from(arguments.split(' ')).and_then(Cli::check_verbosity);
-            cli.map(|cli| Verbosity::from(cli.verbosity)).map_err(|error| error.kind())
-        };
-        assert_eq!(parsed("converger contract"), Ok(Verbosity::Normal));
-        assert_eq!([parsed("converger --quiet contract"), parsed("converger contract --quiet")], [Ok(Verbosity::Quiet); 2]);
-        assert_eq!([parsed("converger --verbose ledger tail"), parsed("converger ledger tail --verbose")], [Ok(Verbosity::Verbose); 2]);
-        for both in ["contract --verbose --quiet", "--verbose contract --quiet", "--quiet ledger tail --verbose"] {
-            assert_eq!(parsed(&format!("converger {both}")), Err(ErrorKind::ArgumentConflict), "{both}");
         }
     }
 

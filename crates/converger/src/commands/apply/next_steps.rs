@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn suggested_command_repeats_the_arguments() {
-        let said = [
+        let typed = [
             "converger",
             "apply",
             "my file.yaml",
@@ -115,7 +115,7 @@ mod tests {
             "--fail-fast",
             "--json",
         ];
-        let CliCommand::Apply(arguments) = Cli::parse_from(said).command else { panic!("an apply") };
+        let CliCommand::Apply(arguments) = Cli::parse_from(typed).command else { panic!("an apply") };
         let (plan, apply) = (repeat_command_line("plan", &arguments), repeat_command_line("apply", &arguments));
         assert_eq!(plan, r"converger plan 'my file.yaml' --config 'it'\''s.toml' --only 101,102");
         assert_eq!(
