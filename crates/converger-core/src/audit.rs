@@ -16,7 +16,7 @@ pub struct PlanSummary {
     pub refused: u64,
     /// Steps of all guests together.
     pub steps: u64,
-    /// Guests that were seen outside of the scope.
+    /// Guests that were seen and are not declared.
     pub unmanaged: u64,
 }
 

@@ -61,7 +61,7 @@ pub struct Observation {
     pub guests: Box<[ObservedGuest]>,
     /// Guests of the scope that an incomplete list lacks, where it is known why; in the order of their ids.
     pub unlisted: Box<[UnlistedGuest]>,
-    /// How many guests were seen outside of the scope and dropped.
+    /// How many guests were seen and dropped that are not declared.
     pub unmanaged: u64,
     /// What people should know about it; outside of every digest.
     pub notes: Box<[Note]>,
