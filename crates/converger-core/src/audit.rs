@@ -16,7 +16,7 @@ pub struct PlanSummary {
     pub refused: u64,
     /// Steps of all guests.
     pub steps: u64,
-    /// Observed guests outside the scope.
+    /// Observed guests that are not declared.
     pub unmanaged: u64,
 }
 

@@ -34,6 +34,8 @@ pub struct Desired {
     /// Indices into `guests` such that dependencies (`after`) come first; `None` if no guest has any, in which case the order is that of
     /// the ids.
     order: Option<Box<[u32]>>,
+    /// Declared guests that [`Desired::narrow_to`] left out, in the order of their ids: they are managed, though not by this run.
+    unselected: Box<[Vmid]>,
 }
 
 /// One declared guest.
@@ -95,7 +97,11 @@ impl DesiredGuest {
 
 /// The ids that a run covers; no other guest becomes part of a plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Scope(Box<[Vmid]>);
+pub struct Scope {
+    ids: Box<[Vmid]>,
+    /// Declared guests that this run is not about. Neither read nor counted as unmanaged.
+    unselected: Box<[Vmid]>,
+}
 
 impl Scope {
     /// The scope of these ids.
@@ -103,19 +109,25 @@ impl Scope {
     pub fn new(mut ids: Vec<Vmid>) -> Self {
         ids.sort_unstable();
         ids.dedup();
-        Self(ids.into())
+        Self { ids: ids.into(), unselected: Box::default() }
     }
 
     /// Whether a guest is in scope.
     #[must_use]
     pub fn contains(&self, vmid: Vmid) -> bool {
-        self.0.binary_search(&vmid).is_ok()
+        self.ids.binary_search(&vmid).is_ok()
+    }
+
+    /// Whether a guest is declared, in scope or not.
+    #[must_use]
+    pub fn is_declared(&self, vmid: Vmid) -> bool {
+        self.contains(vmid) || self.unselected.binary_search(&vmid).is_ok()
     }
 
     /// The ids, in order.
     #[must_use]
     pub fn ids(&self) -> &[Vmid] {
-        &self.0
+        &self.ids
     }
 }
 
@@ -214,13 +226,16 @@ impl Desired {
         let kept: Vec<u32> = self.guests.iter().zip(0..).filter(|(guest, _)| only.contains(guest.vmid)).map(|(_, index)| index).collect();
         let place = |index: &u32| kept.binary_search(index).ok().and_then(|place| u32::try_from(place).ok());
         let order = self.order.as_ref().map(|order| order.iter().filter_map(place).collect());
-        Ok(Self { environment: self.environment.clone(), guests: chosen.into(), order })
+        let left_out = self.guests.iter().map(|guest| guest.vmid).filter(|vmid| !only.contains(*vmid));
+        let mut unselected: Vec<Vmid> = self.unselected.iter().copied().chain(left_out).collect();
+        unselected.sort_unstable();
+        Ok(Self { environment: self.environment.clone(), guests: chosen.into(), order, unselected: unselected.into() })
     }
 
     /// The ids of all declared guests.
     #[must_use]
     pub fn scope(&self) -> Scope {
-        Scope(self.guests.iter().map(|guest| guest.vmid).collect())
+        Scope { ids: self.guests.iter().map(|guest| guest.vmid).collect(), unselected: self.unselected.clone() }
     }
 
     /// Whether any guest names others in `after`.

@@ -61,7 +61,7 @@ pub struct Observation {
     pub guests: Box<[ObservedGuest]>,
     /// Guests in scope that an incomplete list lacks, with the cause if it is known; sorted by id.
     pub unlisted: Box<[UnlistedGuest]>,
-    /// The number of observed guests outside the scope, which were dropped.
+    /// The number of observed guests that are not declared, which were dropped.
     pub unmanaged: u64,
     /// Notes for people. Not part of any digest.
     pub notes: Box<[Note]>,
@@ -382,21 +382,23 @@ impl Observation {
         self.guests.iter().map(|guest| guest.vmid).chain(self.unlisted.iter().map(|guest| guest.vmid))
     }
 
-    /// Drops everything outside the scope and counts it as unmanaged. Only a scoped observation can be planned on.
+    /// Drops everything outside the scope. Dropped guests count as unmanaged, unless they are declared and only outside of this run (`--only`).
+    /// Only a scoped observation can be planned on.
     ///
     /// Whatever the observer returned, the rows are then sorted and unique: an id that is listed twice is unknown.
     #[must_use]
     pub fn into_scoped(mut self, scope: &Scope) -> Scoped {
-        let all = self.guests.len();
         let mut guests = self.guests.into_vec();
         guests.sort_by_key(|guest| guest.vmid);
         let mut ids = scope.ids().iter().peekable();
+        let mut undeclared: u64 = 0;
         guests.retain(|guest| {
             while ids.next_if(|id| **id < guest.vmid).is_some() {}
-            ids.peek() == Some(&&guest.vmid)
+            let is_in_scope = ids.peek() == Some(&&guest.vmid);
+            undeclared += u64::from(!is_in_scope && !scope.is_declared(guest.vmid));
+            is_in_scope
         });
-        let dropped = u64::try_from(all - guests.len()).unwrap_or(u64::MAX);
-        self.unmanaged = self.unmanaged.saturating_add(dropped).min(crate::artifact::INTEGER_MAX);
+        self.unmanaged = self.unmanaged.saturating_add(undeclared).min(crate::artifact::INTEGER_MAX);
         guests.dedup_by(|second, first| {
             let twice = second.vmid == first.vmid;
             if twice {

@@ -26,6 +26,13 @@ pub enum RunEvent {
         /// Its endpoints, in the order in which they are tried.
         endpoints: Vec<String>,
     },
+    /// More guests were read. At most a hundred of these are published per reading.
+    ObservationAdvanced {
+        /// Guests read so far.
+        read: u64,
+        /// Guests to be read one by one.
+        total: u64,
+    },
     /// The observation ended.
     ObservationTaken(Arc<Observation>),
     /// A note for people. Nothing is refused because of it.

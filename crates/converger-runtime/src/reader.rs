@@ -158,7 +158,8 @@ impl EnvironmentReader {
     ) -> Result<Arc<ObservationReport>, RuntimeError> {
         let endpoints = proxmox.endpoint_names().into_iter().map(str::to_owned).collect();
         self.events.publish(RunEvent::ObservationStarted { environment: self.name.clone(), endpoints });
-        match proxmox.take_selected_report(selection).await {
+        let advanced = |read: u64, total: u64| self.events.publish(RunEvent::ObservationAdvanced { read, total });
+        match proxmox.take_report_with_progress(selection, &advanced).await {
             Ok(report) => {
                 let report = Arc::new(report);
                 self.events.publish(RunEvent::ObservationTaken(Arc::clone(&report)));

@@ -2,6 +2,7 @@
 
 mod evidence;
 mod guest_ids;
+mod verbosity_args;
 
 use std::path::PathBuf;
 
@@ -15,6 +16,7 @@ pub(crate) use evidence::{
 };
 pub(crate) use guest_ids::{IdItem, select_guests};
 use guest_ids::{parse_id_item, parse_vmid};
+pub(crate) use verbosity_args::VerbosityArgs;
 
 const ABOUT: &str = "\
 Converge Proxmox VE guests to a declared state; refuse every change that is not proven safe.
@@ -39,12 +41,17 @@ Exit codes:
   0 done or converged      1 failed      2 bad usage or input
   3 refused                4 changes pending      5 held      6 broken evidence
 
+Every command accepts --verbose and --quiet. --quiet hides progress and notes; `audit`, `plan` and `apply` then print \
+only refusals, failures and the summary. A plan that needs confirmation is always shown in full. JSON does not change.
+
 Colours are used on a terminal or if CLICOLOR_FORCE is set, and never if NO_COLOR is set.";
 
 /// Converge Proxmox VE guests to a declared state.
 #[derive(Debug, Parser)]
 #[command(name = "converger", version, about = ABOUT, after_help = EXAMPLES, arg_required_else_help = true)]
 pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) verbosity: VerbosityArgs,
     #[command(subcommand)]
     pub(crate) command: CliCommand,
 }
@@ -276,7 +283,7 @@ Exit codes: 0 intact, 6 broken.")]
     /// Reproduce a recorded decision from its inputs and compare it byte for byte
     #[command(after_help = "\
 Examples:
-  converger reproduce sha256:2f6c...               a plan, by its full digest
+  converger reproduce 2f6c91                       a plan, by its digest
   converger reproduce 6afaf0b3-43690ad2            a run
   converger reproduce 6afaf0b3-43690ad2 --from evidence --key KEY
                                                    from an export
@@ -307,14 +314,14 @@ Exit codes: 0 no decision changes, 1 a decision cannot be evaluated, 4 a decisio
 Examples:
   converger explain                    list all codes
   converger explain guest-locked       one code
-  converger explain sha256:2f6c...     a recorded plan, reproduced
+  converger explain 2f6c91             a recorded plan, by its digest
   converger explain 6afaf0b3-43690ad2  the plan of a run, and its outcome
   converger explain 6afaf0b3-43690ad2-4  an operation: reason and outcome
   converger explain 17                 a recorded refusal, by its entry
   converger explain fields             which config keys can be declared
   converger explain steps              impact, risk and class of a step")]
     Explain {
-        /// A code, `fields`, `steps`, the digest or run of a recorded plan, an operation, or the index of a refusal
+        /// A code, `fields`, `steps`, the digest (at least its first 6 digits) or run of a recorded plan, an operation, or the index of a refusal
         topic: Option<String>,
         #[command(flatten)]
         source: LedgerSourceArgs,
@@ -329,11 +336,8 @@ Examples:
   converger contract --json | jq .holds
 
 Compares the text of the guarantees with the pinned digest, and the plans of the built-in vectors byte by byte. \
-After a mismatch the exit code is 6, and apply refuses to run.")]
+After a mismatch the exit code is 6, and apply refuses to run. With --verbose it names the tests of each guarantee.")]
     Contract {
-        /// Show the tests of each guarantee
-        #[arg(long)]
-        verbose: bool,
         /// Print it as JSON, with the names of the tests
         #[arg(long)]
         json: bool,
@@ -397,7 +401,7 @@ pub(crate) struct PlanArgs {
     /// Print the plan as JSON on standard output
     #[arg(long)]
     pub(crate) json: bool,
-    /// List every converged guest
+    /// List every converged guest; --verbose lists every guest
     #[arg(long, conflicts_with = "json")]
     pub(crate) all: bool,
 }
@@ -451,9 +455,6 @@ pub(crate) struct LabArgs {
     /// Write every request to FILE, one JSON object per line
     #[arg(long, value_name = "FILE")]
     pub(crate) record: Option<PathBuf>,
-    /// Do not print requests
-    #[arg(long)]
-    pub(crate) quiet: bool,
 }
 
 /// The arguments of `guests`.
@@ -718,7 +719,7 @@ pub(crate) struct ApplyArgs {
     /// Require the steps to be those of this saved plan
     #[arg(long, value_name = "FILE")]
     pub(crate) plan: Option<PathBuf>,
-    /// Confirm the plan with this digest instead of asking; covers benign steps only
+    /// Confirm the plan with this full digest instead of asking; covers benign steps only
     #[arg(long, value_name = "DIGEST")]
     pub(crate) confirm: Option<String>,
     /// Write the result to FILE [default: result.json, or none with --json]

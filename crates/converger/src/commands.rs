@@ -43,7 +43,8 @@ use tokio::runtime::{Builder, Runtime};
 use crate::cli::{Cli, CliCommand, DesiredArgs, PlanArgs};
 use crate::exit_status::ExitStatus;
 use crate::files::{OwnFile, Replaces};
-use crate::{config, diagnostics, files, line_wrap, output, render};
+use crate::render::ReportOptions;
+use crate::{config, diagnostics, files, line_wrap, output, render, verbosity};
 
 /// Runs a command to its end.
 pub(crate) fn run(command: CliCommand) -> ExitStatus {
@@ -102,7 +103,7 @@ async fn dispatch_command(command: CliCommand) -> Result<ExitStatus, CommandErro
         CliCommand::Explain { topic, source, json } => {
             explain::explain(topic.as_deref(), &decisions::DecisionLocation::from_source(&source), json)
         }
-        CliCommand::Contract { json, verbose } => explain::check_contract(json, verbose),
+        CliCommand::Contract { json } => explain::check_contract(json, verbosity::is_verbose()),
         CliCommand::Schema { format } => schema::print_schema(format),
         CliCommand::Completions { shell } => print_completions(shell),
     }
@@ -257,8 +258,10 @@ impl CommandError {
     fn report(self) -> ExitStatus {
         // If standard error is closed too, nothing can be reported.
         let word = self.label.unwrap_or(if matches!(self.status, ExitStatus::Refused | ExitStatus::Held) { "refused" } else { "error" });
-        let said = render::render_error(word, &self.message, self.code, self.help.as_deref());
-        let _ = write!(anstream::stderr(), "{}", line_wrap::wrap_for_stderr(&said));
+        let text = render::render_error(word, &self.message, self.code, self.help.as_deref());
+        // Wrapping would move the carets of a diagnostic away from what they point at.
+        let text = if matches!(self.message, ErrorMessage::Preformatted(_)) { text } else { line_wrap::wrap_for_stderr(&text) };
+        let _ = write!(anstream::stderr(), "{text}");
         self.status
     }
 }
@@ -300,7 +303,7 @@ async fn run_plan(reading: &PlanArgs, out: Option<PathBuf>, overwrite: bool) -> 
     if let Some(path) = &out {
         let digest = files::replace(path, replaces, |file| artifact::write_plan(file, &outcome.judged, outcome.provenance))
             .map_err(|error| write_error(path, &error))?;
-        let _ = writeln!(anstream::stderr(), "{}", render::render_written_file(path, Some(&digest.to_string())));
+        output::print_notice(&render::render_written_file(path, Some(&digest.to_string())));
     }
     show_plan(&outcome, reading)
 }
@@ -323,7 +326,7 @@ async fn run_observe(source: &DesiredArgs, out: Option<PathBuf>, overwrite: bool
     if let Some(path) = &out {
         files::replace(path, replaces, |file| artifact::write_observation(file, &observation))
             .map_err(|error| write_error(path, &error))?;
-        let _ = writeln!(anstream::stderr(), "{}", render::render_written_file(path, None));
+        output::print_notice(&render::render_written_file(path, None));
     }
     let written = if json { print_observation_json(&observation) } else { print_observation_text(&observation, desired.guests().len()) };
     finish_output(written, ExitStatus::Done)
@@ -338,22 +341,22 @@ fn print_observation_text(observation: &Scoped, scope: usize) -> io::Result<()> 
 }
 
 fn show_plan(outcome: &Planned, reading: &PlanArgs) -> Result<ExitStatus, CommandError> {
-    show_plan_outcome(outcome, reading.json, reading.all)
+    show_plan_outcome(outcome, reading.json, ReportOptions::new(verbosity::current()).with_converged(reading.all))
 }
 
-fn show_plan_outcome(outcome: &Planned, json: bool, all: bool) -> Result<ExitStatus, CommandError> {
+fn show_plan_outcome(outcome: &Planned, json: bool, options: ReportOptions) -> Result<ExitStatus, CommandError> {
     let end = audit::conclude_audit(&outcome.judged).into();
     let written = if json {
         output::print_json(|out| artifact::write_plan(out, &outcome.judged, outcome.provenance).map(|_| ()))
     } else {
-        print_report(&outcome.judged, &outcome.origin, all)
+        print_report(&outcome.judged, &outcome.origin, options)
     };
     finish_output(written, end)
 }
 
-fn print_report(judged: &Judged, origin: &str, all: bool) -> io::Result<()> {
+fn print_report(judged: &Judged, origin: &str, options: ReportOptions) -> io::Result<()> {
     let mut out = io::BufWriter::new(anstream::stdout().lock());
-    out.write_all(line_wrap::wrap_for_stdout(&render::render_report(judged, origin, all)?).as_bytes())?;
+    out.write_all(line_wrap::wrap_for_stdout(&render::render_report(judged, origin, options)).as_bytes())?;
     out.flush()
 }
 

@@ -1,9 +1,11 @@
-//! Shows the faults of a text: file, line, column, and the line itself with a caret.
+//! Faults of an input file for people: file, line, column, and the line itself with a caret.
 
 use annotate_snippets::{AnnotationKind, Group, Level, Origin, Renderer, Snippet};
 use converger_core::document::{self, Diagnostic, Diagnostics, LineColumn, Span};
 use converger_core::failure::FailureCode;
 use converger_runtime::config::ConfigFaults;
+
+use crate::line_wrap;
 
 /// A text with faults.
 struct FaultySource<'t> {
@@ -30,7 +32,7 @@ pub(crate) fn render_config_faults(faults: &ConfigFaults) -> String {
 
 impl FaultySource<'_> {
     fn render(&self, diagnostics: &Diagnostics) -> String {
-        let renderer = Renderer::styled();
+        let renderer = line_wrap::stderr_columns().map_or(Renderer::styled(), |columns| Renderer::styled().term_width(columns));
         let faults = diagnostics.list().iter().map(|fault| self.render_diagnostic(&renderer, fault));
         let mut rendered = faults.collect::<Vec<_>>().join("\n\n");
         if self.is_foreign {
@@ -98,7 +100,7 @@ fn render_fault_count(name: &str, diagnostics: &Diagnostics) -> String {
     let count = diagnostics.list().len();
     let faults = if count == 1 { "1 fault".to_owned() } else { format!("{count} faults") };
     let more = if diagnostics.is_truncated() { "; there may be more" } else { "" };
-    format!("\n\n{faults} in {name}{more}; nothing was read from it and nothing was done\n")
+    format!("\n\n{faults} in {name}{more}; nothing was done\n")
 }
 
 /// Keys of declared states, recordings and plans.
@@ -155,7 +157,7 @@ impl<'t> SourceWindow<'t> {
     }
 }
 
-/// A byte offset within the text that is the border of a character.
+/// The offset of the character boundary at or before a byte offset.
 fn char_boundary(text: &str, place: u32) -> usize {
     text.floor_char_boundary(usize::try_from(place).unwrap_or(usize::MAX).min(text.len()))
 }

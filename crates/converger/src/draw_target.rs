@@ -1,8 +1,7 @@
-//! What lines that turn are drawn on: standard error, with the cursor where a terminal may write something itself.
+//! The draw target of progress bars: standard error, with the cursor where the terminal may echo a key.
 //!
-//! Drawing leaves the cursor behind the last column, so that the next output begins a line. But a terminal shows Ctrl-C as `^C` where
-//! the cursor is: while lines turn that would be below them, and one that does not turn any more would be left above. So it stands a
-//! little to the left then. What never enters: what is drawn.
+//! `indicatif` leaves the cursor after the last column. A terminal echoes Ctrl-C as `^C` at the cursor, which would start a new line below the
+//! spinners and leave a stale one above. While spinners turn, the cursor is therefore moved a few columns to the left.
 
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
@@ -12,32 +11,32 @@ use std::sync::{Mutex, PoisonError};
 use indicatif::{ProgressDrawTarget, TermLike};
 use rustix::termios::tcgetwinsize;
 
-use crate::line_wrap;
+use crate::progress;
 
-/// `^C`, and the column behind it.
+/// The columns of `^C` and one after it.
 const CTRL_C_ECHO_COLUMNS: usize = 3;
 
-/// Whether lines turn, which are drawn anew whatever stands there.
+/// Whether spinners turn: they are redrawn over whatever the terminal echoed.
 static SPINNER_ACTIVE: AtomicBool = AtomicBool::new(false);
 
-/// From now on lines turn, or none does any more.
-pub(crate) fn set_spinner_active(are: bool) {
-    SPINNER_ACTIVE.store(are, Ordering::SeqCst);
+/// Records whether spinners turn.
+pub(crate) fn set_spinner_active(is_active: bool) {
+    SPINNER_ACTIVE.store(is_active, Ordering::SeqCst);
 }
 
-/// How often it is drawn anew in a second, at most.
+/// Redraws per second, at most.
 const REDRAWS_PER_SEC_MAX: u8 = 20;
 
-/// Where to draw: standard error, or nowhere if that is no screen.
+/// Standard error, or nothing if no progress is drawn there.
 pub(crate) fn stderr_draw_target() -> ProgressDrawTarget {
-    if line_wrap::is_screen(&io::stderr()) {
+    if progress::stderr_is_screen() {
         ProgressDrawTarget::term_like_with_hz(Box::new(BufferedStderr::default()), REDRAWS_PER_SEC_MAX)
     } else {
         ProgressDrawTarget::hidden()
     }
 }
 
-/// What was drawn since it was last shown: a screen that is written to piece by piece flickers.
+/// Buffers what is drawn until a flush: a screen that is written to piece by piece flickers.
 #[derive(Debug, Default)]
 struct BufferedStderr(Mutex<String>);
 
@@ -56,7 +55,7 @@ impl BufferedStderr {
     }
 }
 
-/// Columns and rows; a terminal that does not say has what terminals always had.
+/// Columns and rows; 80 and 24 if the terminal does not say.
 fn terminal_size() -> (u16, u16) {
     let size = tcgetwinsize(io::stderr()).ok().filter(|size| size.ws_col > 0 && size.ws_row > 0);
     size.map_or((80, 24), |size| (size.ws_col, size.ws_row))
@@ -117,9 +116,9 @@ mod tests {
 
     #[test]
     fn output_is_buffered_until_flush() {
-        let canvas = BufferedStderr::default();
-        canvas.clear_line().and_then(|()| canvas.move_cursor_up(2)).and_then(|()| canvas.write_line("101 start")).expect("drawn");
-        canvas.move_cursor_left(0).expect("nothing");
-        assert_eq!(*canvas.0.lock().expect("nobody panicked"), "\r\u{1b}[2K\u{1b}[2A101 start\n");
+        let target = BufferedStderr::default();
+        target.clear_line().and_then(|()| target.move_cursor_up(2)).and_then(|()| target.write_line("101 start")).expect("drawn");
+        target.move_cursor_left(0).expect("nothing");
+        assert_eq!(*target.0.lock().expect("nobody panicked"), "\r\u{1b}[2K\u{1b}[2A101 start\n");
     }
 }

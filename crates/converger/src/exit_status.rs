@@ -1,25 +1,25 @@
-//! How the program ends: one function from the kind of end to the exit code.
+//! The exit status of a command.
 
 use std::process::ExitCode;
 
 use converger_core::audit::AuditConclusion;
 
-/// The ends of a command. Done, refused and failed are never mixed.
+/// How a command ends. Done, refused and failed never mix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ExitStatus {
-    /// Done, or all is as declared.
+    /// Done, or everything is as declared.
     Done,
-    /// It could not be done.
+    /// Something could not be done.
     Failed,
     /// Bad usage or input.
     Input,
-    /// A decision not to.
+    /// The program decided not to act.
     Refused,
-    /// Something would be done.
+    /// An apply would change something.
     ChangesPending,
-    /// It is not known what became of something.
+    /// The outcome of an operation is unknown.
     Held,
-    /// Evidence or the contract is broken.
+    /// Evidence or contract is broken.
     Broken,
 }
 
@@ -28,7 +28,7 @@ impl ExitStatus {
         ExitCode::from(self.exit_number())
     }
 
-    /// The end that a table of codes means by a number.
+    /// The status with this number, as the tables of codes have it.
     pub(crate) fn from_exit_number(exit: u8) -> Self {
         match exit {
             0 => Self::Done,
@@ -41,13 +41,13 @@ impl ExitStatus {
         }
     }
 
-    /// Where both apply (design 7).
+    /// The worse of both.
     pub(crate) fn worse_of(self, other: Self) -> Self {
         let order = [Self::Broken, Self::Failed, Self::Input, Self::Held, Self::Refused, Self::ChangesPending];
         order.into_iter().find(|end| [self, other].contains(end)).unwrap_or(Self::Done)
     }
 
-    /// The same as a number.
+    /// The number that a shell sees.
     pub(crate) fn exit_number(self) -> u8 {
         match self {
             Self::Done => 0,

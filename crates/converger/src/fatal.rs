@@ -1,4 +1,4 @@
-//! What this program does when the disk may have lost an acknowledged write: it says so and ends at once (S18).
+//! Ends the process when the disk may have lost an acknowledged write (S18).
 
 use std::io::{self, Write as _};
 use std::time::Duration;
@@ -10,22 +10,22 @@ use converger_store::FatalCause;
 use crate::exit_status::ExitStatus;
 use crate::progress;
 
-/// Ends the process without tidying up: anything written from here on could be taken for true.
+/// Ends the process without cleaning up: nothing written after this could be trusted.
 pub(crate) fn end_process() -> OnFatal {
     Box::new(|fatal| {
         progress::wait_for_pending_lines(Duration::from_millis(300));
         let code = FailureCode::JournalUnwritable.word();
         let (what, help) = match fatal {
             FatalCause::DurabilityUnknown(cause) => {
-                (format!("the disk of the state is in doubt ({cause})"), "look at the disk and make room on it")
+                (format!("the disk of the state directory may have lost a write ({cause})"), "check the disk and its free space")
             }
             FatalCause::FileReplaced(cause) => {
-                (format!("what is written would be lost ({cause})"), "put the state back as it was, where it was")
+                (format!("the files of the state directory were moved or replaced ({cause})"), "put the state directory back where it was")
             }
         };
-        // Standard error may be gone too; that must not keep the process alive.
+        // Standard error may be closed too; that must not keep the process alive.
         let _ = writeln!(io::stderr(), "error[{code}]: {what}; the program ends now");
-        let _ = writeln!(io::stderr(), "help: {help}; the next apply finds out what became of what was under way");
+        let _ = writeln!(io::stderr(), "help: {help}; the next apply recovers the operations in flight");
         std::process::exit(i32::from(ExitStatus::Failed.exit_number()));
     })
 }

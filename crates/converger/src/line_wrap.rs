@@ -1,41 +1,46 @@
-//! How text lies on a screen: a line that is too long for it is broken between words, and goes on below where it began.
+//! Wraps lines that are too long for the terminal between words, with a hanging indent.
 //!
-//! A terminal would break it in the middle of a word and let the rest stand at the margin, where the next line begins. What is no
-//! screen (a file, a pipe, a terminal that only takes lines) gets every line whole. What never enters: what is said.
+//! A terminal would break them inside of words and continue at the margin, where new lines start. Files, pipes and terminals without cursor
+//! movement get every line whole.
 
 use std::io::{self, IsTerminal};
 use std::os::fd::AsFd;
 
 use rustix::termios::tcgetwinsize;
 
-/// Narrower than this nothing is laid out: there is no room to go on below.
+/// Nothing is wrapped in a narrower terminal: there is no room for an indent.
 const COLUMNS_MIN: usize = 40;
 
-/// How far what goes on stands to the right of where it began.
+/// The indent of a continued line, relative to its first one.
 const HANGING_INDENT: usize = 2;
 
-/// Whether lines can be drawn over there: it is a terminal, and not one that only takes lines (`TERM=dumb`).
+/// Whether the stream is a terminal that can move its cursor (not `TERM=dumb`).
 pub(crate) fn is_screen(stream: &impl IsTerminal) -> bool {
     stream.is_terminal() && std::env::var_os("TERM").is_none_or(|kind| kind != "dumb")
 }
 
-/// How many columns there are, if it is a screen.
+/// The columns of the terminal, if it is one that lines are wrapped for.
 fn screen_columns(stream: &(impl AsFd + IsTerminal)) -> Option<usize> {
     let size = is_screen(stream).then(|| tcgetwinsize(stream).ok()).flatten()?;
     Some(usize::from(size.ws_col)).filter(|columns| *columns >= COLUMNS_MIN)
 }
 
-/// A text for people on standard output.
+/// The columns of standard error, if it is a terminal that lines are wrapped for.
+pub(crate) fn stderr_columns() -> Option<usize> {
+    screen_columns(&io::stderr())
+}
+
+/// Wraps a text for standard output.
 pub(crate) fn wrap_for_stdout(text: &str) -> String {
     wrap_text(text, screen_columns(&io::stdout()))
 }
 
-/// A text for people on standard error.
+/// Wraps a text for standard error.
 pub(crate) fn wrap_for_stderr(text: &str) -> String {
-    wrap_text(text, screen_columns(&io::stderr()))
+    wrap_text(text, stderr_columns())
 }
 
-/// The text with no line that is wider than the screen, as far as words let it.
+/// Wraps every line that is wider than the terminal. A word that is wider stays whole.
 fn wrap_text(text: &str, columns: Option<usize>) -> String {
     let Some(columns) = columns else { return text.to_owned() };
     text.split_inclusive('\n').map(|line| wrap_line(line, columns)).collect()
@@ -46,27 +51,26 @@ fn wrap_line(line: &str, columns: usize) -> String {
         return line.to_owned();
     }
     let margin = line.len() - line.trim_start_matches(' ').len();
-    let below = " ".repeat(margin + HANGING_INDENT);
-    let (mut text, mut at) = (String::new(), 0);
+    let indent = " ".repeat(margin + HANGING_INDENT);
+    let (mut text, mut column) = (String::new(), 0);
     for word in split_words(&line[margin..]) {
-        let own = display_width(word.trim_end_matches(' '));
-        if at == 0 {
+        let width = display_width(word.trim_end_matches(' '));
+        if column == 0 {
             text.push_str(&line[..margin]);
-            at = margin;
-        } else if at + own > columns {
+            column = margin;
+        } else if column + width > columns {
             text.truncate(text.trim_end_matches(' ').len());
             text.push('\n');
-            text.push_str(&below);
-            at = below.len();
+            text.push_str(&indent);
+            column = indent.len();
         }
         text.push_str(word);
-        at += display_width(word);
+        column += display_width(word);
     }
     text
 }
 
-/// The words of a line, each with the blanks behind it. What stands between backquotes is typed somewhere else: it stays in one piece, and
-/// it can be copied from the screen in one piece.
+/// The words of a line, each with the blanks behind it. Text between backquotes is one word, so that a command can be copied in one piece.
 fn split_words(line: &str) -> Vec<&str> {
     let (mut words, mut begin, mut is_quoted) = (Vec::new(), 0, false);
     for (at, character) in line.char_indices() {
@@ -83,7 +87,7 @@ fn split_words(line: &str) -> Vec<&str> {
     words
 }
 
-/// How many columns a text takes: styles take none.
+/// The number of columns of a text. Styles have none.
 fn display_width(text: &str) -> usize {
     anstream::adapter::strip_str(text).map(|part| part.chars().filter(|character| *character != '\n').count()).sum()
 }
@@ -110,6 +114,14 @@ mod tests {
     }
 
     #[test]
+    fn a_long_change_continues_below_its_key() {
+        let line = format!("      description: \"{}\" -> \"{}\"\n", "old words ".repeat(4).trim_end(), "new words ".repeat(4).trim_end());
+        let expected = "      description: \"old words old words old words\n        old words\" -> \"new words new words new\n        words new words\"\n";
+        assert_eq!(wrap_text(&line, Some(50)), expected);
+        assert_eq!(wrap_text(&line, Some(200)), line);
+    }
+
+    #[test]
     fn never_wraps_inside_backquotes() {
         let command = "`converger apply desired.yaml --only 101,102 --confirm sha256:00`";
         assert_eq!(
@@ -123,9 +135,9 @@ mod tests {
         let words: Vec<String> = (0..200).map(|number| "x".repeat(number % 13 + 1)).collect();
         for margin in [0, 4, 38] {
             let line = format!("{}{}", " ".repeat(margin), words.join(" "));
-            let laid = wrap_text(&line, Some(60));
-            assert!(laid.lines().all(|line| display_width(line) <= 60), "{laid}");
-            assert_eq!(laid.split_whitespace().collect::<Vec<_>>(), words);
+            let wrapped = wrap_text(&line, Some(60));
+            assert!(wrapped.lines().all(|line| display_width(line) <= 60), "{wrapped}");
+            assert_eq!(wrapped.split_whitespace().collect::<Vec<_>>(), words);
         }
     }
 }

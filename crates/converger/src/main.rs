@@ -1,4 +1,4 @@
-//! The program: arguments in, one command run, an exit code out. Everything else stands in its own room.
+//! The program: parses the arguments, runs one command, exits with its status.
 
 mod cli;
 mod commands;
@@ -10,26 +10,28 @@ mod line_wrap;
 mod output;
 mod progress;
 mod render;
+mod verbosity;
 
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use clap::Parser;
 use converger_runtime::{config, files, host};
 use signal_hook::consts::SIGXFSZ;
 
 fn main() -> ExitCode {
     ignore_file_size_signal();
-    let end = match cli::Cli::try_parse() {
-        Ok(arguments) => commands::run(arguments.command),
-        Err(unparsed) => commands::report_usage_error(&unparsed),
+    let status = match cli::Cli::parse_process_arguments() {
+        Ok(arguments) => {
+            verbosity::set_verbosity(arguments.verbosity.into());
+            commands::run(arguments.command)
+        }
+        Err(error) => commands::report_usage_error(&error),
     };
-    end.exit_code()
+    status.exit_code()
 }
 
-/// Makes a file that grows beyond what this process may write an error with a message. The signal that comes with it would otherwise end the
-/// program and leave half a file behind.
+/// Turns SIGXFSZ into a failed write with an error message. Unhandled, the signal ends the process and leaves half a file behind.
 fn ignore_file_size_signal() {
-    // Listening is enough: the write fails then. Where that is not possible, only the message is lost.
+    // A handler is enough to make the write fail. Without one only the message is lost.
     let _ = signal_hook::flag::register(SIGXFSZ, Arc::default());
 }

@@ -1,17 +1,32 @@
-//! Writes standard output completely, or reports that it is incomplete.
+//! Standard output and notices. Output that cannot be written is an error, except for a reader that closed its pipe.
 //!
-//! JSON is printed byte for byte as it is stored. On a terminal, where nobody stores it, what would act there or cannot be seen is written
-//! as `\uXXXX`, which is the same JSON. What never enters: what is printed.
+//! JSON is printed byte for byte as it is stored. On a terminal, control and invisible characters are printed as `\uXXXX`, which is the same JSON.
 
 use std::io::{self, IsTerminal as _, StdoutLock, Write};
 
 use converger_core::document::is_invisible;
 
-/// Where JSON goes.
+use crate::render::{self, apply_style};
+use crate::{line_wrap, verbosity};
+
+/// Writes a text on standard error that `--quiet` leaves out: progress, notes, files that were written.
+pub(crate) fn print_notice(text: &str) {
+    if !verbosity::is_quiet() {
+        let _ = writeln!(anstream::stderr(), "{}", line_wrap::wrap_for_stderr(text));
+    }
+}
+
+/// Writes a warning on standard error, with `--quiet` too.
+pub(crate) fn print_warning(text: &str) {
+    let label = apply_style(render::YELLOW.bold(), "warning:");
+    let _ = writeln!(anstream::stderr(), "{}", line_wrap::wrap_for_stderr(&format!("{label} {text}")));
+}
+
+/// Where JSON is written.
 pub(crate) enum JsonOutput {
-    /// Directly to the reader.
+    /// A file or a pipe, which gets every byte at once.
     Stream(StdoutLock<'static>),
-    /// To a terminal, once it is whole: a character may come in two parts.
+    /// A terminal, which gets the text once it is complete: a write may end in the middle of a character.
     Terminal(Vec<u8>),
 }
 
@@ -19,7 +34,7 @@ impl Write for JsonOutput {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Stream(out) => out.write(bytes),
-            Self::Terminal(kept) => kept.write(bytes),
+            Self::Terminal(buffer) => buffer.write(bytes),
         }
     }
 
@@ -31,18 +46,18 @@ impl Write for JsonOutput {
     }
 }
 
-/// Prints JSON. Lines may be several.
+/// Prints one or more lines of JSON.
 pub(crate) fn print_json(write: impl FnOnce(&mut JsonOutput) -> io::Result<()>) -> io::Result<()> {
     let out = io::stdout().lock();
     let mut out = if out.is_terminal() { JsonOutput::Terminal(Vec::new()) } else { JsonOutput::Stream(out) };
     write(&mut out)?;
     match out {
         JsonOutput::Stream(mut out) => out.flush(),
-        JsonOutput::Terminal(kept) => io::stdout().write_all(escape_hidden(&String::from_utf8_lossy(&kept)).as_bytes()),
+        JsonOutput::Terminal(buffer) => io::stdout().write_all(escape_hidden(&String::from_utf8_lossy(&buffer)).as_bytes()),
     }
 }
 
-/// The same JSON, in which nothing acts on a terminal or is overlooked. Outside of strings there is nothing of the kind but line breaks.
+/// The same JSON value without characters that act on a terminal or cannot be seen. Outside of strings only line breaks are such characters.
 fn escape_hidden(json: &str) -> String {
     let mut text = String::with_capacity(json.len());
     for character in json.chars() {

@@ -577,7 +577,7 @@ fn contract_lists_tests_only_on_request() {
     let room = work_directory();
     let told = |arguments: &[&str]| stdout(&run(&room, arguments));
     let (summary, verbose) = (told(&["contract"]), told(&["contract", "--verbose"]));
-    assert!(summary.lines().count() < 40 && summary.contains("--verbose names the tests"), "{summary}");
+    assert!(summary.lines().count() < 40 && summary.contains("--verbose lists the tests"), "{summary}");
     let json: serde_json::Value = serde_json::from_str(&told(&["contract", "--json"])).expect("JSON");
     let guarantees = json["guarantees"].as_array().expect("a list");
     let names: Vec<&str> =
@@ -585,4 +585,49 @@ fn contract_lists_tests_only_on_request() {
     assert!(names.len() > 100, "{}", names.len());
     assert!(names.iter().all(|name| verbose.contains(name) && !summary.contains(name)));
     assert!(guarantees.iter().all(|own| summary.contains(own["id"].as_str().expect("an id"))), "{summary}");
+}
+
+/// Two declared guests, and a third one that is not.
+fn two_of_three_directory() -> TempDir {
+    let room = work_directory();
+    let declared = |vmid: u32| format!("  - {{ vmid: {vmid}, kind: lxc, name: dns-{vmid}, state: running }}\n");
+    let row = |vmid: u32| {
+        format!(
+            r#"{{"vmid":{vmid},"kind":"lxc","name":"dns-{vmid}","node":"pve1","status":"stopped","lock":null,"ha":null,
+            "template":false,"protection":false,"tags":[],"pending":[]}}"#
+        )
+    };
+    let desired = format!("version: 1\nenvironment: lab\nguests:\n{}{}", declared(100), declared(101));
+    let current = format!(
+        r#"{{"schema":"converger.observation/1","environment":"lab","complete":true,"quorate":true,
+        "nodes":[{{"name":"pve1","online":true}}],"guests":[{},{},{}]}}"#,
+        row(100),
+        row(101),
+        row(102)
+    );
+    fs::write(room.path().join("desired.yaml"), desired).expect("written");
+    fs::write(room.path().join("current.json"), current).expect("written");
+    room
+}
+
+#[test]
+fn guests_that_only_leaves_out_are_not_counted_as_unmanaged() {
+    let room = two_of_three_directory();
+    let unmanaged = |more: &[&str]| {
+        let output = run(&room, &[&["audit", "desired.yaml", "--replay", "current.json", "--json"], more].concat());
+        let plan: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", stderr(&output)));
+        plan["summary"]["unmanaged"].clone()
+    };
+    assert_eq!(unmanaged(&[]), 1);
+    assert_eq!(unmanaged(&["--only", "100"]), 1, "guest 101 is declared");
+}
+
+#[test]
+fn verbose_and_quiet_change_no_json_and_exclude_each_other() {
+    let room = two_of_three_directory();
+    let json = |more: &[&str]| run(&room, &[&["audit", "desired.yaml", "--replay", "current.json", "--json"], more].concat()).stdout;
+    assert_eq!([json(&["--quiet"]), json(&["--verbose"])], [json(&[]), json(&[])]);
+    check_error(&run(&room, &["--verbose", "contract", "--quiet"]), 2, &["error[usage-wrong]: ", "'--verbose'", "'--quiet'"]);
+    let verbose = stdout(&run(&room, &["audit", "desired.yaml", "--replay", "current.json", "--verbose"]));
+    assert!(verbose.contains("(impact none, risk medium, benign)"), "{verbose}");
 }

@@ -24,7 +24,7 @@ fn demo_proves_that_nothing_ran_twice_and_cleans_up() {
     let output = demo_command(temporary.path()).output().expect("it runs");
     let said = String::from_utf8(output.stdout).expect("text");
     assert_eq!(output.status.code(), Some(0), "{said}\n{}", String::from_utf8_lossy(&output.stderr));
-    let acts = ["refused", "protected-guest", "killed", "under way", "What was left of an earlier run", "Converged: 4 converged"];
+    let acts = ["refused", "protected-guest", "killed", "in flight", "Recovered from an earlier run", "Converged: 4 converged"];
     let evidence = ["intact under an unverified key: evidence", "reproduced: the same inputs give the same decision, byte for byte"];
     for act in
         acts.into_iter().chain(evidence).chain(["The first plan had 4 steps, and the lab was asked for 4 changes.", "Nothing ran twice"])

@@ -152,11 +152,26 @@ pub async fn take_reading<E: ProxmoxTransport>(
     session: &ProxmoxSession<E>,
     question: &ObservationRequest<'_>,
 ) -> Result<ProxmoxReading, ReadingError> {
+    take_reading_with_progress(session, question, &|_, _| {}).await
+}
+
+/// Called with the number of guests that were read one by one, and the number of all that are.
+pub type ReadProgress<'p> = &'p (dyn Fn(u64, u64) + Sync);
+
+/// Takes one reading over a session and reports its progress.
+///
+/// # Errors
+/// Nothing can be said about anything.
+pub async fn take_reading_with_progress<E: ProxmoxTransport>(
+    session: &ProxmoxSession<E>,
+    question: &ObservationRequest<'_>,
+    progress: ReadProgress<'_>,
+) -> Result<ProxmoxReading, ReadingError> {
     let cluster = read_cluster(session).await;
     // Stop here if the token may not read the cluster, or if it is another cluster.
     let before = check_cluster(session, question, cluster)?;
     let list = read_list(session).await;
-    finish_reading(session, question, before, list).await
+    finish_reading(session, question, before, list, progress).await
 }
 
 /// Takes one reading of the guests that a selection resolves to among the listed ones. Gives back their ids too.
@@ -169,6 +184,7 @@ pub async fn take_selected_reading<E: ProxmoxTransport>(
     session: &ProxmoxSession<E>,
     question: &ObservationRequest<'_>,
     selection: &GuestSelection,
+    progress: ReadProgress<'_>,
 ) -> Result<(ProxmoxReading, Scope), ReadingError> {
     let before = check_cluster(session, question, read_cluster(session).await)?;
     let list = read_list(session).await;
@@ -177,7 +193,7 @@ pub async fn take_selected_reading<E: ProxmoxTransport>(
     let scope = selection.resolve(listed);
     let is_list_empty = list.as_ref().is_ok_and(|list| list.rows.is_empty() && list.unusable.is_empty());
     let question = ObservationRequest { scope: &scope, ..question.clone() };
-    let mut reading = finish_reading(session, &question, before, list).await?;
+    let mut reading = finish_reading(session, &question, before, list, progress).await?;
     if is_list_empty && scope.ids().is_empty() && !selection.ranges().is_empty() {
         reading.add_note(ReadingNote::for_reading(UnknownReason::ListEmpty, LIST_EMPTY), question.token);
     }
@@ -194,7 +210,7 @@ pub(super) async fn continue_reading<E: ProxmoxTransport>(
     begun_with: InitialAnswers,
 ) -> Result<ProxmoxReading, ReadingError> {
     let before = check_cluster(session, question, begun_with.cluster)?;
-    finish_reading(session, question, before, begun_with.list).await
+    finish_reading(session, question, before, begun_with.list, &|_, _| {}).await
 }
 
 /// The responses that an observation begins with.
@@ -208,6 +224,7 @@ async fn finish_reading<E: ProxmoxTransport>(
     question: &ObservationRequest<'_>,
     before: ClusterStatus,
     list: Result<ResourceList, ProxmoxFailure>,
+    progress: ReadProgress<'_>,
 ) -> Result<ProxmoxReading, ReadingError> {
     let resources = list.map_err(|failure| reading_error(session, question, "the list of guests", failure))?;
     let lists = {
@@ -216,7 +233,7 @@ async fn finish_reading<E: ProxmoxTransport>(
     };
     let mut reading = ReadingBuilder::new(question, &before, resources, &lists);
     reading.read_tag_case(session).await;
-    reading.read_details(session).await;
+    reading.read_details(session, progress).await;
     reading.prove_absences(session).await;
     let after = check_cluster(session, question, read_cluster(session).await);
     if let Some(failure) = session.budget_failure() {
@@ -379,12 +396,12 @@ impl<'q> ReadingBuilder<'q> {
         }
     }
 
-    async fn read_details<E: ProxmoxTransport>(&mut self, session: &ProxmoxSession<E>) {
+    async fn read_details<E: ProxmoxTransport>(&mut self, session: &ProxmoxSession<E>, progress: ReadProgress<'_>) {
         let wanted: Vec<(GuestPath, ReadDetail)> = self.guests.iter().filter_map(|row| self.wanted_detail(row)).collect();
         if wanted.is_empty() {
             return;
         }
-        let mut outcomes = guest_details::read_details(session, wanted, &self.answering).await;
+        let mut outcomes = guest_details::read_details(session, wanted, &self.answering, progress).await;
         for row in &mut self.guests {
             let Some(outcome) = outcomes.remove(&row.vmid) else { continue };
             match apply_detail(row, outcome) {

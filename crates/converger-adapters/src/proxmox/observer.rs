@@ -18,7 +18,7 @@ use super::codec::{FailureCause, ProxmoxCommand, ProxmoxEvent, ProxmoxFailure, P
 use super::doctor::privilege_needs::RequiredVerbs;
 use super::doctor::{self, DoctorReport};
 use super::identity::{IdentityError, read_identity};
-use super::observe::{self, ObservationRequest, ReadSet, ReadingError};
+use super::observe::{self, ObservationRequest, ReadProgress, ReadSet, ReadingError};
 use super::time;
 use crate::{ObserveError, Observer};
 
@@ -187,14 +187,18 @@ impl ProxmoxObserver {
     /// # Errors
     /// No observation could be taken.
     pub async fn take_report(&self, scope: &Scope) -> Result<ObservationReport, ProxmoxError> {
-        self.take_selected_report(&scope.clone().into()).await
+        self.take_report_with_progress(&scope.clone().into(), &|_, _| {}).await
     }
 
-    /// Takes one reading of the selected guests, and says what it took.
+    /// Takes one observation of the selected guests and reports meanwhile how many of them were read.
     ///
     /// # Errors
-    /// There is no reading at all.
-    pub async fn take_selected_report(&self, selection: &GuestSelection) -> Result<ObservationReport, ProxmoxError> {
+    /// No observation could be taken.
+    pub async fn take_report_with_progress(
+        &self,
+        selection: &GuestSelection,
+        progress: ReadProgress<'_>,
+    ) -> Result<ObservationReport, ProxmoxError> {
         let mut passed_over = Vec::new();
         for way in &self.endpoints {
             let session = way.session()?;
@@ -203,7 +207,7 @@ impl ProxmoxObserver {
             let token = way.token.id.as_str();
             let (cluster, scope) = (self.cluster.as_deref(), selection.named());
             let question = ObservationRequest { environment: &self.name, cluster, token, scope, needs: &self.needs };
-            match observe::take_selected_reading(&session, &question, selection).await {
+            match observe::take_selected_reading(&session, &question, selection, progress).await {
                 Ok((taken, scope)) => {
                     let mut observation = taken.observation;
                     let release = self.release(&session).await;

@@ -14,7 +14,9 @@ fn take_selected(desk: &ScriptedProxmox, needs: &ReadSet, selection: &GuestSelec
     let environment = EnvironmentName::new("lab").expect("a name");
     let (cluster, scope) = (None, selection.named());
     let question = ObservationRequest { environment: &environment, cluster, token: "svc@pve!probe", scope, needs };
-    runtime.block_on(observe::take_selected_reading(&ProxmoxSession::new(desk.clone()), &question, selection)).expect("a reading")
+    runtime
+        .block_on(observe::take_selected_reading(&ProxmoxSession::new(desk.clone()), &question, selection, &|_, _| {}))
+        .expect("a reading")
 }
 
 fn take_inventory(desk: &ScriptedProxmox) -> ProxmoxReading {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use converger_adapters::proxmox::client::{ProxmoxSession, ProxmoxTransport};
 use converger_adapters::proxmox::codec::{HttpRequest, HttpResponse, ProxmoxFailure};
-use converger_adapters::proxmox::observe::{self, ObservationRequest, ProxmoxReading, ReadSet, ReadingError};
+use converger_adapters::proxmox::observe::{self, ObservationRequest, ProxmoxReading, ReadProgress, ReadSet, ReadingError};
 use converger_core::desired::Scope;
 use converger_core::guest::{EnvironmentName, Vmid};
 use serde_json::{Value, json};
@@ -216,9 +216,20 @@ pub(crate) fn take_reading(
     needs: &ReadSet,
     cluster: Option<&str>,
 ) -> Result<ProxmoxReading, ReadingError> {
+    take_reading_with_progress(desk, ids, needs, cluster, &|_, _| {})
+}
+
+/// The same, with reports of its progress.
+pub(crate) fn take_reading_with_progress(
+    desk: &ScriptedProxmox,
+    ids: &[u64],
+    needs: &ReadSet,
+    cluster: Option<&str>,
+    progress: ReadProgress<'_>,
+) -> Result<ProxmoxReading, ReadingError> {
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
     let environment = EnvironmentName::new("lab").expect("a name");
     let scope = scope_of(ids);
     let question = ObservationRequest { environment: &environment, cluster, token: "svc@pve!probe", scope: &scope, needs };
-    runtime.block_on(observe::take_reading(&ProxmoxSession::new(desk.clone()), &question))
+    runtime.block_on(observe::take_reading_with_progress(&ProxmoxSession::new(desk.clone()), &question, progress))
 }

@@ -1,5 +1,6 @@
 //! Faults of the transport: each one ends as a failure with the delivery of the request and a useful message.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
@@ -8,12 +9,15 @@ use converger_adapters::proxmox::codec::{
     Delivery, FailureCause, GuestPath, ProxmoxCommand, ProxmoxEvent, ProxmoxFailure, ProxmoxRead, ProxmoxWrite, decode, encode,
 };
 use converger_adapters::proxmox::doctor::FindingLevel;
+use converger_adapters::proxmox::observe::ReadSet;
 use converger_adapters::proxmox::{ConnectionSettings, ProxmoxError, ProxmoxObserver};
 use converger_core::failure::FailureCode;
 use converger_core::guest::{EnvironmentName, GuestKind, NodeName, Vmid};
 
 use crate::https_server::{ServerReply, TestHttpsServer, block_on, start_server, test_limits, test_token};
-use crate::scripted_proxmox::{STANDALONE_NODE, ScriptedProxmox, cluster_rows, raw_response, scope_of, stopped_guest, success_response};
+use crate::scripted_proxmox::{
+    STANDALONE_NODE, ScriptedProxmox, cluster_rows, raw_response, scope_of, stopped_guest, success_response, take_reading_with_progress,
+};
 
 fn version_command() -> ProxmoxCommand {
     ProxmoxCommand::Read(ProxmoxRead::Version)
@@ -323,6 +327,27 @@ fn observer_of(servers: &[(String, Trust)]) -> ProxmoxObserver {
 
 fn serve_scripted(desk: ScriptedProxmox) -> TestHttpsServer {
     start_server(move |seen| ServerReply::Answer(desk.respond(&seen.method, &seen.path)))
+}
+
+/// The reports of progress while this many guests are read.
+fn progress_of_reading(count: u32) -> Vec<(u64, u64)> {
+    let cluster = cluster_rows("lab", 1, &[("n1", 1), ("n2", 1)]);
+    let node = |vmid: u32| if vmid.is_multiple_of(2) { "n1" } else { "n2" };
+    let guests = (100..100 + count).map(|vmid| (vmid, stopped_guest(vmid, node(vmid))));
+    let desk = ScriptedProxmox::with_guests(&cluster, guests);
+    let (ids, reports) = ((100..100 + u64::from(count)).collect::<Vec<u64>>(), Mutex::new(Vec::new()));
+    let progress = |read: u64, total: u64| reports.lock().expect("unpoisoned").push((read, total));
+    let reading = take_reading_with_progress(&desk, &ids, &ReadSet::Everything, None, &progress).expect("a reading");
+    assert_eq!(reading.observation.guests.len(), ids.len());
+    reports.into_inner().expect("unpoisoned")
+}
+
+#[test]
+fn a_reading_reports_how_many_guests_were_read() {
+    assert_eq!(progress_of_reading(3), [(0, 3), (1, 3), (2, 3), (3, 3)]);
+    let many = progress_of_reading(250);
+    assert_eq!((many[0], many[1], many[many.len() - 1]), ((0, 250), (3, 250), (250, 250)), "{many:?}");
+    assert!(many.len() <= 102 && many.is_sorted(), "a report for every guest would flood the subscribers: {many:?}");
 }
 
 #[test]

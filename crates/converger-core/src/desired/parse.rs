@@ -12,7 +12,7 @@ use crate::guest::{EnvironmentName, GuestKind, GuestName, RunState, Vmid};
 pub(super) fn parse(bytes: &[u8], notation: Notation, form: ValueForm) -> Result<Desired, Diagnostics> {
     let drafts = decode(bytes, notation, DesiredDecoder(form))?;
     let Some(environment) = drafts.environment else { return Err(Diagnostics::default()) };
-    Ok(Desired { environment, guests: drafts.guests.into(), order: drafts.order })
+    Ok(Desired { environment, guests: drafts.guests.into(), order: drafts.order, unselected: Box::default() })
 }
 
 pub(super) const KEYS: [&str; 3] = ["version", "environment", "guests"];

@@ -234,7 +234,7 @@ pub(crate) struct LedgerCopyArgs {
 /// The arguments of `reproduce`.
 #[derive(Args, Debug)]
 pub(crate) struct ReproduceArgs {
-    /// The full digest of a plan, or the id of a run
+    /// The digest of a plan or at least 6 of its first digits, or the id of a run
     pub(crate) what: String,
     /// Write the reproduced plan to FILE
     #[arg(long, value_name = "FILE")]
@@ -251,7 +251,7 @@ pub(crate) struct ReproduceArgs {
 /// The arguments of `diff`.
 #[derive(Args, Debug)]
 pub(crate) struct DiffArgs {
-    /// The full digest of a plan, the id of a run, or the path of a plan file (with a dot or a slash in it)
+    /// The digest of a plan (at least its first 6 digits), the id of a run, or the path of a plan file (with a dot or a slash in it)
     pub(crate) one: String,
     /// The later plan, in the same way
     pub(crate) other: String,

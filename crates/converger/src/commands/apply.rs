@@ -1,6 +1,6 @@
 //! `converger apply`: show the plan, ask for confirmation, apply it, report the result.
 //!
-//! What a run is, and what is sent and when, is decided by `converger-runtime` and the engine below it.
+//! `converger-runtime` and the engine decide what a run is, and what is sent when.
 
 mod confirmation;
 mod next_steps;
@@ -29,7 +29,8 @@ use super::inputs::{self, RunInputs};
 use super::{CommandError, finish_output};
 use crate::cli::ApplyArgs;
 use crate::exit_status::ExitStatus;
-use crate::{line_wrap, render};
+use crate::render::ReportOptions;
+use crate::{line_wrap, render, verbosity};
 use confirmation::Answer;
 use next_steps::NextSteps;
 
@@ -54,7 +55,7 @@ pub(super) async fn apply(arguments: &ApplyArgs) -> Result<ExitStatus, CommandEr
     let display = Display::for_apply(arguments.json);
     let (desired, reader) = inputs.into_reader(&display);
     reader.approval_mode()?;
-    // What cannot be used is found before anything is asked of the cluster.
+    // An unusable plan file is reported before any request is sent.
     let expected = arguments.plan.as_deref().map(|path| inputs::read_plan_file(path, ExpectedPlan::parse)).transpose()?;
     let environment = open(reader).await?;
     stop::listen_once_observed(&environment, &display, arguments.timeout);
@@ -66,20 +67,20 @@ pub(super) async fn apply(arguments: &ApplyArgs) -> Result<ExitStatus, CommandEr
         on_failure: if arguments.fail_fast { OnFailure::Stop } else { OnFailure::Continue },
     };
     let ended = run(arguments, &environment, request).await;
-    // After an error too: recovery may have written entries that the witness must learn of.
+    // Close after an error too: recovery may have written entries that the witness must learn of.
     match (ended, environment.close().await.map_err(CommandError::from)) {
         (Ok(end), attested) => attested.map(|()| end),
         (Err(stop), Ok(())) => Err(stop),
-        // Both are shown; the worse one decides.
+        // Both errors are shown; the worse one decides the exit status.
         (Err(stop), Err(attested)) => Err(attested.report_earlier(stop)),
     }
 }
 
-/// A recording shows how things were, and is never acted on (G7).
+/// Shows the plan of a recorded observation, which is never applied (G7).
 async fn show_recorded(arguments: &ApplyArgs) -> Result<ExitStatus, CommandError> {
     let Planned { judged, origin, provenance } = inputs::plan(&arguments.source, &arguments.filter).await?;
     let judged = judged.refuse(Refusal::replay_not_appliable());
-    super::show_plan_outcome(&Planned { judged, origin, provenance }, arguments.json, false)
+    super::show_plan_outcome(&Planned { judged, origin, provenance }, arguments.json, ReportOptions::new(verbosity::current()))
 }
 
 async fn open(reader: EnvironmentReader) -> Result<Environment, CommandError> {
@@ -96,7 +97,7 @@ async fn run(arguments: &ApplyArgs, environment: &Environment, request: RunReque
         StartedRun::Run(run) => *run,
         StartedRun::Refused(refusal) => return Err(CommandError::refusal_error(&refusal)),
     };
-    // A held guest outweighs a refusal: what is refused is known.
+    // A held guest outweighs a refusal: the outcome of its operation is unknown.
     let refused = if run.held_before() == HeldBefore::InScope { ExitStatus::Held } else { ExitStatus::Refused };
     if run.staleness().is_some() {
         return end_stale(arguments, run, refused).await;
@@ -109,7 +110,7 @@ async fn run(arguments: &ApplyArgs, environment: &Environment, request: RunReque
         Judged::Safe(safe) => NextSteps::for_plan(arguments, safe, run.mode())?,
         Judged::Refused(_) => return end_without_asking(arguments, run, None, refused).await,
     };
-    if !arguments.json && run.question() != Question::Refused {
+    if !arguments.json && !verbosity::is_quiet() && run.question() != Question::Refused {
         print(&steps.digest_line())?;
     }
     let Answer { confirmation, declined } = confirmation::request_confirmation(arguments, &run, environment).await?;
@@ -132,7 +133,7 @@ async fn run(arguments: &ApplyArgs, environment: &Environment, request: RunReque
     }
 }
 
-/// The plan of now is not the one that was expected: nothing is shown but the difference.
+/// Ends a run whose plan is not the expected one. Only the difference is shown.
 async fn end_stale(arguments: &ApplyArgs, run: Run, refused: ExitStatus) -> Result<ExitStatus, CommandError> {
     match run.admit(Confirmation::None).await {
         RunAdmission::Approved(_) => {
@@ -150,7 +151,7 @@ async fn end_stale(arguments: &ApplyArgs, run: Run, refused: ExitStatus) -> Resu
     }
 }
 
-/// Records that nothing is applied, whatever anybody would say.
+/// Ends a run that no confirmation could approve, and records that.
 async fn end_without_asking(
     arguments: &ApplyArgs,
     run: Run,
@@ -170,31 +171,34 @@ async fn end_without_asking(
     }
 }
 
-/// Nothing is applied while a guest is refused, unless it is to be left out. Its cause is in the plan.
+/// The refusal of a run because some of its guests are refused, unless `--partial` leaves them out. The plan has the causes.
 fn blocked_by_refused(run: &Run, arguments: &ApplyArgs) -> Option<CommandError> {
     let is_safe = matches!(run.planned().judged, Judged::Safe(_));
-    let ids: Vec<String> = run.refused_guests().iter().map(ToString::to_string).collect();
+    let ids = run.refused_guests();
     if ids.is_empty() || arguments.partial || !is_safe {
         return None;
     }
-    let guests = if ids.len() == 1 { "guest" } else { "guests" };
+    let refused = if ids.len() == 1 { "guest {} is refused" } else { "guests {} are refused" };
+    let refused = refused.replace("{}", &render::join_ids(&ids));
     Some(
-        CommandError::uncoded_refusal_error(format!("nothing is carried out, because of {guests} {}", ids.join(", ")))
-            .with_help("the plan says why; resolve that, leave out what is refused with --partial, or name the others with --only"),
+        CommandError::uncoded_refusal_error(format!("nothing is applied, because {refused}"))
+            .with_help("the plan says why; resolve that, leave refused guests out with --partial, or name the others with --only"),
     )
 }
 
 fn show_plan(arguments: &ApplyArgs, run: &Run) -> Result<(), CommandError> {
     let planned = run.planned();
-    if !arguments.json {
-        super::show_plan_outcome(planned, false, false)?;
-    }
-    // Standard output may be for the result, or lead into a file; nobody confirms what was not shown where the question is.
     let is_asked = confirmation::asks_person(arguments, run);
-    if is_asked && (arguments.json || !io::stdout().is_terminal()) {
-        let text = render::render_report(&planned.judged, &planned.origin, false);
-        let shown = text.and_then(|text| write!(anstream::stderr(), "{}", line_wrap::wrap_for_stderr(&text)));
-        shown.map_err(|error| CommandError::failure(format!("the plan cannot be shown, so that nobody is asked: {error}")))?;
+    let is_read_from_stdout = !arguments.json && io::stdout().is_terminal();
+    let (normal, whole) = (ReportOptions::new(verbosity::current()), ReportOptions::for_question(verbosity::current()));
+    if !arguments.json {
+        super::show_plan_outcome(planned, false, if is_asked && is_read_from_stdout { whole } else { normal })?;
+    }
+    // Standard output is not what the person reads: it has the result, or goes into a file. Nobody confirms a plan that they did not see.
+    if is_asked && !is_read_from_stdout {
+        let text = render::render_report(&planned.judged, &planned.origin, whole);
+        let shown = write!(anstream::stderr(), "{}", line_wrap::wrap_for_stderr(&text));
+        shown.map_err(|error| CommandError::failure(format!("cannot show the plan on the terminal, so nothing was asked: {error}")))?;
     }
     Ok(())
 }
@@ -209,7 +213,7 @@ fn finish(arguments: &ApplyArgs, report: RunReport, refused: ExitStatus) -> Resu
     if let Some(error) = report.error {
         return Err(CommandError::from(error).or_held(refused));
     }
-    // Guests that were left out were refused before anything began: that says nothing about how the others ended.
+    // Guests that were left out are refused, however the others ended.
     match end {
         RunEnd::Done if left_out > 0 => Ok(ExitStatus::Refused),
         end => Ok(exit_end(end)),

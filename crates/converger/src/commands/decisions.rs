@@ -1,11 +1,12 @@
-//! Decisions that were recorded: made again, shown, compared, and weighed under other rules. All of it from what the ledger keeps.
+//! Recorded decisions: reproduce, explain and compare them, or evaluate them under other rules, from the ledger alone.
 //!
-//! What never enters: the environment itself, and deciding anything new.
+//! Nothing here reads an environment or makes a new decision.
 
 mod admission;
 mod backtest;
 mod diff;
 mod outcome;
+mod plan_name;
 mod refusal;
 mod source;
 mod stored_plan;
@@ -31,7 +32,8 @@ use super::{CommandError, finish_output};
 use crate::cli::ReproduceArgs;
 use crate::exit_status::ExitStatus;
 use crate::files::{OwnFile, Replaces};
-use crate::render::{self, apply_style, quote_untrusted};
+use crate::render::{self, ReportOptions, apply_style, quote_untrusted};
+use crate::verbosity::{self, Verbosity};
 use crate::{config, files, line_wrap, output};
 use outcome::PlanOutcome;
 use refusal::RecordedRefusal;
@@ -41,59 +43,60 @@ use stored_plan::StoredPlan;
 pub(super) use admission::admission_json;
 pub(super) use backtest::run_backtest;
 pub(super) use diff::run_diff;
+pub(super) use plan_name::DigestPrefix;
 pub(super) use source::{DecisionLocation, DecisionSource};
 
-/// A run that decided something.
+/// The decision of one run.
 #[derive(Clone)]
 pub(super) struct RunDecision {
     pub(super) run: RunStart,
     pub(super) decision: Decision,
-    /// The entry of its plan.
+    /// The ledger entry of its plan.
     pub(super) index: u64,
-    /// Whether it may be carried out, each time that was weighed.
+    /// Each recorded answer to whether it may be applied.
     admissions: Vec<RecordedAdmission>,
 }
 
-/// Everything that was decided.
+/// All recorded decisions.
 #[derive(Default)]
 pub(super) struct DecisionIndex {
-    /// In order.
+    /// In the order of the ledger.
     pub(super) decisions: Vec<RunDecision>,
-    /// What a person let go: who, and when.
+    /// Pruned blobs: by whom, and when.
     pruned: BTreeMap<Digest, (Box<str>, u64)>,
-    /// Runs that have not ended, with their places among the decisions once they made one.
+    /// Runs without an end, with the index of their decision once there is one.
     started: BTreeMap<RunId, (RunStart, DecisionInputs, Option<usize>)>,
     admissions: AdmissionTracker,
-    /// An entry that is looked for by its index.
+    /// The entry that is wanted by its index, once it is found.
     sought_entry: Option<(u64, Option<LedgerEntry>)>,
 }
 
 impl DecisionIndex {
-    /// Nothing yet, and an entry that is looked for by its index.
+    /// An empty index that also collects one entry.
     fn for_entry(index: Option<u64>) -> Self {
         Self { sought_entry: index.map(|index| (index, None)), ..Self::default() }
     }
 
-    /// With all that a ledger has.
-    fn read_ledger(mut self, book: &LedgerReader) -> Result<Self, CommandError> {
-        book.for_each_entry::<CommandError>(0, book.heads()?.all.size, |index, bytes| {
-            self.add_entry(index, book.parse_entry(index, bytes)?);
+    /// Adds every entry of a ledger.
+    fn read_ledger(mut self, ledger: &LedgerReader) -> Result<Self, CommandError> {
+        ledger.for_each_entry::<CommandError>(0, ledger.heads()?.all.size, |index, bytes| {
+            self.add_entry(index, ledger.parse_entry(index, bytes)?);
             Ok(())
         })?;
         Ok(self)
     }
 
-    /// One entry more.
+    /// Adds one entry.
     fn add_entry(&mut self, index: u64, entry: LedgerEntry) {
         if let Some((sought, found)) = &mut self.sought_entry
             && *sought == index
         {
             *found = Some(entry.clone());
         }
-        if let Some(weighed) = self.admissions.apply_entry(index, &entry)
-            && let Some(made) = self.open_decision(&weighed.run)
+        if let Some(admission) = self.admissions.apply_entry(index, &entry)
+            && let Some(made) = self.open_decision(&admission.run)
         {
-            made.admissions.push(weighed);
+            made.admissions.push(admission);
         }
         match entry {
             LedgerEntry::RunStarted { run, inputs } => drop(self.started.insert(run.id.clone(), (run, inputs, None))),
@@ -112,86 +115,59 @@ impl DecisionIndex {
         }
     }
 
-    /// What a run decided that has not ended.
+    /// The decision of a run without an end.
     fn open_decision(&mut self, run: &RunId) -> Option<&mut RunDecision> {
         let (_, _, place) = self.started.get(run)?;
         self.decisions.get_mut((*place)?)
     }
 
-    /// The last decision with this plan, or that of this run.
-    fn find_decision(&self, name: &str) -> Option<&RunDecision> {
-        let (plan, run) = (Digest::parse(name), RunId::new(name));
-        let is_meant = |made: &&RunDecision| plan.is_some_and(|plan| made.decision.plan == plan) || run.as_ref() == Some(&made.run.id);
-        self.decisions.iter().rfind(is_meant)
+    /// Makes a decision again from its recorded inputs.
+    pub(super) fn reproduce_decision(&self, source: &DecisionSource<'_>, made: &RunDecision) -> Result<ReplayableDecision, CommandError> {
+        self.try_reproduce(source, made)?.map_err(|error| self.reproduce_error(made, error))
     }
 
-    /// The other runs whose decision has the same name: they made the same plan.
-    fn other_runs(&self, name: &str, taken: &RunDecision) -> Vec<RunId> {
-        let plan = Digest::parse(name);
-        let is_other = |made: &&RunDecision| plan == Some(made.decision.plan) && made.run.id != taken.run.id;
-        self.decisions.iter().filter(is_other).map(|made| made.run.id.clone()).collect()
-    }
-
-    fn require_decision(&self, name: &str) -> Result<&RunDecision, CommandError> {
-        self.find_decision(name).ok_or_else(|| {
-            CommandError::input_error(format!("the ledger has no plan and no run `{}`", name.escape_debug())).with_help(
-                "a plan is named by its full digest, a run by its id; `converger ledger tail` shows both, with --from those of an export",
-            )
-        })
-    }
-
-    /// What a decision was made of, with the decision made again.
-    pub(super) fn reproduce_decision(&self, record: &DecisionSource<'_>, made: &RunDecision) -> Result<ReplayableDecision, CommandError> {
-        self.try_reproduce(record, made)?.map_err(|found| self.reproduce_error(made, found))
-    }
-
-    /// The same, with what stands in the way as it was found.
+    /// The same, with the cause if it cannot be made again.
     fn try_reproduce(
         &self,
-        record: &DecisionSource<'_>,
+        source: &DecisionSource<'_>,
         made: &RunDecision,
     ) -> Result<Result<ReplayableDecision, ReproduceError>, CommandError> {
-        let keeper = BlobReader::new(record);
-        let recalled = reproduce(&made.decision, |digest| keeper.blob(digest), config::parse_config_snapshot);
-        keeper.check_reads()?;
-        Ok(recalled)
+        let blobs = BlobReader::new(source);
+        let reproduced = reproduce(&made.decision, |digest| blobs.blob(digest), config::parse_config_snapshot);
+        blobs.check_reads()?;
+        Ok(reproduced)
     }
 
-    /// A part of a decision as it was written, by this or another program.
-    fn read_part_json(&self, record: &DecisionSource<'_>, made: &RunDecision, piece: DecisionPart) -> Result<Json, CommandError> {
-        let digest = made.decision.digest(piece);
-        let bytes = record.blob(digest)?.ok_or_else(|| self.reproduce_error(made, ReproduceError::Missing { part: piece, digest }))?;
-        serde_json::from_slice(&bytes).map_err(|error| broken(format!("the {piece} {digest} is no JSON: {error}")))
+    /// A part of a decision as it was recorded, by any version of the program.
+    fn read_part_json(&self, source: &DecisionSource<'_>, made: &RunDecision, part: DecisionPart) -> Result<Json, CommandError> {
+        let digest = made.decision.digest(part);
+        let bytes = source.blob(digest)?.ok_or_else(|| self.reproduce_error(made, ReproduceError::Missing { part, digest }))?;
+        serde_json::from_slice(&bytes).map_err(|error| broken(format!("the {part} {digest} is not JSON: {error}")))
     }
 
-    fn reproduce_error(&self, made: &RunDecision, found: ReproduceError) -> CommandError {
+    fn reproduce_error(&self, made: &RunDecision, error: ReproduceError) -> CommandError {
         let run = made.run.id.as_str();
-        if let ReproduceError::Missing { part: piece, digest } = &found
+        if let ReproduceError::Missing { part, digest } = &error
             && let Some((by, at_ms)) = self.pruned.get(digest)
         {
             let when = timestamp::format_timestamp(at_ms / 1000);
-            return CommandError::failure(format!("the {piece} of the run {run} was let go by {} at {when}", quote_untrusted(by)))
+            return CommandError::failure(format!("the {part} of run {run} was pruned by {} at {when}", quote_untrusted(by)))
                 .with_code(FailureCode::EvidencePruned)
                 .with_help(FailureCode::EvidencePruned.entry().remedy);
         }
-        match Admissibility::from(found) {
+        match Admissibility::from(error) {
             Admissibility::Broken(broken) => {
-                CommandError::evidence_error(broken.code, format!("the decision of the run {run}: {}", broken.what))
+                CommandError::evidence_error(broken.code, format!("the decision of run {run}: {}", broken.what))
             }
             Admissibility::Undecidable(ReproduceError::OtherPlanner { then, now }) => {
                 let program = quote_untrusted(&made.decision.inputs.program);
-                CommandError::failure(format!(
-                    "the run {run} was decided by planner {then} of converger {program}, and this is planner {now}"
-                ))
-                .with_code(FailureCode::OtherPlanner)
-                .with_help(format!("it would only be pretended here: take converger {program}, with a copy of the state directory"))
+                CommandError::failure(format!("run {run} was decided by planner {then} of converger {program}, and this is planner {now}"))
+                    .with_code(FailureCode::OtherPlanner)
+                    .with_help(format!("use converger {program}, with a copy of the state directory"))
             }
-            _ => CommandError::failure(format!("the run {run} was decided with other tables of fields or actions than this program has"))
+            _ => CommandError::failure(format!("run {run} was decided with other tables of fields or actions than this version has"))
                 .with_code(FailureCode::OtherPlanner)
-                .with_help(format!(
-                    "take converger {}, with a copy of the state directory",
-                    quote_untrusted(&made.decision.inputs.program)
-                )),
+                .with_help(format!("use converger {}, with a copy of the state directory", quote_untrusted(&made.decision.inputs.program))),
         }
     }
 }
@@ -203,14 +179,14 @@ pub(super) fn run_reproduce(arguments: &ReproduceArgs) -> Result<ExitStatus, Com
         place.check_output_path(out)?;
         super::check_output_replaceable(out, replaces)?;
     }
-    let (made, recalled, others) = place.read(|record, decided| {
-        let made = decided.require_decision(&arguments.what)?;
-        let recalled = decided.reproduce_decision(record, made)?;
-        made.admissions.iter().try_for_each(|weighed| admission::check_admission(record, weighed))?;
-        Ok((made.clone(), recalled, decided.other_runs(&arguments.what, made)))
+    let (made, reproduced, others) = place.read(|source, index| {
+        let made = index.require_decision(&arguments.what)?;
+        let reproduced = index.reproduce_decision(source, made)?;
+        made.admissions.iter().try_for_each(|admission| admission::check_admission(source, admission))?;
+        Ok((made.clone(), reproduced, index.other_runs(&arguments.what, made)))
     })?;
     if let Some(out) = &arguments.out {
-        let judged = recalled.decide();
+        let judged = reproduced.decide();
         files::replace(out, replaces, |file| write_plan(file, &judged, Provenance::Replay))
             .map_err(|error| super::write_error(out, &error))?;
     }
@@ -228,8 +204,8 @@ fn render_reproduced(made: &RunDecision, others: &[RunId]) -> String {
     let mut row = |name: &str, value: String| {
         let _ = writeln!(text, "  {} {value}", apply_style(render::CYAN, format!("{name:<12}")));
     };
-    row("plan", decision.plan.to_string());
-    row("judgement", decision.judgement.to_string());
+    row("plan", render::short_digest(decision.plan));
+    row("judgement", render::short_digest(decision.judgement));
     row(
         "run",
         format!(
@@ -244,20 +220,20 @@ fn render_reproduced(made: &RunDecision, others: &[RunId]) -> String {
     row("made again", format!("converger {}, planner {PLANNER_VERSION}", env!("CARGO_PKG_VERSION")));
     row("entry", index.to_string());
     if admitted.is_empty() {
-        row("admission", "none: the run ended before it was weighed".to_owned());
+        row("admission", "none: the run ended before it".to_owned());
     }
-    admitted.iter().for_each(|weighed| row("admission", admission::describe_rechecked_admission(weighed)));
-    if let Some(told) = describe_other_runs(others) {
-        row("also", told);
+    admitted.iter().for_each(|admission| row("admission", admission::describe_rechecked_admission(admission)));
+    if let Some(text) = describe_other_runs(others) {
+        row("also", text);
     }
     text
 }
 
-/// The other runs that made the same plan: each has its own reading, and its own name to be asked for.
+/// A note about other runs that made the same plan: each has its own reading.
 fn describe_other_runs(others: &[RunId]) -> Option<String> {
     let last = others.last()?.as_str();
     let count = render::count_with_noun(others.len() as u64, "earlier run");
-    Some(format!("{count} made the same plan, the last of them {last}; this is the newest: name a run to take another"))
+    Some(format!("{count} made the same plan, the last of them {last}; this is the newest: name a run for another one"))
 }
 
 fn decision_json(made: &RunDecision, others: &[RunId]) -> Json {
@@ -270,32 +246,32 @@ fn decision_json(made: &RunDecision, others: &[RunId]) -> Json {
     })
 }
 
-/// Why something that was recorded is what it is: a plan, by its digest or its run, made again and shown as it was then; an operation; or a
-/// refusal, by its entry.
-/// Nothing, where nothing has that name, or nothing was recorded.
+/// Explains what was recorded under a name: a plan, by its digest or its run, made again; an operation; or a refusal, by its entry.
+/// None if nothing was recorded, or if the name is not one of these.
 pub(super) fn explain_recorded(place: &DecisionLocation<'_>, name: &str, as_json: bool) -> Result<Option<ExitStatus>, CommandError> {
-    let told = place.read_if_present(name.parse().ok(), |record, decided| {
+    let item = place.read_if_present(name.parse().ok(), |source, decided| {
         if let Some((index, Some(entry))) = &decided.sought_entry {
             return RecordedRefusal::from_entry(*index, entry, decided).map(ExplainedItem::Refusal);
         }
-        let operation = OperationId::new(name).map(|id| record.operation(&id)).transpose()?.flatten();
-        match (operation, decided.find_decision(name)) {
+        let operation = OperationId::new(name).map(|id| source.operation(&id)).transpose()?.flatten();
+        match (operation, decided.find_decision(name)?) {
             (Some(history), _) => {
-                let made = decided.find_decision(history.operation.run.as_str()).cloned();
+                let made = decided.find_run(&history.operation.run).cloned();
                 Ok(ExplainedItem::Operation(Box::new(history), made))
             }
             (None, Some(made)) => {
-                let plan = match decided.try_reproduce(record, made)?.map_err(|found| decided.reproduce_error(made, found)) {
-                    Ok(recalled) => ShownPlan::Reproduced(recalled),
-                    Err(told) if told.is_broken() => return Err(told),
-                    Err(told) => ShownPlan::Stored(StoredPlan::load(record, decided, made, &told)?),
+                let plan = match decided.reproduce_decision(source, made) {
+                    Ok(reproduced) => ShownPlan::Reproduced(reproduced),
+                    Err(error) if error.is_broken() => return Err(error),
+                    Err(error) => ShownPlan::Stored(StoredPlan::load(source, decided, made, &error)?),
                 };
-                Ok(ExplainedItem::Plan(plan, made.clone(), PlanOutcome::load(record, made, decided.other_runs(name, made))?))
+                Ok(ExplainedItem::Plan(plan, made.clone(), PlanOutcome::load(source, made, decided.other_runs(name, made))?))
             }
+            (None, None) if DigestPrefix::parse(name).is_some() && name.parse::<u64>().is_err() => Err(decided.unknown_plan_error(name)),
             (None, None) => Ok(ExplainedItem::Nothing),
         }
     })?;
-    let written = match told {
+    let written = match item {
         None | Some(ExplainedItem::Nothing) => return Ok(None),
         Some(ExplainedItem::Refusal(refusal)) if as_json => output::print_json(|out| writeln!(out, "{}", refusal.json)),
         Some(ExplainedItem::Refusal(refusal)) => write!(anstream::stdout(), "{}", line_wrap::wrap_for_stdout(&refusal.render())),
@@ -306,23 +282,26 @@ pub(super) fn explain_recorded(place: &DecisionLocation<'_>, name: &str, as_json
             let text = super::ops::render_with_reason(&history, made.as_ref().map(describe_origin).as_deref());
             write!(anstream::stdout(), "{}", line_wrap::wrap_for_stdout(&text))
         }
-        Some(ExplainedItem::Plan(plan, made, fate)) if as_json => {
-            plan.to_json(&made).and_then(|plan| output::print_json(|out| writeln!(out, "{}", fate.to_json(&made, plan))))
+        Some(ExplainedItem::Plan(plan, made, outcome)) if as_json => {
+            plan.to_json(&made).and_then(|plan| output::print_json(|out| writeln!(out, "{}", outcome.to_json(&made, plan))))
         }
-        Some(ExplainedItem::Plan(plan, made, fate)) => {
-            let told = match plan {
-                ShownPlan::Reproduced(recalled) => super::print_report(&recalled.decide(), &describe_origin(&made), true),
-                ShownPlan::Stored(kept) => {
-                    write!(anstream::stdout(), "{}", line_wrap::wrap_for_stdout(&kept.render(&describe_origin(&made))))
+        Some(ExplainedItem::Plan(plan, made, outcome)) => {
+            let written = match plan {
+                ShownPlan::Reproduced(reproduced) => {
+                    let options = ReportOptions::new(verbosity::current().max(Verbosity::Normal));
+                    super::print_report(&reproduced.decide(), &describe_origin(&made), options)
+                }
+                ShownPlan::Stored(stored) => {
+                    write!(anstream::stdout(), "{}", line_wrap::wrap_for_stdout(&stored.render(&describe_origin(&made))))
                 }
             };
-            told.and_then(|()| write!(anstream::stdout(), "{}", line_wrap::wrap_for_stdout(&fate.render(&made))))
+            written.and_then(|()| write!(anstream::stdout(), "{}", line_wrap::wrap_for_stdout(&outcome.render(&made))))
         }
     };
     finish_output(written, ExitStatus::Done).map(Some)
 }
 
-/// What is told about a name.
+/// What a name stands for.
 enum ExplainedItem {
     Nothing,
     Refusal(RecordedRefusal),
@@ -330,23 +309,23 @@ enum ExplainedItem {
     Plan(ShownPlan, RunDecision, PlanOutcome),
 }
 
-/// A plan that was recorded.
+/// A recorded plan.
 enum ShownPlan {
-    /// Made again.
+    /// Made again from its inputs.
     Reproduced(ReplayableDecision),
-    /// It can no longer be made again: as far as it is kept.
+    /// As far as it is stored: its inputs are gone, or another planner made it.
     Stored(StoredPlan),
 }
 
 impl ShownPlan {
     fn to_json(&self, made: &RunDecision) -> io::Result<Json> {
         match self {
-            Self::Reproduced(recalled) => {
+            Self::Reproduced(reproduced) => {
                 let mut bytes = Vec::new();
-                write_plan(&mut bytes, &recalled.decide(), Provenance::Replay)?;
+                write_plan(&mut bytes, &reproduced.decide(), Provenance::Replay)?;
                 serde_json::from_slice(&bytes).map_err(io::Error::from)
             }
-            Self::Stored(kept) => Ok(kept.to_json(made)),
+            Self::Stored(stored) => Ok(stored.to_json(made)),
         }
     }
 }

@@ -1,6 +1,6 @@
-//! Shows the events of a run on standard error: a spinner while an environment is read, notes about the observation, and the board of operations.
+//! Shows the events of a run on standard error: a spinner while an environment is read, notes about the reading, and the progress of operations.
 //!
-//! Events are shown in place and in order. Operations are shown by the board's own thread, so that a run never waits for a screen.
+//! Events are shown in order, by the caller. Only the progress of operations has its own thread, so that a run never waits for a screen.
 
 use std::io::Write as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,12 +9,12 @@ use converger_runtime::{EventSink, RunEvent};
 
 use super::apply::{BoardSubject, ProgressBoard, mention, recovered_text};
 use crate::progress::{self, Spinner};
-use crate::{line_wrap, render};
+use crate::{line_wrap, output, render, verbosity};
 
-/// Said once while a response is late.
-const SLOW_RESPONSE: &str = "no answer for 2 s: it is waited for, and nothing is sent twice";
+/// Shown once while a response is late.
+const SLOW_RESPONSE: &str = "no response for 2 s: still waiting, nothing is sent twice";
 
-/// What is on the screen now.
+/// Shows events; owns what is on the screen.
 #[derive(Default)]
 pub(super) struct Display {
     shown: Mutex<Shown>,
@@ -24,7 +24,7 @@ pub(super) struct Display {
 struct Shown {
     spinner: Option<Spinner>,
     board: Option<ProgressBoard>,
-    /// Called once, when the first observation is there: from then on signals ask for an orderly end.
+    /// Called once, after the first observation: from then on a signal asks for an orderly end.
     on_observed: Option<Box<dyn FnOnce() + Send>>,
     /// Whether recovered operations are printed on standard output.
     prints_recovered: bool,
@@ -37,14 +37,14 @@ impl Display {
         Arc::default()
     }
 
-    /// A display for `apply`, which says what recovery found unless standard output is for JSON.
+    /// A display for `apply`, which prints recovered operations unless standard output is for JSON.
     pub(super) fn for_apply(json: bool) -> Arc<Self> {
         let display = Self::new();
         display.lock().prints_recovered = !json;
         display
     }
 
-    /// Has this called when the first observation is there.
+    /// Registers a function to call after the first observation.
     pub(super) fn on_observed(&self, call: impl FnOnce() + Send + 'static) {
         self.lock().on_observed = Some(Box::new(call));
     }
@@ -65,35 +65,39 @@ impl EventSink for Display {
         match event {
             RunEvent::OperationsOpen(histories) | RunEvent::OperationsHeld(histories) => {
                 let text: String = histories.iter().map(render::render_unsettled_operation).collect();
-                let _ = write!(anstream::stderr(), "{}", line_wrap::wrap_for_stderr(&text));
+                output::print_notice(text.trim_end());
             }
             RunEvent::ObservationStarted { environment, endpoints } => {
-                let waited_for = format!(": answers of {} are waited for", endpoints.join(", "));
-                shown.spinner = Some(progress::start_spinner_with_hint(&format!("reading {environment}"), waited_for));
+                let hint = format!(": waiting for {}", endpoints.join(", "));
+                shown.spinner = Some(progress::start_spinner_with_hint(&format!("reading {environment}"), hint));
+            }
+            RunEvent::ObservationAdvanced { read, total } => {
+                if let Some(spinner) = shown.spinner.as_ref().filter(|_| total > 1) {
+                    spinner.set_message(&format!("reading {read} of {}", render::count_with_noun(total, "guest")));
+                }
             }
             RunEvent::ObservationTaken(report) => {
                 shown.spinner = None;
-                let _ = write!(anstream::stderr(), "{}", line_wrap::wrap_for_stderr(&render::render_reading_source(&report)));
+                let text = render::render_reading_source(&report, verbosity::current());
+                let _ = write!(anstream::stderr(), "{}", line_wrap::wrap_for_stderr(&text));
                 let call = shown.on_observed.take();
                 drop(shown);
                 if let Some(call) = call {
                     call();
                 }
             }
-            RunEvent::Note(note) => {
-                let _ = writeln!(anstream::stderr(), "{}", line_wrap::wrap_for_stderr(&format!("note: {note}")));
-            }
+            RunEvent::Note(note) => output::print_warning(&note),
             RunEvent::ObservationFailed => shown.spinner = None,
             RunEvent::RecoveryStarted { operations } => {
                 let count = render::count_with_noun(u64::try_from(operations).unwrap_or(u64::MAX), "operation");
-                let _ = writeln!(anstream::stderr(), "finding out what became of {count} of an earlier run");
+                output::print_notice(&format!("recovering {count} left in flight by an earlier run"));
                 let subject = BoardSubject::Recovery { is_reported_later: shown.prints_recovered };
                 shown.board = Some(ProgressBoard::new(subject, operations));
             }
             RunEvent::RecoveryEnded(report) => {
                 shown.board = None;
                 if shown.prints_recovered {
-                    let text = recovered_text(&report);
+                    let text = recovered_text(&report, verbosity::current());
                     let _ = write!(anstream::stdout(), "{}", line_wrap::wrap_for_stdout(&text));
                 }
             }
@@ -109,7 +113,9 @@ impl EventSink for Display {
             RunEvent::ApplyEnded => shown.board = None,
             RunEvent::ResponseSlow => {
                 drop(shown);
-                drop(mention(SLOW_RESPONSE));
+                if !verbosity::is_quiet() {
+                    drop(mention(SLOW_RESPONSE));
+                }
             }
             // The error of the run says that the disk is full.
             RunEvent::StoreFull | RunEvent::StoreWritable | RunEvent::PlanRecorded { .. } | RunEvent::Skipped { .. } => {}

@@ -1,4 +1,4 @@
-//! What the program says about itself: refusal codes, the fields that can be declared, what steps amount to, and its contract.
+//! `converger explain` and `converger contract`: codes, declarable fields, words for steps, and the guarantees of this program.
 
 use std::fmt::Write as _;
 use std::io::Write;
@@ -19,7 +19,7 @@ use crate::line_wrap;
 use crate::output;
 use crate::render::{self, apply_style};
 
-pub(super) fn explain(topic: Option<&str>, place: &DecisionLocation<'_>, as_json: bool) -> Result<ExitStatus, CommandError> {
+pub(super) fn explain(topic: Option<&str>, location: &DecisionLocation<'_>, as_json: bool) -> Result<ExitStatus, CommandError> {
     let (text, data) = match topic {
         None => (render_codes(), json!(CODES.iter().map(code_json).chain(FAILURES.iter().map(failure_json)).collect::<Vec<_>>())),
         Some("fields") => (render_fields(), json!(FIELDS.iter().map(field_json).collect::<Vec<_>>())),
@@ -29,7 +29,7 @@ pub(super) fn explain(topic: Option<&str>, place: &DecisionLocation<'_>, as_json
             let failure = || failure::FailureCode::from_word(word).map(|code| (render_failure(code.entry()), failure_json(code.entry())));
             match refusal.or_else(failure) {
                 Some(known) => known,
-                None => return explain_recorded(place, word, as_json)?.ok_or_else(|| unknown_topic_error(word, place)),
+                None => return explain_recorded(location, word, as_json)?.ok_or_else(|| unknown_topic_error(word, location)),
             }
         }
     };
@@ -45,14 +45,14 @@ fn print_topic(text: &str, data: &Json, as_json: bool, end: ExitStatus) -> Resul
     finish_output(written, end)
 }
 
-fn unknown_topic_error(word: &str, place: &DecisionLocation<'_>) -> CommandError {
+fn unknown_topic_error(word: &str, location: &DecisionLocation<'_>) -> CommandError {
     let words: Vec<&str> = CODES.iter().map(|entry| entry.word).chain(FAILURES.iter().map(|entry| entry.word)).collect();
     let near = words.iter().copied().find(|own| own.contains(word) || word.contains(own)).or_else(|| nearest_word(word, &words));
-    let stop = CommandError::input_error(format!("there is no code, plan, run, operation or entry `{}`", word.escape_debug()));
+    let error = CommandError::input_error(format!("there is no code, plan, run, operation or entry `{}`", word.escape_debug()));
     match near {
-        Some(near) => stop.with_help(format!("did you mean `{near}`? `converger explain` lists them all")),
-        None => stop
-            .with_help(format!("`converger explain` lists the codes; plans, runs and operations were looked for in {}", place.describe())),
+        Some(near) => error.with_help(format!("did you mean `{near}`? `converger explain` lists them all")),
+        None => error
+            .with_help(format!("`converger explain` lists the codes; plans, runs and operations were searched in {}", location.describe())),
     }
 }
 
@@ -61,12 +61,12 @@ fn render_codes() -> String {
     let head = |text: &str| format!("{}\n", apply_style(render::DIM, text));
     let refusals: String = CODES.iter().map(|entry| line(entry.word, entry.title)).collect();
     let failures: String = FAILURES.iter().map(|entry| line(entry.word, entry.title)).collect();
-    format!("{}{refusals}{}{failures}", head("refusals: decisions not to act"), head("failures: what could not be done"))
+    format!("{}{refusals}{}{failures}", head("refusals: the program decides not to act"), head("failures: something cannot be done"))
 }
 
 fn render_code(entry: &RefusalEntry) -> String {
     let reach = match entry.reach {
-        RefusalReach::Guest => "one guest; others go on",
+        RefusalReach::Guest => "one guest; others are not affected",
         RefusalReach::Run => "the whole run",
     };
     let mut text = format!("{}: {}\n\n{}\n\n", apply_style(render::RED.bold(), entry.word), entry.title, entry.meaning);
@@ -78,7 +78,7 @@ fn render_code(entry: &RefusalEntry) -> String {
     text + &render_end_status(status::refusal_status(entry.code))
 }
 
-/// How a process ends by a code, and what a client is told.
+/// The exit status and the HTTP status of a code.
 fn render_end_status(EndStatus { exit, http }: EndStatus) -> String {
     format!("{}   exit status {exit}, HTTP {http}\n", apply_style(render::CYAN, "ends:"))
 }
@@ -129,23 +129,26 @@ fn field_json(rule: &FieldRule) -> Json {
     })
 }
 
-/// The words behind a step, with what each means: impact, risk, class.
+/// The words that classify a step, with their meanings.
 const STEP_TERMS: [(&str, &str, &str); 11] = [
-    ("impact", "none", "nothing that runs is touched"),
+    ("impact", "none", "nothing that runs is affected"),
     ("impact", "reload", "something changes inside the running guest, without interrupting it"),
     ("impact", "reboot", "it goes down and comes up again"),
     ("impact", "stop", "it goes down; a person types its name before that"),
     ("impact", "data-loss", "data is lost"),
-    ("risk", "low", "what people are told changes, such as a description"),
+    ("risk", "low", "only text for people changes, such as a description"),
     ("risk", "medium", "it can fail, or have consequences inside the guest"),
-    ("risk", "high", "the guest cannot write out what it holds in memory, or worse"),
-    ("class", "benign", "nothing is interrupted, and it can be undone; the plan's digest is enough of a word (--confirm)"),
-    ("class", "disruptive", "something is interrupted; a person has to say yes"),
+    ("risk", "high", "the guest cannot write out its memory, or worse"),
+    ("class", "benign", "nothing is interrupted, and it can be undone; the digest of the plan confirms it (--confirm)"),
+    ("class", "disruptive", "something is interrupted; a person has to confirm it"),
     ("class", "destructive", "something may be lost for good"),
 ];
 
 fn render_steps() -> String {
-    let mut text = String::from("Behind each step stands what it amounts to: (impact none, risk medium, benign).\n");
+    let mut text = String::from(
+        "A step is marked if it interrupts its guest or is risky: (stop, high risk). With --verbose every step has its full classification: \
+         (impact none, risk medium, benign).\n",
+    );
     let mut last = "";
     for (kind, word, meaning) in STEP_TERMS {
         if kind != last {
@@ -154,7 +157,7 @@ fn render_steps() -> String {
         }
         let _ = writeln!(text, "{} {meaning}", apply_style(render::BOLD, format!("{word:<12}")));
     }
-    let _ = writeln!(text, "\n{}", apply_style(render::DIM, "at least, by change; what is known of a guest can only raise it"));
+    let _ = writeln!(text, "\n{}", apply_style(render::DIM, "minimum by change; what is known about a guest can only raise it"));
     for action in &CATALOGUE {
         let weight = render::describe_classification(action.impact, action.risk, action.class);
         let _ = writeln!(text, "{} {weight}", apply_style(render::BOLD, format!("{:<12}", action.change)));
@@ -166,7 +169,7 @@ fn term_json((kind, word, meaning): (&str, &str, &str)) -> Json {
     json!({ "kind": kind, "word": word, "meaning": meaning })
 }
 
-/// The value in words, with its bounds where it is a number.
+/// The form of the value, with its bounds if it is a number.
 fn describe_bounds(rule: &FieldRule) -> String {
     use converger_core::normalize::ValueShape;
     let range = |make: fn(u32) -> FieldValue| format!("{} to {}", make(rule.min), make(rule.max));
@@ -217,16 +220,18 @@ fn render_contract(report: &ContractReport, verbose: bool) -> String {
         }
     }
     if !verbose {
-        let _ = writeln!(text, "{}", apply_style(render::DIM, "--verbose names the tests"));
+        let _ = writeln!(text, "{}", apply_style(render::DIM, "--verbose lists the tests"));
     }
-    let _ = writeln!(text, "\ntext of the guarantees   {} {}", render_mark(report.design.holds()), report.design.found);
-    let _ = writeln!(text, "golden plan vectors      {} {}", render_mark(report.vectors.holds()), report.vectors.found);
+    let _ =
+        writeln!(text, "\ntext of the guarantees   {} {}", render_mark(report.design.holds()), render::short_digest(report.design.found));
+    let _ =
+        writeln!(text, "golden plan vectors      {} {}", render_mark(report.vectors.holds()), render::short_digest(report.vectors.found));
     let differing = if report.differing.is_empty() { String::new() } else { format!(", differing: {}", report.differing.join(", ")) };
-    let _ = writeln!(text, "planned again just now   {} {} vectors{differing}", render_mark(report.differing.is_empty()), report.planned);
+    let _ = writeln!(text, "vectors planned again    {} {} vectors{differing}", render_mark(report.differing.is_empty()), report.planned);
     if !report.holds() {
         let _ = writeln!(
             text,
-            "\n{} this program does not keep its contract: reading goes on, acting does not",
+            "\n{} this program does not keep its contract: commands that only read still work, apply does not",
             apply_style(render::RED.bold(), "broken:")
         );
     }

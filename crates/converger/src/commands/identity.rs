@@ -17,7 +17,7 @@ use super::{CommandError, finish_output, holds, inputs, ledger};
 use crate::cli::{EnvironmentCommand, Renaming};
 use crate::config::ConnectionConfig;
 use crate::exit_status::ExitStatus;
-use crate::{config, files, host, line_wrap};
+use crate::{config, files, host, output};
 
 /// The binding to record together with a hold or freeze, and notes about what could not be checked.
 pub(super) struct CheckedWrite {
@@ -64,7 +64,7 @@ fn other_name(config: Option<&Path>, environment: &EnvironmentName) -> Option<St
 }
 
 fn say(note: &str) {
-    let _ = writeln!(anstream::stderr(), "{}", line_wrap::wrap_for_stderr(&format!("note: {note}")));
+    output::print_warning(note);
 }
 
 pub(super) async fn environment(command: &EnvironmentCommand) -> Result<ExitStatus, CommandError> {

@@ -40,7 +40,7 @@ pub(super) async fn init(adoption: &InitArgs) -> Result<ExitStatus, CommandError
         let written =
             if adoption.overwrite.overwrite { files::replace(path, Replaces::Anything, write) } else { files::create(path, write) };
         written.map_err(|error| write_error(path, &error))?;
-        let _ = writeln!(anstream::stderr(), "{}", render::render_written_file(path, None));
+        output::print_notice(&render::render_written_file(path, None));
     }
     let end = if matches!(scaffold, Scaffold::Declared { .. }) { ExitStatus::Done } else { ExitStatus::Refused };
     let written = match (&scaffold, adoption.json) {

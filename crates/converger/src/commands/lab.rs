@@ -18,8 +18,8 @@ use super::signals::StopSignals;
 use super::{CommandError, finish_output};
 use crate::cli::LabArgs;
 use crate::exit_status::ExitStatus;
-use crate::files;
 use crate::render::{self, apply_style};
+use crate::{files, output, verbosity};
 use connection_info::LabConnectionInfo;
 use lab_directory::LabDirectory;
 use recorder::{RequestRecorder, ResponseForm};
@@ -38,7 +38,7 @@ pub(super) async fn run_lab(arguments: &LabArgs) -> Result<ExitStatus, CommandEr
     let identity = room.as_ref().map_or_else(new, |room| room.load_or_create_identity(new))?;
     let invitation = LabConnectionInfo::new(&setting, &identity, clock);
     let recorder = arguments.record.as_deref().map(|path| RequestRecorder::open(path, arguments.overwrite.overwrite)).transpose()?;
-    let watcher = request_watcher(setting.flavour, !arguments.quiet, recorder.clone());
+    let watcher = request_watcher(setting.flavour, !verbosity::is_quiet(), recorder.clone());
     let options = ServerOptions { listen: SocketAddr::new(LOOPBACK, arguments.port), clock, identity, watcher };
     let server = LabServer::bind_world(world, options).await.map_err(|error| serve_error(&error))?;
     let places: Vec<ServedNode> = server.served_nodes().cloned().collect();
@@ -53,7 +53,7 @@ pub(super) async fn run_lab(arguments: &LabArgs) -> Result<ExitStatus, CommandEr
         room.remove_card();
     }
     let requests = world.lock().requests();
-    let _ = writeln!(anstream::stderr(), "\n{}", apply_style(render::DIM, format!("the lab ended after {requests} requests")));
+    output::print_notice(&format!("\n{}", apply_style(render::DIM, format!("the lab ended after {requests} requests"))));
     recorder.and_then(|recorder| recorder.write_fault()).map_or(Ok(ExitStatus::Done), Err)
 }
 

@@ -298,7 +298,7 @@ fn render_history(history: &OperationHistory) -> String {
     let mut row = |name: &str, value: String| {
         let _ = writeln!(text, "  {} {value}", apply_style(render::CYAN, format!("{name:<10}")));
     };
-    row("plan", operation.plan.to_string());
+    row("plan", render::short_digest(operation.plan));
     row("run", operation.run.as_str().to_owned());
     row("node", operation.guest.node.as_str().to_owned());
     if let Some(sending) = history.sending.filter(|_| history.task.is_none()) {

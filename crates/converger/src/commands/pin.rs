@@ -95,7 +95,7 @@ fn write_pins(path: &Path, text: &InputText, pinned: &PinResult) -> Result<(), C
         }
         _ => render::render_written_file(path, None),
     };
-    let _ = writeln!(anstream::stderr(), "{said}");
+    output::print_notice(&said);
     Ok(())
 }
 

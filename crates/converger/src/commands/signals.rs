@@ -1,5 +1,4 @@
-//! How people, terminals and service managers end what runs: Ctrl-C, SIGTERM, and SIGHUP of a terminal that was closed, listened for from
-//! the moment on that anybody could send one.
+//! The signals that end a command: SIGINT (Ctrl-C), SIGTERM, and SIGHUP of a closed terminal.
 
 use std::fs;
 use std::pin::pin;
@@ -9,26 +8,25 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::{CommandError, inputs};
 
-/// The signals that ask for an end.
+/// Receives the signals that ask a command to end.
 pub(super) struct StopSignals {
     interrupt: Signal,
     terminate: Signal,
-    /// None if the parent process has it ignored (`nohup`).
+    /// None if the parent process has it ignored (`nohup`), or after the first one.
     hang_up: Option<Signal>,
 }
 
 impl StopSignals {
-    /// Listens from here on. Inside of a runtime only.
+    /// Handles the signals from here on. Must be called inside of a runtime.
     pub(super) fn listen() -> Result<Self, CommandError> {
-        let deaf = |error| inputs::limited(format!("cannot listen for signals: {error}"), "look at the limits of this process");
-        let listen = |kind| signal(kind).map_err(deaf);
+        let limited = |error| inputs::limited(format!("cannot handle signals: {error}"), "check the limits of this process");
+        let listen = |kind| signal(kind).map_err(limited);
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
         let hang_up = if ignores_hang_up(&status) { None } else { Some(listen(SignalKind::hangup())?) };
         Ok(Self { interrupt: listen(SignalKind::interrupt())?, terminate: listen(SignalKind::terminate())?, hang_up })
     }
 
-    /// The next one. A terminal that is closed says so once: the kernel, the shell and the terminal emulator may all send it, and
-    /// nobody asked twice for that.
+    /// Waits for the next signal. SIGHUP counts once: kernel, shell and terminal may each send one when a terminal is closed.
     pub(super) async fn next(&mut self) {
         let hang_up = async {
             match &mut self.hang_up {
@@ -44,7 +42,7 @@ impl StopSignals {
     }
 }
 
-/// Whether SIGHUP, the first of all signals, is in the mask of those that are ignored. Listening to it would end that.
+/// Whether SIGHUP (bit 0) is in the mask of ignored signals. A handler would override that.
 fn ignores_hang_up(status: &str) -> bool {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & 1 == 1)
@@ -60,19 +58,19 @@ mod tests {
     fn repeated_hangup_counts_once() {
         let runtime = super::super::runtime().map_err(|_| "no runtime").expect("one");
         runtime.block_on(async {
-            // The process that runs this test may have it ignored.
+            // The process that runs this test may have SIGHUP ignored.
             let listen = |kind| signal(kind).expect("listens");
             let hang_up = Some(listen(SignalKind::hangup()));
-            let mut endings =
+            let mut signals =
                 StopSignals { interrupt: listen(SignalKind::interrupt()), terminate: listen(SignalKind::terminate()), hang_up };
             let send = |signal| rustix::process::kill_process(rustix::process::getpid(), signal).expect("sent");
             send(rustix::process::Signal::HUP);
-            endings.next().await;
+            signals.next().await;
             send(rustix::process::Signal::HUP);
-            // Were it heard, this one would be left over.
+            // If the second SIGHUP counted, SIGTERM would be left over.
             send(rustix::process::Signal::TERM);
-            endings.next().await;
-            assert!(endings.hang_up.is_none() && endings.terminate.recv().now_or_never().is_none());
+            signals.next().await;
+            assert!(signals.hang_up.is_none() && signals.terminate.recv().now_or_never().is_none());
         });
     }
 

@@ -9,3 +9,4 @@ mod lab;
 mod signals;
 mod stage;
 mod terminal;
+mod verbosity;

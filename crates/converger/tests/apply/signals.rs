@@ -12,7 +12,7 @@ use converger_lab::server::ServedExchange;
 
 use crate::stage::{ApplyFixture, ApplyProcess, STARTS, send_signal};
 
-const DRAIN_NOTICE: &str = "nothing new is begun; what is under way goes on (Ctrl-C again leaves at once)";
+const DRAIN_NOTICE: &str = "stopping: starting nothing new, waiting for operations in flight (Ctrl-C again exits at once)";
 
 /// A later apply carries out the rest, and nothing twice.
 #[track_caller]
@@ -59,11 +59,11 @@ fn second_signal_exits_at_once_and_next_apply_recovers() {
         apply.signal(second);
         let (code, said) = apply.wait_for_end();
         assert_eq!(code, Some(5), "{first} {second}: {said}");
-        assert!(said.contains("101 qemu web-1 start: under way (run-left)"), "{first} {second}: {said}");
+        assert!(said.contains("101 qemu web-1 start: in flight (run-left)"), "{first} {second}: {said}");
         assert_eq!(stage.result_steps(), ["101 held", "102 not-run"], "{first} {second}");
         assert_eq!(stage.take_sent(), ["101 start"], "{first} {second}");
         stage.finish_tasks();
-        check_rest(&mut stage, "finding out what became of 1 operation of an earlier run");
+        check_rest(&mut stage, "recovering 1 operation left in flight by an earlier run");
     }
 }
 
@@ -75,14 +75,14 @@ fn one_signal_exits_after_the_timeout() {
     arguments.extend(["--timeout", "1"].map(str::to_owned));
     let mut apply = ApplyProcess::start(stage.converger(&arguments.iter().map(String::as_str).collect::<Vec<_>>()));
     apply.wait_for("101 qemu web-1 start: sent");
-    apply.wait_for("the time of `--timeout` is over: nothing new is begun; what is under way goes on (Ctrl-C leaves at once)");
+    apply.wait_for("timeout reached: starting nothing new, waiting for operations in flight (Ctrl-C exits at once)");
     apply.signal("INT");
     let (code, said) = apply.wait_for_end();
     assert_eq!(code, Some(5), "{said}");
     assert_eq!(stage.result_steps(), ["101 held", "102 not-run"], "{said}");
     assert_eq!(stage.take_sent(), ["101 start"]);
     stage.finish_tasks();
-    check_rest(&mut stage, "finding out what became of 1 operation of an earlier run");
+    check_rest(&mut stage, "recovering 1 operation left in flight by an earlier run");
 }
 
 /// Writes until the pipe is full.
@@ -124,7 +124,7 @@ fn second_signal_exits_even_if_stderr_is_blocked() {
     assert_eq!(apply.wait().expect("it ends").code(), Some(5));
     assert_eq!(stage.take_sent(), ["101 start"]);
     stage.finish_tasks();
-    check_rest(&mut stage, "finding out what became of 1 operation of an earlier run");
+    check_rest(&mut stage, "recovering 1 operation left in flight by an earlier run");
 }
 
 #[test]

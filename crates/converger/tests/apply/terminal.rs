@@ -75,7 +75,7 @@ impl Drop for ScriptTerminal {
 }
 
 const QUESTION: &str = " [yes/no] ";
-const NAME_QUESTION: &str = " goes down by this. Type its name: ";
+const NAME_QUESTION: &str = ". Type its name: ";
 
 #[test]
 fn yes_and_typed_name_apply_the_plan_with_progress() {
@@ -89,7 +89,7 @@ fn yes_and_typed_name_apply_the_plan_with_progress() {
     terminal.type_line("old-1");
     // A spinner line that is redrawn.
     terminal.wait_for("\u{2801}");
-    terminal.wait_for("shutdown: under way");
+    terminal.wait_for("shutdown: in flight");
     terminal.wait_for("\u{1b}[2K");
     stage.finish_tasks();
     let (code, screen) = terminal.wait_for_end();
@@ -106,11 +106,11 @@ fn shows_how_many_steps_ended() {
     terminal.wait_for(QUESTION);
     terminal.type_line("yes");
     terminal.wait_for("101 qemu ");
-    terminal.wait_for("start: under way");
+    terminal.wait_for("start: in flight");
     terminal.wait_for("0 of 2 ended");
     stage.finish_tasks();
     terminal.wait_for("1 of 2 ended");
-    terminal.wait_for("start: under way");
+    terminal.wait_for("start: in flight");
     stage.finish_tasks();
     let (code, screen) = terminal.wait_for_end();
     assert_eq!(code, Some(0), "{screen}");
@@ -132,6 +132,24 @@ fn shows_what_a_slow_reading_waits_for() {
     assert_eq!(code, Some(4), "{screen}");
     let (_, report) = screen.split_once("2 guests in scope").expect("the report");
     assert!(!report.contains("reading lab"), "what is waited for goes away: {report}");
+}
+
+#[test]
+fn shows_how_many_guests_were_read() {
+    let (answer, answers) = mpsc::channel::<()>();
+    let answers = Mutex::new(answers);
+    // Lists are answered; what is read of each guest waits until the other end of the channel is gone.
+    let held = Arc::new(move |passed: &ServedExchange<'_>| {
+        if ["/101/", "/102/"].iter().any(|guest| passed.record.path.contains(guest)) {
+            assert!(answers.lock().expect("nobody panicked").recv().is_err(), "nobody sends");
+        }
+    });
+    let stage = ApplyFixture::with_watcher(STARTS, Some(held));
+    let mut terminal = ScriptTerminal::open_large(&stage, "audit desired.yaml");
+    terminal.wait_for("reading 0 of 2 guests");
+    drop(answer);
+    let (code, screen) = terminal.wait_for_end();
+    assert_eq!(code, Some(4), "{screen}");
 }
 
 #[test]
@@ -163,11 +181,24 @@ fn any_other_answer_applies_nothing_and_blames_no_rule() {
         }
         let (code, screen) = terminal.wait_for_end();
         assert_eq!(code, Some(3), "{answers:?}: {screen}");
-        let why = if answers.len() == 1 { "the answer was not `yes`" } else { "the name of old-1 was asked for, and `" };
+        let why = if answers.len() == 1 { "the answer was not `yes`" } else { "` is not the name of old-1; nothing was sent" };
         assert!(screen.contains("not carried out") && screen.contains(why), "{answers:?}: {screen}");
         assert!(!screen.contains("refused[") && !screen.contains("approval-missing"), "{answers:?}: {screen}");
         assert_eq!(stage.take_sent(), Vec::<String>::new(), "{answers:?}");
     }
+}
+
+#[test]
+fn a_person_who_is_asked_sees_the_whole_plan_with_quiet_too() {
+    let mut stage = ApplyFixture::new(STARTS);
+    let mut terminal = ScriptTerminal::open_large(&stage, "apply desired.yaml --quiet");
+    terminal.wait_for(": declared running, observed stopped");
+    terminal.wait_for(QUESTION);
+    terminal.type_line("no");
+    let (code, screen) = terminal.wait_for_end();
+    assert_eq!(code, Some(3), "{screen}");
+    assert!(!screen.contains("wrote"), "{screen}");
+    assert_eq!(stage.take_sent(), Vec::<String>::new());
 }
 
 #[test]
@@ -183,9 +214,9 @@ fn ctrl_c_at_the_question_means_no() {
         terminal.press_ctrl_c();
         let (code, screen) = terminal.wait_for_end();
         assert_eq!(code, Some(3), "{screen}");
-        assert!(screen.contains("not carried out") && screen.contains("nobody answered; nothing was sent"), "{screen}");
+        assert!(screen.contains("not carried out") && screen.contains("there was no answer; nothing was sent"), "{screen}");
         assert!(screen.lines().all(|line| !line.contains("^C") || !line.contains("not carried out")), "a line of its own: {screen}");
-        assert!(!screen.contains("under way") && !screen.contains("begun"), "nothing is: {screen}");
+        assert!(!screen.contains("in flight") && !screen.contains("starting"), "nothing is: {screen}");
         assert_eq!(stage.take_sent(), Vec::<String>::new());
     }
 }
@@ -212,7 +243,7 @@ fn closed_terminal_starts_nothing_new_and_operations_in_flight_end() {
     let mut alive = std::fs::File::open(fifo).expect("opened");
     terminal.wait_for(QUESTION);
     terminal.type_line("yes");
-    terminal.wait_for("start: under way");
+    terminal.wait_for("start: in flight");
     drop(terminal);
     stage.finish_tasks();
     let mut nothing = Vec::new();

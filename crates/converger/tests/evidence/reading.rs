@@ -103,14 +103,14 @@ fn explains_a_run_with_approvals_and_outcome() {
         "~ 101 qemu web-1\n".to_owned(),
         format!("run {done}\n"),
         "  admission: admitted in entry ".to_owned(),
-        ", agreed to by ".to_owned(),
+        ", approved by ".to_owned(),
         format!("  {done}-0  101 qemu web-1  start  done\n"),
         format!("  {done}-1  102 qemu web-2  start  done\n"),
     ] {
         assert!(told.contains(&words), "`{words}`: {told}");
     }
     let told = bed.run_expecting(&["explain", &refused], 0);
-    assert!(told.contains("  admission: refused in entry ") && told.ends_with("  nothing was begun\n"), "{told}");
+    assert!(told.contains("  admission: refused in entry ") && told.ends_with("  no operation was started\n"), "{told}");
     let json = |run: &str| serde_json::from_str::<Value>(&bed.run_expecting(&["explain", run, "--json"], 0)).expect("JSON");
     let told = json(&done);
     assert_eq!((&told["run"], &told["plan"]["schema"]), (&done.clone().into(), &"converger.plan/1".into()), "{told}");
@@ -129,7 +129,8 @@ fn approval_of_another_plan_is_not_shown_for_this_one() {
     bed.run_expecting(&["apply", "desired.yaml", "--confirm", &other], 0);
     let run = DatabaseForger::open(&bed.state_directory()).text("SELECT id FROM runs ORDER BY seq DESC LIMIT 1");
     let told = bed.run_expecting(&["explain", &run], 0);
-    assert!(told.contains(&format!(" agreed to another plan (digest, {other})")) && !told.contains("agreed to by"), "{told}");
+    let short = &other[.."sha256:".len() + 12];
+    assert!(told.contains(&format!(" approved another plan (digest, {short})")) && !told.contains("approved by"), "{told}");
     let json: Value = serde_json::from_str(&bed.run_expecting(&["explain", &run, "--json"], 0)).expect("JSON");
     assert_eq!(json["admissions"][0]["approvals"][0]["plan"], other, "{json}");
 }
@@ -150,7 +151,7 @@ fn explains_a_refusal_by_its_entry() {
     }
     let shown = |command: &[&str]| bed.run_expecting(&[command, &[index.as_str(), "--json"]].concat(), 0);
     assert_eq!(shown(&["explain"]), shown(&["ledger", "show"]));
-    bed.check_fails(&["explain", "0"], 2, "the entry 0 is no refusal but `binding`");
+    bed.check_fails(&["explain", "0"], 2, "entry 0 is not a refusal but `binding`");
     bed.check_fails(&["explain", "999999"], 2, "there is no code, plan, run, operation or entry `999999`");
 }
 

@@ -51,7 +51,7 @@ fn operation_receipt_shows_the_operation_and_its_admission() {
         "receipt.txt proves an operation by 8 entries of converger-",
         &format!("{id}  101 qemu web-1  start  done"),
         &format!("run        {run}"),
-        &format!("plan       {plan}"),
+        &format!("plan       {}\n", &plan[.."sha256:".len() + 12]),
         "ended      done at ",
         "decision   requested in `lab` by ",
         "admission  admitted in entry ",

@@ -140,7 +140,7 @@ fn reproduce_names_the_run_when_several_made_the_plan() {
     let said = run_elsewhere(room.path(), &state, &["reproduce", &plan]);
     assert_eq!(said.code, Some(0), "{said:?}");
     for words in
-        ["run-7 in lab", "2 earlier runs made the same plan, the last of them run-6; this is the newest: name a run to take another"]
+        ["run-7 in lab", "2 earlier runs made the same plan, the last of them run-6; this is the newest: name a run for another one"]
     {
         assert!(said.out.contains(words), "`{words}`: {said:?}");
     }
@@ -150,6 +150,31 @@ fn reproduce_names_the_run_when_several_made_the_plan() {
     assert!(named.out.contains("run-6 in lab") && !named.out.contains("made the same plan"), "{named:?}");
     let explained = run_elsewhere(room.path(), &state, &["explain", &plan]);
     assert!(explained.out.contains("2 earlier runs made the same plan"), "{explained:?}");
+}
+
+#[test]
+fn explain_diff_and_reproduce_accept_the_first_digits_of_a_digest() {
+    let room = tempfile::tempdir().expect("a directory");
+    let state = room.path().join("state");
+    record_decisions(&state, 3);
+    let (plan, other) = (random_decision(1).plan.to_string(), random_decision(2).plan.to_string());
+    let said = |arguments: &[&str]| run_elsewhere(room.path(), &state, arguments);
+    for short in [&plan[..19], &plan[..13], &plan["sha256:".len()..13]] {
+        let reproduced = said(&["reproduce", short]);
+        assert_eq!(reproduced.code, Some(0), "{reproduced:?}");
+        assert!(reproduced.out.contains(&format!("plan         {}\n", &plan[..19])) && !reproduced.out.contains(&plan), "{reproduced:?}");
+        assert_eq!(said(&["explain", short]).out, said(&["explain", &plan]).out);
+    }
+    assert!(said(&["reproduce", &plan[..13], "--verbose"]).out.contains(&plan));
+    let different = said(&["diff", &plan[..13], &other[..13]]);
+    assert_eq!((different.code, different.out), (Some(4), said(&["diff", &plan, &other]).out));
+    for (command, name) in [("reproduce", "sha256:00feed"), ("explain", "00feed"), ("reproduce", &plan[..12])] {
+        let unknown = said(&[command, name]);
+        assert_eq!(unknown.code, Some(2), "{unknown:?}");
+        let candidate = format!("  {} of run run-", &plan[..19]);
+        assert!(unknown.err.contains(&format!("the ledger has no plan and no run `{name}`")), "{unknown:?}");
+        assert!(unknown.err.contains(&candidate), "`{candidate}`: {unknown:?}");
+    }
 }
 
 /// A recorded plan that differs from the plan of its inputs is detected, even with correct digests. Decisions that cannot be reproduced are
@@ -172,10 +197,10 @@ fn detects_a_plan_that_its_inputs_do_not_give() {
     drop(store);
     let forged = run_elsewhere(room.path(), &state, &["reproduce", "run-3"]);
     assert_eq!(forged.code, Some(6), "{forged:?}");
-    assert!(forged.err.contains("error[determinism-breach]: the decision of the run run-3: "), "{forged:?}");
+    assert!(forged.err.contains("error[determinism-breach]: the decision of run run-3: "), "{forged:?}");
     let missing = run_elsewhere(room.path(), &state, &["reproduce", "run-4"]);
     assert_eq!(missing.code, Some(6), "{missing:?}");
-    assert!(missing.err.contains("error[evidence-missing]: the decision of the run run-4: "), "{missing:?}");
+    assert!(missing.err.contains("error[evidence-missing]: the decision of run run-4: "), "{missing:?}");
     std::fs::write(&candidate, "").expect("written");
     let weighed = parse_output(&run_elsewhere(room.path(), &state, &["backtest", "--json", "--config", &candidate.display().to_string()]));
     let unread: Vec<&Value> = weighed["unread"].as_array().expect("a list").iter().map(|row| &row["run"]).collect();

@@ -95,7 +95,7 @@ fn insert_answers(text: &str, typed: &[String]) -> String {
 #[test]
 fn typed_text_follows_its_question() {
     let typed = ["yes".to_owned(), "web".to_owned()];
-    let said = "Carry this out? [yes/no] web goes down by this. Type its name: sent\n";
-    assert_eq!(insert_answers(said, &typed), "Carry this out? [yes/no] yes\nweb goes down by this. Type its name: web\nsent\n");
-    assert_eq!(insert_answers("Carry this out? [yes/no] ", &[]), "Carry this out? [yes/no] \n");
+    let said = "Apply this plan? [yes/no] This stops web. Type its name: sent\n";
+    assert_eq!(insert_answers(said, &typed), "Apply this plan? [yes/no] yes\nThis stops web. Type its name: web\nsent\n");
+    assert_eq!(insert_answers("Apply this plan? [yes/no] ", &[]), "Apply this plan? [yes/no] \n");
 }

@@ -22,6 +22,8 @@ pub(crate) struct VolatileValues {
 /// Values that occur only with applies.
 const RUN_CHARS: usize = 17;
 const DIGEST_CHARS: usize = 71;
+/// `sha256:` and the first twelve digits.
+const SHORT_DIGEST_CHARS: usize = 19;
 
 /// The name of a ledger, its public key, and a root hash.
 const LOG_CHARS: usize = 26;
@@ -47,6 +49,7 @@ impl VolatileValues {
         }
         let text = replace_numbers(&text, "\"at_ms\": ", "<time>");
         let text = replace_parts(&text, DIGEST_CHARS, |part| is_digest(part).then(|| self.name_digest(part)));
+        let text = replace_parts(&text, SHORT_DIGEST_CHARS, |part| is_digest(part).then(|| self.name_short_digest(part)));
         // The clock difference is in whole seconds and varies by one with the duration of a request.
         self.replace_fingerprints(&replace_numbers(&text, "clock is ", "<some>"))
     }
@@ -76,8 +79,17 @@ impl VolatileValues {
         argument
     }
 
+    /// A digest that was shown by its first digits before has the same number.
     fn name_digest(&self, digest: &str) -> String {
+        if let Some(short) = self.digests.borrow_mut().iter_mut().find(|known| digest.starts_with(known.as_str())) {
+            digest.clone_into(short);
+        }
         value_name(&self.digests, digest, "digest")
+    }
+
+    fn name_short_digest(&self, short: &str) -> String {
+        let known = self.digests.borrow().iter().find(|known| known.starts_with(short)).cloned();
+        value_name(&self.digests, &known.unwrap_or_else(|| short.to_owned()), "short digest")
     }
 
     fn name_run(&self, run: &str) -> String {
@@ -241,4 +253,10 @@ fn run_values_keep_their_names() {
     let named = "<digest 1> <run 1>-0 <time> (process <pid>) <task qmstart 100 on pve1> <digest 1>";
     assert_eq!(volatile.replace_run_values(&text), named);
     assert_eq!(volatile.fill_argument("{run:1}-0 {digest:1} {run:2}"), format!("6b2a9c11-00ffee00-0 {digest} {{run:2}}"));
+    let (other, short) = (format!("sha256:{}", "0b".repeat(32)), format!("sha256:{}", "0b".repeat(6)));
+    assert_eq!(
+        volatile.replace_values(&format!("{} {short} {other} {short}", &digest[..19])),
+        "<short digest 1> <short digest 2> <digest 2> <short digest 2>"
+    );
+    assert_eq!(volatile.fill_argument("{digest:2}"), other);
 }

@@ -2,12 +2,14 @@
 //! several requests in a row without a response. A single hanging guest does not affect the others on its node.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use converger_core::guest::{GuestIdentity, NodeName, Vmid};
 use converger_core::observe::ReadDetail;
 use futures_util::future::join_all;
 
+use super::ReadProgress;
 use super::rows::{GuestDetails, NodeStatus};
 use super::unknown_reason::{ReadingNote, UnknownReason};
 use crate::proxmox::client::{ProxmoxSession, ProxmoxTransport, REQUESTS_PER_NODE_MAX};
@@ -28,7 +30,9 @@ pub(super) async fn read_details<E: ProxmoxTransport>(
     session: &ProxmoxSession<E>,
     wanted: Vec<(GuestPath, ReadDetail)>,
     answering: &BTreeSet<NodeName>,
+    progress: ReadProgress<'_>,
 ) -> BTreeMap<Vmid, DetailResult> {
+    let counter = ReadCounter::start(wanted.len(), progress);
     let mut queues: BTreeMap<NodeName, VecDeque<(GuestPath, ReadDetail)>> = BTreeMap::new();
     for (guest, detail) in wanted {
         queues.entry(guest.node.clone()).or_default().push_back((guest, detail));
@@ -37,8 +41,33 @@ pub(super) async fn read_details<E: ProxmoxTransport>(
     let lanes: Vec<NodeReads> = queues.into_iter().map(|(node, queue)| NodeReads::new(queue, answering.contains(&node))).collect();
     // Collected before joining, so that `join_all` knows their number and polls few of them in place.
     let workers: Vec<&NodeReads> = lanes.iter().flat_map(|lane| std::iter::repeat_n(lane, REQUESTS_PER_NODE_MAX)).collect();
-    join_all(workers.into_iter().map(|lane| read_node_guests(session, lane))).await;
+    join_all(workers.into_iter().map(|lane| read_node_guests(session, lane, &counter))).await;
     lanes.into_iter().flat_map(NodeReads::into_outcomes).collect()
+}
+
+/// At most this many reports of progress for one reading, whatever its size: each is an event for every subscriber.
+const PROGRESS_REPORTS_MAX: u64 = 100;
+
+/// Counts the guests that were read, and reports the count.
+struct ReadCounter<'p> {
+    read: AtomicU64,
+    total: u64,
+    progress: ReadProgress<'p>,
+}
+
+impl<'p> ReadCounter<'p> {
+    fn start(total: usize, progress: ReadProgress<'p>) -> Self {
+        let total = u64::try_from(total).unwrap_or(u64::MAX);
+        progress(0, total);
+        Self { read: AtomicU64::new(0), total, progress }
+    }
+
+    fn count_guest(&self) {
+        let read = self.read.fetch_add(1, Ordering::Relaxed) + 1;
+        if read == self.total || read.is_multiple_of(self.total.div_ceil(PROGRESS_REPORTS_MAX).max(1)) {
+            (self.progress)(read, self.total);
+        }
+    }
 }
 
 /// The guests of one node that are still to be read, and the results.
@@ -115,11 +144,12 @@ impl NodeReads {
     }
 }
 
-async fn read_node_guests<E: ProxmoxTransport>(session: &ProxmoxSession<E>, lane: &NodeReads) {
+async fn read_node_guests<E: ProxmoxTransport>(session: &ProxmoxSession<E>, lane: &NodeReads, counter: &ReadCounter<'_>) {
     while let Some((guest, detail)) = lane.next_guest() {
         let vmid = guest.vmid;
         let outcome = read_guest(session, lane, guest, detail).await.inspect_err(|note| lane.record_failure(note));
         lane.outcomes.lock().unwrap_or_else(PoisonError::into_inner).insert(vmid, outcome);
+        counter.count_guest();
         if lane.is_abandoned() {
             return;
         }

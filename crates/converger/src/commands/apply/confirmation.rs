@@ -1,4 +1,4 @@
-//! The question before anything is done: a person's answer at a terminal, or a script's digest.
+//! Confirmation before anything is sent: the answer of a person at a terminal, or the digest that a script passes.
 
 use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
 use std::pin::pin;
@@ -14,29 +14,38 @@ use futures_util::future::{Either, select};
 use rustix::termios::{QueueSelector, tcflush};
 use tokio::sync::{oneshot, watch};
 
+use super::super::decisions::DigestPrefix;
 use super::super::{CommandError, inputs};
 use super::next_steps;
 use crate::cli::ApplyArgs;
 use crate::render::{self, apply_style, quote_untrusted};
 use crate::{files, host, progress};
 
-/// Whether the digest given on the command line is one.
+/// Checks that `--confirm` has a full digest, before anything is read.
 pub(super) fn check_digest(arguments: &ApplyArgs) -> Result<(), CommandError> {
     parse_digest(arguments).map(drop)
 }
 
-/// The digest that was given, if any.
+/// The digest of `--confirm`, if it was given.
 fn parse_digest(arguments: &ApplyArgs) -> Result<Option<Digest>, CommandError> {
     let Some(text) = &arguments.confirm else { return Ok(None) };
     let digest = Digest::parse(text).ok_or_else(|| {
         let plan = next_steps::repeat_command_line("plan", arguments);
-        CommandError::input_error("--confirm needs the full digest of the plan: `sha256:` and 64 digits")
-            .with_help(format!("`{plan}` prints it"))
+        let what = match DigestPrefix::parse(text) {
+            Some(prefix) if prefix.is_partial() => "only the start of one",
+            Some(_) => "one without `sha256:`",
+            None => "not a digest",
+        };
+        CommandError::input_error(format!(
+            "--confirm needs the full digest of the plan, `sha256:` and 64 hexadecimal digits; `{}` is {what}",
+            text.escape_debug()
+        ))
+        .with_help(format!("`{plan}` prints the full digest"))
     })?;
     Ok(Some(digest))
 }
 
-/// What was answered, and how that ends the run where it was no.
+/// The answer, and the error that ends the run if it was not yes.
 pub(super) struct Answer {
     pub(super) confirmation: Confirmation,
     pub(super) declined: Option<CommandError>,
@@ -52,7 +61,7 @@ impl Answer {
     }
 }
 
-/// The answer of the person at the terminal, or the digest that a script gave. Where nobody can be asked and no digest was given, there is none.
+/// The confirmation by `--confirm`, or by the person at the terminal. There is none without a digest and without a terminal.
 pub(super) async fn request_confirmation(arguments: &ApplyArgs, run: &Run, environment: &Environment) -> Result<Answer, CommandError> {
     let by: Box<str> = host::actor().into();
     if let Some(digest) = parse_digest(arguments)? {
@@ -70,9 +79,9 @@ pub(super) async fn request_confirmation(arguments: &ApplyArgs, run: &Run, envir
     }
     let mut names = Vec::new();
     for GoingDown { name, .. } in going_down {
-        let question = format!("{} goes down by this. Type its name: ", apply_style(render::BOLD, quote_untrusted(&name)));
+        let question = format!("This stops {}. Type its name: ", apply_style(render::BOLD, quote_untrusted(&name)));
         match person.ask(&question).await? {
-            // Each answer belongs to its own question: two names in each other's place confirm nothing.
+            // Each name is compared with its own question: two swapped names confirm nothing.
             Some(typed) if *typed == *name => names.push(typed.into()),
             Some(typed) => return Ok(Answer::declined(by, mistyped_name_message(&name, &typed))),
             None => return Ok(Answer::declined(by, UNANSWERED.to_owned())),
@@ -81,23 +90,22 @@ pub(super) async fn request_confirmation(arguments: &ApplyArgs, run: &Run, envir
     Ok(Answer::new(Confirmation::Typed { by, names }))
 }
 
-const UNANSWERED: &str = "nobody answered; nothing was sent";
+const UNANSWERED: &str = "there was no answer; nothing was sent";
 
 fn mistyped_name_message(name: &str, typed: &str) -> String {
-    format!("the name of {} was asked for, and `{}` was typed; nothing was sent", quote_untrusted(name), files::escape_hidden(typed))
+    format!("`{}` is not the name of {}; nothing was sent", files::escape_hidden(typed), quote_untrusted(name))
 }
 
-/// What a yes is said to: what is left out is part of it.
+/// The question, with the guests that are left out: a yes covers that too.
 fn question_text(left_out: &[Vmid]) -> String {
-    let ids: Vec<String> = left_out.iter().map(ToString::to_string).collect();
-    match ids.as_slice() {
-        [] => "Carry this out?".to_owned(),
-        [one] => format!("Carry this out, and leave out guest {one}, which is refused?"),
-        several => format!("Carry this out, and leave out guests {}, which are refused?", several.join(", ")),
+    match left_out {
+        [] => "Apply this plan?".to_owned(),
+        [one] => format!("Apply this plan without guest {one}, which is refused?"),
+        several => format!("Apply this plan without guests {}, which are refused?", render::join_ids(several)),
     }
 }
 
-/// Whether somebody is asked, and has to see what about.
+/// Whether a person is asked, who then must see the plan first.
 pub(super) fn asks_person(arguments: &ApplyArgs, run: &Run) -> bool {
     arguments.confirm.is_none() && matches!(run.question(), Question::Confirm { .. }) && has_terminal()
 }
@@ -106,23 +114,23 @@ fn has_terminal() -> bool {
     io::stdin().is_terminal() && io::stderr().is_terminal()
 }
 
-/// The person at the terminal, who may leave instead of answering.
+/// Asks the person at the terminal, who may end the program instead of answering.
 struct ConfirmationPrompt {
     signal: watch::Receiver<RunSignal>,
 }
 
 impl ConfirmationPrompt {
-    /// What is typed after the question; nothing, where the person leaves instead.
+    /// The line that is typed after the question; none if the terminal is closed or a signal arrives first.
     async fn ask(&self, question: &str) -> Result<Option<String>, CommandError> {
-        let failed = |error: io::Error| CommandError::failure(format!("the terminal cannot be read: {error}"));
+        let failed = |error: io::Error| CommandError::failure(format!("cannot read the terminal: {error}"));
         let mut out = anstream::stderr();
-        // Nothing else is shown beside a question.
+        // Nothing is written next to a question.
         let _silent = progress::silence_notices();
-        // What was typed before the question is not an answer to it.
+        // Text that was typed before the question does not answer it.
         tcflush(io::stdin(), QueueSelector::IFlush).map_err(|error| failed(error.into()))?;
         write!(out, "{question}").and_then(|()| out.flush()).map_err(failed)?;
         let (answer, answered) = oneshot::channel();
-        // A thread of its own: reading a terminal cannot be given up, and the program can.
+        // A separate thread: a read of a terminal cannot be cancelled, and must not keep the process from ending.
         let read = move || {
             let mut line = String::new();
             let read = io::stdin().lock().read_line(&mut line).map(|_| line);
@@ -135,7 +143,7 @@ impl ConfirmationPrompt {
             Either::Left((Ok(line), _)) => line.map_err(failed)?,
             Either::Left((Err(_), _)) | Either::Right(_) => String::new(),
         };
-        // Not even an empty line: the terminal gave its end (Ctrl-D), or the person left.
+        // Without a line break the terminal was closed (Ctrl-D), or a signal arrived.
         if line.is_empty() {
             let _ = writeln!(out);
             return Ok(None);

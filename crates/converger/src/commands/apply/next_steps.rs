@@ -1,6 +1,6 @@
-//! How to get on where a plan was not approved: the digest of what was shown, and the very command that would be obeyed.
+//! What to do after a plan was not approved: its digest, and the command that would approve it.
 //!
-//! What never enters: whether it is approved. That is `approve::admit`'s.
+//! `approve::admit` decides whether it is approved.
 
 use std::io;
 
@@ -16,27 +16,26 @@ use crate::cli::ApplyArgs;
 use crate::files;
 use crate::render::{self, apply_style};
 
-/// What would be said yes to, and how.
+/// The plan that would be confirmed, and how.
 pub(super) struct NextSteps {
     digest: Digest,
     has_steps: bool,
     help: String,
 }
 
-/// Of a digest that was given and is not this plan's.
-const OTHER_DIGEST: &str = "--confirm gave the digest of another plan: something changed since it was read, or other guests were chosen";
+const OTHER_DIGEST: &str = "--confirm has the digest of another plan: something changed since that was made, or it is for other guests";
 
 impl NextSteps {
     pub(super) fn for_plan(arguments: &ApplyArgs, safe: &SafePlan, mode: ApprovalMode) -> Result<Self, CommandError> {
         let plan = safe.plan();
-        let digest =
-            write_body(&mut io::sink(), plan).map_err(|error| CommandError::failure(format!("the plan cannot be written: {error}")))?;
+        let digest = write_body(&mut io::sink(), plan).map_err(|error| CommandError::failure(format!("cannot write the plan: {error}")))?;
         let help = match mode {
             ApprovalMode::Shared => {
-                "there is no way yet by which somebody else approves, so that nothing is carried out where `mode` is \"shared\"".into()
+                "`mode = \"shared\"` needs the approval of someone else, which this version does not support yet; nothing can be applied"
+                    .into()
             }
             ApprovalMode::Solo if plan_steps(plan).any(|step| step.class() > ChangeClass::Benign) => {
-                format!("this is asked at a terminal: `{}`", repeat_command_line("apply", arguments))
+                format!("this plan is confirmed at a terminal: `{}`", repeat_command_line("apply", arguments))
             }
             ApprovalMode::Solo => {
                 format!("if this plan is what you want: `{} --confirm {digest}`", repeat_command_line("apply", arguments))
@@ -47,15 +46,19 @@ impl NextSteps {
         Ok(Self { digest, has_steps: plan_steps(plan).next().is_some(), help })
     }
 
-    /// What a script confirms who read this plan. Nothing, where there is nothing to confirm.
+    /// The digest of the plan; empty if there is nothing to confirm. The full one is in [`Self::after`], where it is copied.
     pub(super) fn digest_line(&self) -> String {
-        if self.has_steps { format!("{}\n", apply_style(render::DIM, format!("digest: {}", self.digest))) } else { String::new() }
+        if self.has_steps {
+            format!("{}\n", apply_style(render::DIM, format!("digest: {}", render::short_digest(self.digest))))
+        } else {
+            String::new()
+        }
     }
 
-    /// How to get on, if it is a word that is missing.
+    /// What to do, if only the confirmation is missing.
     pub(super) fn after(&self, refusals: &[Refusal]) -> String {
-        let is_missing = refusals.iter().any(|refusal| refusal.code() == RefusalCode::ApprovalMissing);
-        if is_missing { render::render_help(&self.help) } else { String::new() }
+        let is_unconfirmed = refusals.iter().any(|refusal| refusal.code() == RefusalCode::ApprovalMissing);
+        if is_unconfirmed { render::render_help(&self.help) } else { String::new() }
     }
 }
 
@@ -66,7 +69,7 @@ fn plan_steps(plan: &Plan) -> impl Iterator<Item = &Step> {
     })
 }
 
-/// The command that leads to the same plan again; of an apply with all that was said but the confirmation.
+/// The command line that gives the same plan again. For `apply` it has every option but the confirmation.
 pub(super) fn repeat_command_line(verb: &str, arguments: &ApplyArgs) -> String {
     let mut words = vec!["converger".to_owned(), verb.to_owned(), files::shell_argument(&arguments.source.desired)];
     let look = &arguments.source.observation;
@@ -92,10 +95,9 @@ mod tests {
     use super::*;
     use crate::cli::{Cli, CliCommand};
 
-    /// What is printed is what was said, word by word, and a shell reads it so.
     #[test]
     fn suggested_command_repeats_the_arguments() {
-        let said = [
+        let typed = [
             "converger",
             "apply",
             "my file.yaml",
@@ -113,7 +115,7 @@ mod tests {
             "--fail-fast",
             "--json",
         ];
-        let CliCommand::Apply(arguments) = Cli::parse_from(said).command else { panic!("an apply") };
+        let CliCommand::Apply(arguments) = Cli::parse_from(typed).command else { panic!("an apply") };
         let (plan, apply) = (repeat_command_line("plan", &arguments), repeat_command_line("apply", &arguments));
         assert_eq!(plan, r"converger plan 'my file.yaml' --config 'it'\''s.toml' --only 101,102");
         assert_eq!(

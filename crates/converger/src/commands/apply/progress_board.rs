@@ -1,7 +1,7 @@
-//! What a person sees while steps are carried out: a line for each that is under way on a terminal, plain lines elsewhere.
+//! Progress of operations on standard error: on a terminal a spinner for each operation in flight, elsewhere a line when one is sent and one when
+//! it ends. With `--quiet` nothing.
 //!
-//! A terminal may stop taking lines (Ctrl-S, a pipe that nobody reads). Whatever is shown is therefore shown by a thread of its own: nothing
-//! that is carried out ever waits for a screen.
+//! A terminal may stop accepting output (Ctrl-S, a pipe that nobody reads), so a separate thread writes it: operations never wait for a screen.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write as _};
@@ -18,31 +18,31 @@ use converger_runtime::event::OperationProgress;
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
 use crate::render::{self, apply_style, quote_untrusted};
-use crate::{draw_target, progress};
+use crate::{draw_target, progress, verbosity};
 
-/// Where it is said how far operations are.
+/// Shows the progress of operations until it is dropped.
 pub(in crate::commands) struct ProgressBoard {
     subject: BoardSubject,
     lines: Option<mpsc::Sender<BoardLine>>,
     display_thread: Option<JoinHandle<()>>,
 }
 
-/// What is to be shown.
+/// A line for the thread that writes.
 enum BoardLine {
-    /// How far an operation is.
+    /// The progress of an operation.
     Step { operation: String, text: String, phase: Phase, is_end: bool },
-    /// Something else that a person should know now.
+    /// A notice between them.
     Text(&'static str),
 }
 
-/// What is shown.
+/// The operations that are shown.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(in crate::commands) enum BoardSubject {
-    /// Steps that are carried out.
+    /// The steps of this run.
     Steps,
-    /// What became of steps of earlier runs: nothing is sent.
+    /// Operations of earlier runs that are being recovered: nothing is sent.
     Recovery {
-        /// How each ended is printed afterwards, so that it is not shown here too.
+        /// Standard output has the outcomes afterwards, so they are not shown here too.
         is_reported_later: bool,
     },
 }
@@ -54,57 +54,60 @@ impl BoardSubject {
 }
 
 impl ProgressBoard {
-    /// For so many operations.
+    /// A board for `count` operations.
     pub(in crate::commands) fn new(subject: BoardSubject, count: usize) -> Self {
+        if verbosity::is_quiet() {
+            return Self { subject, lines: None, display_thread: None };
+        }
         let (sender, lines) = mpsc::channel();
-        let shows = move || if progress::stderr_is_screen() { draw_lines(&lines, subject, count) } else { write_lines(&lines, subject) };
-        let painter = thread::Builder::new().spawn(shows).ok();
-        if painter.is_some() {
+        let show = move || if progress::stderr_is_screen() { draw_lines(&lines, subject, count) } else { write_lines(&lines, subject) };
+        let thread = thread::Builder::new().spawn(show).ok();
+        if thread.is_some() {
             let lines = sender.clone();
-            progress::set_line_printer(Some(Box::new(move |words| {
+            progress::set_line_printer(Some(Box::new(move |text| {
                 progress::add_pending_line();
-                lines.send(BoardLine::Text(words)).is_ok()
+                lines.send(BoardLine::Text(text)).is_ok()
             })));
         }
-        // Where no thread can be had nothing is shown on the way, and the result tells.
-        Self { subject, lines: painter.is_some().then_some(sender), display_thread: painter }
+        // Without a thread there is no progress; the result is shown all the same.
+        Self { subject, lines: thread.is_some().then_some(sender), display_thread: thread }
     }
 
-    /// An operation is further than before.
-    pub(in crate::commands) fn show_progress(&self, show_progress: &OperationProgress) {
-        let is_end = show_progress.outcome.is_some();
-        let text = if self.subject != BoardSubject::Steps && !is_end { recovery_text(show_progress) } else { progress_text(show_progress) };
-        let line = BoardLine::Step { operation: show_progress.operation.id.as_str().to_owned(), text, phase: show_progress.phase, is_end };
+    /// Shows that an operation advanced.
+    pub(in crate::commands) fn show_progress(&self, advanced: &OperationProgress) {
+        let is_end = advanced.outcome.is_some();
+        let text = if self.subject != BoardSubject::Steps && !is_end { recovery_text(advanced) } else { progress_text(advanced) };
+        let line = BoardLine::Step { operation: advanced.operation.id.as_str().to_owned(), text, phase: advanced.phase, is_end };
         if let Some(lines) = &self.lines {
             progress::add_pending_line();
-            // The painter ends after the last line only.
+            // The thread ends only after the last line.
             let _ = lines.send(line);
         }
     }
 }
 
 impl Drop for ProgressBoard {
-    /// What was said is shown before anything else is.
+    /// Waits until every line is written, so that later output comes after it.
     fn drop(&mut self) {
         progress::set_line_printer(None);
         self.lines = None;
-        if let Some(painter) = self.display_thread.take() {
-            let _ = painter.join();
+        if let Some(thread) = self.display_thread.take() {
+            let _ = thread.join();
         }
     }
 }
 
-/// A line that turns for each that is under way, one that stays for each that has ended, and below them how many of all have.
+/// Draws a spinner for each operation in flight, a line for each that ended, and below them the number that ended.
 fn draw_lines(lines: &mpsc::Receiver<BoardLine>, subject: BoardSubject, count: usize) {
     let (screen, mut bars) = (MultiProgress::with_draw_target(draw_target::stderr_draw_target()), BTreeMap::<String, ProgressBar>::new());
-    // One alone needs no counting.
+    // A single operation needs no count.
     let all = (count > 1).then(|| add_total_bar(&screen, count));
-    // What is drawn does not pass the stream that leaves colours out where nobody wants them.
-    let is_plain = anstream::AutoStream::choice(&std::io::stderr()) == anstream::ColorChoice::Never;
-    let shown = |text: String| if is_plain { anstream::adapter::strip_str(&text).to_string() } else { text };
+    // Drawn text bypasses the stream that strips styles.
+    let is_plain = AutoStream::choice(&io::stderr()) == ColorChoice::Never;
+    let shown = |text: String| if is_plain { strip_str(&text).to_string() } else { text };
     for line in lines {
         match line {
-            BoardLine::Text(words) => drop(screen.println(words)),
+            BoardLine::Text(text) => drop(screen.println(text)),
             BoardLine::Step { operation, text, is_end: true, .. } => {
                 let bar = bars.remove(&operation);
                 draw_target::set_spinner_active(!bars.is_empty());
@@ -123,27 +126,27 @@ fn draw_lines(lines: &mpsc::Receiver<BoardLine>, subject: BoardSubject, count: u
         }
         progress::remove_pending_line();
     }
-    // What was left under way turns no more.
+    // Operations that were left in flight have spinners still.
     draw_target::set_spinner_active(false);
     bars.values().chain(&all).for_each(ProgressBar::finish_and_clear);
 }
 
-/// What cannot be drawn over is said twice for each: when it was sent, and when it has ended.
+/// Writes a line for each operation that is sent and for each that ends, where nothing can be redrawn.
 fn write_lines(lines: &mpsc::Receiver<BoardLine>, subject: BoardSubject) {
     for line in lines {
-        let said = match &line {
-            BoardLine::Text(words) => Some(*words),
+        let text = match &line {
+            BoardLine::Text(text) => Some(*text),
             BoardLine::Step { text, phase, is_end, .. } => {
                 let is_shown = if *is_end { subject.shows_ends() } else { *phase == Phase::Sent && subject == BoardSubject::Steps };
                 is_shown.then_some(text.as_str())
             }
         };
-        said.into_iter().for_each(write_line);
+        text.into_iter().for_each(write_line);
         progress::remove_pending_line();
     }
 }
 
-/// In one write, so that a killed process leaves whole lines.
+/// Writes a line with one call, so that a process that is killed leaves whole lines.
 fn write_line(text: &str) {
     let is_plain = AutoStream::choice(&io::stderr()) == ColorChoice::Never;
     let text = if is_plain { strip_str(text).to_string() } else { text.to_owned() };
@@ -154,12 +157,12 @@ fn add_total_bar(screen: &MultiProgress, count: usize) -> ProgressBar {
     let bar = screen.add(ProgressBar::new(u64::try_from(count).unwrap_or(u64::MAX)));
     let style = ProgressStyle::with_template("{bar:30.cyan/dim} {pos} of {len} ended").unwrap_or_else(|_| ProgressStyle::default_bar());
     bar.set_style(style);
-    // It is not drawn before something moves it.
+    // Not drawn before the first tick.
     bar.tick();
     bar
 }
 
-/// Above the line that counts.
+/// A spinner above the total.
 fn add_spinner(screen: &MultiProgress, all: Option<&ProgressBar>) -> ProgressBar {
     let bar = ProgressBar::new_spinner();
     let bar = all.map_or_else(|| screen.add(bar.clone()), |all| screen.insert_before(all, bar.clone()));
@@ -169,25 +172,25 @@ fn add_spinner(screen: &MultiProgress, all: Option<&ProgressBar>) -> ProgressBar
     bar
 }
 
-fn recovery_text(notice: &OperationProgress) -> String {
-    format!("{}: finding out what became of it", operation_title(&notice.operation))
+fn recovery_text(advanced: &OperationProgress) -> String {
+    format!("{}: recovering", operation_title(&advanced.operation))
 }
 
-fn progress_text(notice: &OperationProgress) -> String {
-    let title = operation_title(&notice.operation);
-    match &notice.outcome {
-        Some(outcome) => format!("{title}: {}", outcome_text(&notice.operation, outcome)),
-        None => format!("{title}: {}", phase_text(notice.phase)),
+fn progress_text(advanced: &OperationProgress) -> String {
+    let title = operation_title(&advanced.operation);
+    match &advanced.outcome {
+        Some(outcome) => format!("{title}: {}", outcome_text(&advanced.operation, outcome)),
+        None => format!("{title}: {}", phase_text(advanced.phase)),
     }
 }
 
-/// The guest and what is done to it.
+/// The guest and the change.
 pub(super) fn operation_title(operation: &Operation) -> String {
     let guest = &operation.guest;
     format!("{} {} {} {}", guest.vmid, guest.kind, apply_style(render::BOLD, quote_untrusted(&guest.name)), operation.step.change.word())
 }
 
-/// How it ended, with the cause where there is one.
+/// How an operation ended, with its cause if it has one.
 pub(super) fn outcome_text(operation: &Operation, outcome: &Outcome) -> String {
     let style = match outcome {
         Outcome::Done(_) => render::GREEN,
@@ -208,17 +211,17 @@ pub(super) fn outcome_word(outcome: &Outcome) -> &'static str {
     if is_left { IN_FLIGHT } else { outcome.end().word() }
 }
 
-/// What has no end yet.
-pub(in crate::commands) const IN_FLIGHT: &str = "under way";
+/// The word for an operation without an end.
+pub(in crate::commands) const IN_FLIGHT: &str = "in flight";
 
 fn phase_text(phase: Phase) -> &'static str {
     match phase {
-        Phase::Waiting => "waiting for its turn",
+        Phase::Waiting => "waiting",
         Phase::Recorded => "checking",
         Phase::Checked => "sending",
         Phase::Sent => "sent",
         Phase::Tasked => IN_FLIGHT,
-        Phase::Settled => "proving",
+        Phase::Settled => "verifying",
         Phase::Ended => "ended",
     }
 }

@@ -1,4 +1,4 @@
-//! Signals and `--timeout` during an apply: the first starts nothing new and waits for operations in flight, the second leaves at once.
+//! Signals and `--timeout` during an apply. The first request starts nothing new and waits for operations in flight; the second exits at once.
 
 use std::io::Write as _;
 use std::pin::pin;
@@ -18,18 +18,18 @@ use super::super::{CommandError, inputs, runtime};
 use crate::exit_status::ExitStatus;
 use crate::progress;
 
-/// How long a line may take to be taken by a terminal.
+/// How long a terminal may take to accept a line.
 const SHOW_TIMEOUT: Duration = Duration::from_millis(300);
 
-/// How long the process may take to say what is known after it was told to leave.
+/// How long the process may take to write its result after the second request.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Listens from the first observation on: before that a signal ends the process, which has neither written nor sent anything.
+/// Handles signals from the first observation on. Before that a signal ends the process, which has neither written nor sent anything.
 pub(super) fn listen_once_observed(environment: &Environment, display: &Arc<Display>, timeout: Option<u64>) {
     let (sender, clock) = (environment.stop_sender().clone(), environment.clock().clone());
     let own = Arc::clone(display);
     display.on_observed(move || {
-        // A process that cannot listen for signals goes on; a signal then ends it, and the journal makes that safe.
+        // Without signal handlers the run continues: a signal then ends the process, and the journal makes that safe.
         if let Err(stop) = listen(sender, clock, timeout, own) {
             let _ = writeln!(anstream::stderr(), "{}", stop.message_text());
         }
@@ -37,45 +37,51 @@ pub(super) fn listen_once_observed(environment: &Environment, display: &Arc<Disp
 }
 
 fn listen(sender: watch::Sender<RunSignal>, clock: RunClock, timeout: Option<u64>, display: Arc<Display>) -> Result<(), CommandError> {
-    let endings = StopSignals::listen()?;
-    watch_over(sender.subscribe())?;
-    tokio::spawn(hear(endings, sender, timeout, clock, display));
+    let signals = StopSignals::listen()?;
+    start_watchdog(sender.subscribe())?;
+    tokio::spawn(forward_stop_requests(signals, sender, timeout, clock, display));
     Ok(())
 }
 
-async fn hear(mut endings: StopSignals, sender: watch::Sender<RunSignal>, timeout: Option<u64>, clock: RunClock, display: Arc<Display>) {
+async fn forward_stop_requests(
+    mut signals: StopSignals,
+    sender: watch::Sender<RunSignal>,
+    timeout: Option<u64>,
+    clock: RunClock,
+    display: Arc<Display>,
+) {
     let is_late = match timeout {
-        Some(seconds) => matches!(select(pin!(clock.after(seconds)), pin!(endings.next())).await, Either::Left(_)),
+        Some(seconds) => matches!(select(pin!(clock.after(seconds)), pin!(signals.next())).await, Either::Left(_)),
         None => {
-            endings.next().await;
+            signals.next().await;
             false
         }
     };
-    // The request comes before the message: there may be no screen to show it on.
+    // Request before message: the terminal may accept no output.
     let _ = sender.send(RunSignal::Drain);
-    say(match (is_late, display.is_applying()) {
-        (true, true) => "the time of `--timeout` is over: nothing new is begun; what is under way goes on (Ctrl-C leaves at once)",
-        (true, false) => "the time of `--timeout` is over: nothing was sent, and nothing will be",
-        (false, true) => "nothing new is begun; what is under way goes on (Ctrl-C again leaves at once)",
-        (false, false) => "nothing was sent, and nothing will be (Ctrl-C again leaves at once)",
+    show_and_wait(match (is_late, display.is_applying()) {
+        (true, true) => "timeout reached: starting nothing new, waiting for operations in flight (Ctrl-C exits at once)",
+        (true, false) => "timeout reached: nothing was sent, and nothing will be",
+        (false, true) => "stopping: starting nothing new, waiting for operations in flight (Ctrl-C again exits at once)",
+        (false, false) => "stopping: nothing was sent, and nothing will be (Ctrl-C again exits at once)",
     });
-    endings.next().await;
+    signals.next().await;
     let _ = sender.send(RunSignal::Leave);
 }
 
-/// Ends the process some time after it was told to leave, or after a second signal that the runtime did not hear, by a thread of its own: whatever the
-/// rest waits for, a response or a screen, it can be ended. Being killed loses nothing: the journal has what is in flight.
-fn watch_over(mut signal: watch::Receiver<RunSignal>) -> Result<(), CommandError> {
+/// Starts a thread that ends the process a while after the second request, or after a second signal that the runtime did not handle, whatever the
+/// other threads wait for. Nothing is lost: the journal has every operation in flight.
+fn start_watchdog(mut signal: watch::Receiver<RunSignal>) -> Result<(), CommandError> {
     let runtime = runtime()?;
-    let mut endings = {
+    let mut signals = {
         let _inside = runtime.enter();
         StopSignals::listen()?
     };
     let watch = move || {
         runtime.block_on(async {
             let twice = pin!(async {
-                endings.next().await;
-                endings.next().await;
+                signals.next().await;
+                signals.next().await;
             });
             // After `--timeout` the first signal is the second request.
             let left = pin!(async { signal.wait_for(|signal| *signal == RunSignal::Leave).await.is_ok() });
@@ -89,23 +95,23 @@ fn watch_over(mut signal: watch::Receiver<RunSignal>) -> Result<(), CommandError
     thread::Builder::new().spawn(watch).map(drop).map_err(|error| inputs::no_thread(&error))
 }
 
-/// Shows a line, unless the terminal takes none: nothing waits long for a screen.
-fn say(line: &'static str) {
+/// Shows a line and waits for it, but not long: the terminal may accept no output.
+fn show_and_wait(line: &'static str) {
     let shown = mention(line);
     progress::wait_for_pending_lines(SHOW_TIMEOUT);
     let _ = shown.map(|shown| shown.recv_timeout(SHOW_TIMEOUT));
 }
 
-/// Shows a line without waiting for it. Where a thread of its own shows it, the receiver learns when it has.
+/// Shows a line without waiting for it. If a new thread writes it, the receiver gets a message when it has.
 pub(in crate::commands) fn mention(line: &'static str) -> Option<mpsc::Receiver<()>> {
     if progress::print_above_spinner(line) {
         return None;
     }
     let (sender, shown) = mpsc::channel();
-    let spoken = thread::Builder::new().spawn(move || {
+    let started = thread::Builder::new().spawn(move || {
         let _ = writeln!(anstream::stderr(), "{line}");
         let _ = sender.send(());
     });
-    // Without a thread it is not shown: waiting for a screen here would delay the second signal.
-    spoken.is_ok().then_some(shown)
+    // Without a thread the line is not shown: waiting for the terminal here would delay the second signal.
+    started.is_ok().then_some(shown)
 }

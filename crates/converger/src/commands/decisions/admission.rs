@@ -1,6 +1,4 @@
-//! The admission of a decision that was recorded, weighed once more and told.
-//!
-//! What never enters: admitting anything, and what an admission must agree with (`evidence::RecordedAdmission`).
+//! Recorded admissions: checks one again, and describes it. What it must agree with is defined by `evidence::RecordedAdmission`.
 
 use converger_core::artifact::Digest;
 use converger_core::evidence::{Approval, RecordedAdmission};
@@ -9,34 +7,37 @@ use serde_json::{Value as Json, json};
 use super::super::CommandError;
 use super::source::{BlobReader, DecisionSource};
 use crate::config;
-use crate::render::quote_untrusted;
+use crate::render::{self, quote_untrusted};
 
-/// Whether it is the admission of its run's decision, and the evidence gives the answer that was recorded.
-pub(super) fn check_admission(record: &DecisionSource<'_>, weighed: &RecordedAdmission) -> Result<(), CommandError> {
-    let bytes = record.blob(weighed.bundle)?.ok_or_else(|| weighed.missing_bundle_fault())?;
-    let keeper = BlobReader::new(record);
-    let found = weighed.recheck(&bytes, |digest| keeper.blob(digest), config::parse_config_snapshot);
-    keeper.check_reads()?;
-    Ok(found?)
+/// Checks that an admission belongs to the decision of its run, and that its evidence gives the recorded answer.
+pub(super) fn check_admission(source: &DecisionSource<'_>, admission: &RecordedAdmission) -> Result<(), CommandError> {
+    let bytes = source.blob(admission.bundle)?.ok_or_else(|| admission.missing_bundle_fault())?;
+    let blobs = BlobReader::new(source);
+    let checked = admission.recheck(&bytes, |digest| blobs.blob(digest), config::parse_config_snapshot);
+    blobs.check_reads()?;
+    Ok(checked?)
 }
 
-/// In a few words.
+/// An admission in a few words.
 pub(super) fn describe_admission(RecordedAdmission { index, answer, approvals, plan, .. }: &RecordedAdmission) -> String {
     format!("{} in entry {index}{}", answer.as_str(), describe_approvals(approvals, *plan))
 }
 
-/// The same where it was weighed once more.
+/// An admission that was checked again.
 pub(super) fn describe_rechecked_admission(RecordedAdmission { index, answer, approvals, plan, .. }: &RecordedAdmission) -> String {
     format!("{} in entry {index}, and again now{}", answer.as_str(), describe_approvals(approvals, *plan))
 }
 
-/// Who agreed to this plan, and who to another one.
+/// Who approved this plan, and who another one.
 fn describe_approvals(approvals: &[Approval], plan: Digest) -> String {
-    let told = |approval: &Approval| match approval.plan == plan {
-        true => format!(", agreed to by {} ({})", quote_untrusted(&approval.by), approval.how),
-        false => format!(", where {} agreed to another plan ({}, {})", quote_untrusted(&approval.by), approval.how, approval.plan),
+    let describe = |approval: &Approval| match approval.plan == plan {
+        true => format!(", approved by {} ({})", quote_untrusted(&approval.by), approval.how),
+        false => {
+            let (by, other) = (quote_untrusted(&approval.by), render::short_digest(approval.plan));
+            format!(", where {by} approved another plan ({}, {other})", approval.how)
+        }
     };
-    approvals.iter().map(told).collect()
+    approvals.iter().map(describe).collect()
 }
 
 pub(in super::super) fn admission_json(RecordedAdmission { index, answer, bundle, approvals, .. }: &RecordedAdmission) -> Json {

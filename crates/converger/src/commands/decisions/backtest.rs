@@ -1,4 +1,4 @@
-//! `converger backtest`: what other protection rules and limits would have made of everything that was decided.
+//! `converger backtest`: re-evaluates recorded decisions under other protection rules and limits.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -20,54 +20,53 @@ use crate::exit_status::ExitStatus;
 use crate::render::{self, apply_style};
 use crate::{config, output};
 
-/// A run that would have been decided in another way.
+/// A run that would have been decided differently.
 struct ChangedDecision {
     made: RunDecision,
-    /// What concerns the whole run, then and under the candidate.
+    /// The judgement of the whole run, then and under the candidate.
     run: Option<(String, String)>,
     guests: BTreeMap<Vmid, (String, String)>,
 }
 
-/// Every decision, weighed.
+/// All recorded decisions, evaluated.
 #[derive(Default)]
 struct BacktestResult {
     count: u64,
-    /// Runs that cannot be weighed, and why.
+    /// Runs that cannot be evaluated, and why.
     unreadable: Vec<(String, String)>,
     changed: Vec<ChangedDecision>,
-    /// The first of those whose evidence is broken.
+    /// The error of the first run whose evidence is broken.
     broken: Option<CommandError>,
 }
 
-fn evaluate_decisions(record: &DecisionSource<'_>, decided: &DecisionIndex, candidate: &Path) -> Result<BacktestResult, CommandError> {
-    let mut weighed = BacktestResult::default();
-    for made in &decided.decisions {
-        let recalled = match decided.reproduce_decision(record, made) {
-            Ok(recalled) => recalled,
-            // What was pruned or made by another planner cannot be weighed; that is said, and never counted as unchanged.
-            Err(stop) => {
-                weighed.unreadable.push((made.run.id.as_str().to_owned(), stop.message_text()));
-                if stop.is_broken() && weighed.broken.is_none() {
-                    weighed.broken = Some(stop);
+fn evaluate_decisions(source: &DecisionSource<'_>, index: &DecisionIndex, candidate: &Path) -> Result<BacktestResult, CommandError> {
+    let mut result = BacktestResult::default();
+    for made in &index.decisions {
+        let reproduced = match index.reproduce_decision(source, made) {
+            Ok(reproduced) => reproduced,
+            // Pruned inputs or another planner: reported, and never counted as unchanged.
+            Err(error) => {
+                result.unreadable.push((made.run.id.as_str().to_owned(), error.message_text()));
+                if error.is_broken() && result.broken.is_none() {
+                    result.broken = Some(error);
                 }
                 continue;
             }
         };
-        weighed.count += 1;
+        result.count += 1;
         let candidate = inputs::load_config(Some(candidate), &made.run.environment)?;
-        let (then, now) = (recalled.decide(), recalled.with_rules_and_limits(&candidate.rules, candidate.limits).decide());
-        weighed.changed.extend(compare_judgements(made.clone(), &then, &now));
+        let (then, now) = (reproduced.decide(), reproduced.with_rules_and_limits(&candidate.rules, candidate.limits).decide());
+        result.changed.extend(compare_judgements(made.clone(), &then, &now));
     }
-    Ok(weighed)
+    Ok(result)
 }
 
 pub(in super::super) fn run_backtest(arguments: &BacktestArgs) -> Result<ExitStatus, CommandError> {
-    // The candidate is read first: one that cannot be read is noticed where nothing is weighed, too.
-    // A configuration that cannot be used is an error even if nothing was decided yet.
+    // An unusable candidate is an error even if there is no decision to evaluate.
     config::load_environments(Some(&arguments.config)).map_err(RuntimeError::from)?;
     let BacktestResult { count, unreadable: unread, changed, broken } =
         DecisionLocation::from_copy(&arguments.copy, arguments.state.as_deref())
-            .read(|record, decided| evaluate_decisions(record, decided, &arguments.config))?;
+            .read(|source, index| evaluate_decisions(source, index, &arguments.config))?;
     let written = if arguments.json {
         output::print_json(|out| writeln!(out, "{}", backtest_json(count, &changed, &unread)))
     } else {
@@ -77,8 +76,7 @@ pub(in super::super) fn run_backtest(arguments: &BacktestArgs) -> Result<ExitSta
     broken.map_or_else(|| Ok(backtest_status(changed.is_empty(), unread.is_empty())), Err)
 }
 
-/// What cannot be weighed is not unchanged, and what was found besides does not make up for it. Evidence that is broken is told by its code, before
-/// either.
+/// A run that cannot be evaluated outweighs changed ones. Broken evidence, which outweighs both, ends with its own error.
 fn backtest_status(is_unchanged: bool, is_all_read: bool) -> ExitStatus {
     match (is_all_read, is_unchanged) {
         (false, _) => ExitStatus::Failed,
@@ -98,10 +96,10 @@ fn compare_judgements(made: RunDecision, then: &Judged, now: &Judged) -> Option<
     (run.is_some() || !guests.is_empty()).then_some(ChangedDecision { made, run, guests })
 }
 
-/// What stands against the whole run.
+/// The refusals of the whole run.
 fn describe_run_judgement(judged: &Judged) -> String {
     let causes = judged.plan().refusals().iter().chain(judged.judgement().refusals());
-    describe_codes(causes).unwrap_or_else(|| "may be carried out".into())
+    describe_codes(causes).unwrap_or_else(|| "may be applied".into())
 }
 
 fn describe_verdict(verdict: &Verdict) -> String {
@@ -131,10 +129,11 @@ fn render_backtest(count: u64, changed: &[ChangedDecision], unread: &[(String, S
         }
     }
     for (run, why) in unread {
-        let _ = writeln!(text, "{} cannot be weighed: {why}", apply_style(render::BOLD, run));
+        let _ = writeln!(text, "{} cannot be evaluated: {why}", apply_style(render::BOLD, run));
     }
-    let runs = render::count_with_noun(count, "run");
-    let _ = writeln!(text, "{runs} weighed, {} would have been decided in another way, {} cannot be weighed", changed.len(), unread.len());
+    let counts = [(changed.len() as u64, "would have been decided differently"), (unread.len() as u64, "cannot be evaluated")];
+    let counts = render::join_counts(&counts).map_or_else(String::new, |counts| format!(", {counts}"));
+    let _ = writeln!(text, "{} evaluated{counts}", render::count_with_noun(count, "run"));
     text
 }
 
@@ -155,7 +154,13 @@ fn backtest_json(count: u64, changed: &[ChangedDecision], unread: &[(String, Str
 mod tests {
     use super::*;
 
-    /// Failed comes before changes that are pending, as everywhere.
+    #[test]
+    fn the_summary_of_a_backtest_has_no_zeroes() {
+        assert_eq!(render_backtest(3, &[], &[]), "3 runs evaluated\n");
+        let unread = [("6afb4282-98434845".to_owned(), "pruned".to_owned())];
+        assert!(render_backtest(1, &[], &unread).ends_with("\n1 run evaluated, 1 cannot be evaluated\n"));
+    }
+
     #[test]
     fn unreadable_decision_outweighs_changed_ones() {
         assert_eq!([backtest_status(false, false), backtest_status(true, false)], [ExitStatus::Failed, ExitStatus::Failed]);

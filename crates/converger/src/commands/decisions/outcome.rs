@@ -1,6 +1,4 @@
-//! What became of a plan that was recorded: who agreed to it, whether it was admitted, and what came of each of its operations.
-//!
-//! What never enters: what the plan says.
+//! The outcome of a recorded plan: its approvals, its admission, and its operations.
 
 use converger_core::apply::{OperationHistory, RunId};
 use serde_json::{Value as Json, json};
@@ -10,7 +8,7 @@ use super::source::DecisionSource;
 use super::{RunDecision, admission, describe_other_runs};
 use crate::render::{self, apply_style};
 
-/// The fate of a run's plan.
+/// The outcome of the plan of one run.
 pub(super) struct PlanOutcome {
     operations: Vec<OperationHistory>,
     /// Other runs that made the same plan.
@@ -18,25 +16,25 @@ pub(super) struct PlanOutcome {
 }
 
 impl PlanOutcome {
-    pub(super) fn load(record: &DecisionSource<'_>, made: &RunDecision, others: Vec<RunId>) -> Result<Self, CommandError> {
-        Ok(Self { operations: record.operations(&made.run.id)?, others })
+    pub(super) fn load(source: &DecisionSource<'_>, made: &RunDecision, others: Vec<RunId>) -> Result<Self, CommandError> {
+        Ok(Self { operations: source.operations(&made.run.id)?, others })
     }
 
     pub(super) fn render(&self, made: &RunDecision) -> String {
         let mut text = format!("\n{} {}\n", apply_style(render::CYAN, "run"), made.run.id.as_str());
-        text.extend(made.admissions.iter().map(|weighed| format!("  admission: {}\n", admission::describe_admission(weighed))));
+        text.extend(made.admissions.iter().map(|admission| format!("  admission: {}\n", admission::describe_admission(admission))));
         if made.admissions.is_empty() {
-            text.push_str("  admission: none, the run ended before it was weighed\n");
+            text.push_str("  admission: none, the run ended before it\n");
         }
         text.push_str(&ops::render_lines(&self.operations));
         if self.operations.is_empty() {
-            text.push_str("  nothing was begun\n");
+            text.push_str("  no operation was started\n");
         }
-        text.extend(describe_other_runs(&self.others).map(|told| format!("  {told}\n")));
+        text.extend(describe_other_runs(&self.others).map(|text| format!("  {text}\n")));
         text
     }
 
-    /// The same for programs, with the plan as a document of its own.
+    /// The same as JSON, with the plan as its own document.
     pub(super) fn to_json(&self, made: &RunDecision, plan: Json) -> Json {
         let RunDecision { run, index, admissions: admitted, .. } = made;
         json!({

@@ -1,6 +1,4 @@
-//! One refusal that was recorded: whose it was, what it rested on, and what to do about it.
-//!
-//! What never enters: the other decisions of its run.
+//! One recorded refusal: what it refused, on what evidence, and what to do.
 
 use std::fmt::Write as _;
 
@@ -16,30 +14,30 @@ use super::super::ledger::{broken, entry_json};
 use super::DecisionIndex;
 use crate::render::{self, apply_style, quote_untrusted};
 
-/// An entry by which something was decided against.
+/// A recorded refusal.
 pub(super) struct RecordedRefusal {
     index: u64,
     guest: Option<Vmid>,
     stage: Slug,
     code: Slug,
     evidence: Evidence,
-    /// The run that it was decided in, with its plan.
+    /// Its run, with the plan.
     run: Option<(RunStart, Digest)>,
-    /// The entry as programs are shown any.
+    /// The entry as `ledger show --json` prints it.
     pub(super) json: Json,
 }
 
 impl RecordedRefusal {
-    pub(super) fn from_entry(index: u64, entry: &LedgerEntry, decided: &DecisionIndex) -> Result<Self, CommandError> {
+    pub(super) fn from_entry(index: u64, entry: &LedgerEntry, decisions: &DecisionIndex) -> Result<Self, CommandError> {
         let LedgerEntry::Refused { run, guest, stage, code, evidence, .. } = entry else {
-            return Err(CommandError::input_error(format!("the entry {index} is no refusal but `{}`", entry.kind()))
+            return Err(CommandError::input_error(format!("entry {index} is not a refusal but `{}`", entry.kind()))
                 .with_help(format!("`converger ledger show {index}` shows it; `converger ledger tail --kind refusal` lists refusals")));
         };
-        let bytes = write_entry(entry).map_err(|error| broken(format!("the entry {index} cannot be written: {error}")))?;
+        let bytes = write_entry(entry).map_err(|error| broken(format!("cannot write entry {index}: {error}")))?;
         let as_json = entry_json(index, &bytes)?;
-        let of = decided.find_decision(run.as_str()).map(|made| (made.run.clone(), made.decision.plan));
+        let run = decisions.find_run(run).map(|made| (made.run.clone(), made.decision.plan));
         let (stage, code, evidence) = (stage.clone(), code.clone(), evidence.clone());
-        Ok(Self { index, guest: *guest, stage, code, evidence, run: of, json: as_json })
+        Ok(Self { index, guest: *guest, stage, code, evidence, run, json: as_json })
     }
 
     pub(super) fn render(&self) -> String {
@@ -60,7 +58,7 @@ impl RecordedRefusal {
                     quote_untrusted(&run.by)
                 ),
             );
-            row("plan", plan.to_string());
+            row("plan", render::short_digest(*plan));
         }
         row("entry", self.index.to_string());
         row("more", format!("converger explain {}", self.code.as_str()));

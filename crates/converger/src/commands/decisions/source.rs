@@ -1,6 +1,4 @@
-//! Where decisions are read from: a state directory, or an export of one.
-//!
-//! What never enters: what was decided, and the environment.
+//! Where recorded decisions are read from: a state directory, or an export of one.
 
 use std::cell::RefCell;
 use std::path::Path;
@@ -15,17 +13,17 @@ use super::DecisionIndex;
 use crate::cli::{LedgerCopyArgs, LedgerSourceArgs};
 use crate::files;
 
-/// What is asked for decisions.
+/// An open ledger with its blobs and operations.
 pub(in super::super) enum DecisionSource<'r> {
     State(&'r LedgerReader),
     Export(&'r VerifiedExport),
 }
 
 impl DecisionSource<'_> {
-    /// What is kept under a digest.
+    /// The blob with this digest.
     pub(in super::super) fn blob(&self, digest: Digest) -> Result<Option<Vec<u8>>, CommandError> {
         match self {
-            Self::State(book) => Ok(book.blob(digest)?),
+            Self::State(ledger) => Ok(ledger.blob(digest)?),
             Self::Export(export) => export.blob(digest),
         }
     }
@@ -33,48 +31,48 @@ impl DecisionSource<'_> {
     /// The operations of a run, in their order.
     pub(in super::super) fn operations(&self, run: &RunId) -> Result<Vec<OperationHistory>, CommandError> {
         match self {
-            Self::State(book) => Ok(book.operations(run)?),
+            Self::State(ledger) => Ok(ledger.operations(run)?),
             Self::Export(export) => Ok(export.operations(run)),
         }
     }
 
-    /// An operation and what became of it.
+    /// An operation and its outcome.
     pub(in super::super) fn operation(&self, id: &OperationId) -> Result<Option<OperationHistory>, CommandError> {
         match self {
-            Self::State(book) => Ok(book.operation(id)?),
+            Self::State(ledger) => Ok(ledger.operation(id)?),
             Self::Export(export) => Ok(export.operation(id).cloned()),
         }
     }
 }
 
-/// What is kept, for those who only know bytes and their absence.
+/// Reads blobs for callers that distinguish only bytes and absence.
 pub(super) struct BlobReader<'r> {
-    record: &'r DecisionSource<'r>,
-    /// What is kept and cannot be read is told as that, and not as missing.
+    source: &'r DecisionSource<'r>,
+    /// A blob that exists and cannot be read is reported as that, not as missing.
     error: RefCell<Option<CommandError>>,
 }
 
 impl<'r> BlobReader<'r> {
-    pub(super) fn new(record: &'r DecisionSource<'r>) -> Self {
-        Self { record, error: RefCell::new(None) }
+    pub(super) fn new(source: &'r DecisionSource<'r>) -> Self {
+        Self { source, error: RefCell::new(None) }
     }
 
-    /// What is kept under a digest, where it can be read.
+    /// The blob with this digest, if it can be read.
     pub(super) fn blob(&self, digest: Digest) -> Option<Vec<u8>> {
-        self.record.blob(digest).unwrap_or_else(|stop| self.error.replace(Some(stop)).and(None))
+        self.source.blob(digest).unwrap_or_else(|error| self.error.replace(Some(error)).and(None))
     }
 
-    /// Whether all that was asked for could be read.
+    /// Fails if a blob could not be read.
     pub(super) fn check_reads(&self) -> Result<(), CommandError> {
         self.error.take().map_or(Ok(()), Err)
     }
 }
 
-/// Where a record is, as it was named.
+/// Where the ledger is, as the command line names it.
 pub(in super::super) enum DecisionLocation<'p> {
-    /// What converger.toml leads to.
+    /// The state directory of converger.toml.
     State(Option<&'p Path>),
-    /// A state directory that was named.
+    /// A state directory by its path.
     Directory(&'p Path),
     Export {
         path: &'p Path,
@@ -87,7 +85,7 @@ impl<'p> DecisionLocation<'p> {
         Self::from_copy(&source.copy, source.config.as_deref())
     }
 
-    /// Where nothing else is named, the one that this converger.toml leads to.
+    /// The named copy, or the state directory of this converger.toml.
     pub(super) fn from_copy(from: &'p LedgerCopyArgs, config: Option<&'p Path>) -> Self {
         match (&from.from, &from.db) {
             (Some(path), _) => Self::Export { path, key: from.key.as_deref() },
@@ -96,61 +94,62 @@ impl<'p> DecisionLocation<'p> {
         }
     }
 
-    /// Where that is, for people.
+    /// The place in words.
     pub(in super::super) fn describe(&self) -> String {
         match self {
             Self::State(config) => LedgerLocation::from_config(*config).map_or_else(
-                |stop| format!("no state directory: {}", stop.to_string().lines().next().unwrap_or_default()),
-                |shelf| files::display_path(&shelf.directory),
+                |error| format!("no state directory: {}", error.to_string().lines().next().unwrap_or_default()),
+                |location| files::display_path(&location.directory),
             ),
             Self::Export { path, .. } | Self::Directory(path) => files::display_path(path),
         }
     }
 
-    /// What is told of the record and of all that was decided in it.
+    /// Calls `use_ledger` with the open ledger and its decisions.
     pub(in super::super) fn read<T>(
         &self,
-        told: impl Fn(&DecisionSource<'_>, &DecisionIndex) -> Result<T, CommandError>,
+        use_ledger: impl Fn(&DecisionSource<'_>, &DecisionIndex) -> Result<T, CommandError>,
     ) -> Result<T, CommandError> {
         match self {
             Self::State(config) => LedgerLocation::from_config(*config)?
-                .read(|book| told(&DecisionSource::State(book), &DecisionIndex::default().read_ledger(book)?)),
+                .read(|ledger| use_ledger(&DecisionSource::State(ledger), &DecisionIndex::default().read_ledger(ledger)?)),
             Self::Directory(path) => LedgerLocation::from_directory(path)
-                .read(|book| told(&DecisionSource::State(book), &DecisionIndex::default().read_ledger(book)?)),
-            Self::Export { path, key } => read_export(path, *key, DecisionIndex::default(), told),
+                .read(|ledger| use_ledger(&DecisionSource::State(ledger), &DecisionIndex::default().read_ledger(ledger)?)),
+            Self::Export { path, key } => read_export(path, *key, DecisionIndex::default(), use_ledger),
         }
     }
 
-    /// The same where there may be nothing at all, with an entry that is looked for by its index.
+    /// The same if there is a ledger, with the entry of this index.
     pub(in super::super) fn read_if_present<T>(
         &self,
         sought: Option<u64>,
-        told: impl Fn(&DecisionSource<'_>, &DecisionIndex) -> Result<T, CommandError>,
+        use_ledger: impl Fn(&DecisionSource<'_>, &DecisionIndex) -> Result<T, CommandError>,
     ) -> Result<Option<T>, CommandError> {
-        let all = |book: &LedgerReader| DecisionIndex::for_entry(sought).read_ledger(book);
+        let read_index = |ledger: &LedgerReader| DecisionIndex::for_entry(sought).read_ledger(ledger);
         match self {
             Self::State(config) => {
-                let shelf = match LedgerLocation::from_config(*config) {
-                    // A machine on which nothing says where records would be has none; codes are explained there too.
+                let location = match LedgerLocation::from_config(*config) {
+                    // Codes are explained on machines without a state directory too.
                     Err(_) if config.is_none() => return Ok(None),
-                    shelf => shelf?,
+                    location => location?,
                 };
-                shelf.read_if_present(|book| told(&DecisionSource::State(book), &all(book)?))
+                location.read_if_present(|ledger| use_ledger(&DecisionSource::State(ledger), &read_index(ledger)?))
             }
             Self::Directory(path) => {
-                LedgerLocation::from_directory(path).read(|book| told(&DecisionSource::State(book), &all(book)?)).map(Some)
+                let location = LedgerLocation::from_directory(path);
+                location.read(|ledger| use_ledger(&DecisionSource::State(ledger), &read_index(ledger)?)).map(Some)
             }
-            Self::Export { path, key } => read_export(path, *key, DecisionIndex::for_entry(sought), told).map(Some),
+            Self::Export { path, key } => read_export(path, *key, DecisionIndex::for_entry(sought), use_ledger).map(Some),
         }
     }
 
-    /// What is written of a record is not written over it.
+    /// Refuses an output path inside of the ledger that is read.
     pub(in super::super) fn check_output_path(&self, out: &Path) -> Result<(), CommandError> {
         match self {
             Self::State(config) => check_output_is_no_state(out, *config),
             Self::Export { path, .. } | Self::Directory(path) if files::is_under(out, path) => {
-                let stop = CommandError::input_error(format!("{} would be written into what is read", files::display_path(out)));
-                Err(stop.with_code(converger_core::failure::FailureCode::FileTaken).with_help("name another file with --out"))
+                let error = CommandError::input_error(format!("{} is inside of the ledger that is read", files::display_path(out)));
+                Err(error.with_code(converger_core::failure::FailureCode::FileTaken).with_help("name another file with --out"))
             }
             Self::Export { .. } | Self::Directory(_) => check_output_is_no_state(out, None),
         }
@@ -160,10 +159,10 @@ impl<'p> DecisionLocation<'p> {
 fn read_export<T>(
     path: &Path,
     key: Option<&str>,
-    mut decided: DecisionIndex,
-    told: impl Fn(&DecisionSource<'_>, &DecisionIndex) -> Result<T, CommandError>,
+    mut index: DecisionIndex,
+    use_ledger: impl Fn(&DecisionSource<'_>, &DecisionIndex) -> Result<T, CommandError>,
 ) -> Result<T, CommandError> {
-    let export = VerifiedExport::open(path, key, |index, entry| decided.add_entry(index, entry))?;
+    let export = VerifiedExport::open(path, key, |entry_index, entry| index.add_entry(entry_index, entry))?;
     export.print_note();
-    told(&DecisionSource::Export(&export), &decided)
+    use_ledger(&DecisionSource::Export(&export), &index)
 }

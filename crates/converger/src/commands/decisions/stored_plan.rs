@@ -1,7 +1,6 @@
-//! A plan that can no longer be made again, as far as it is kept: its body and what it was held against, as they were written then.
+//! A recorded plan that cannot be made again, as far as it is stored: its body and its judgement as they were written.
 //!
-//! It is shown from the bytes under their digests, and by nothing that this program would decide: another planner may mean other things by the
-//! same words. What never enters: judging it.
+//! It is shown from the stored bytes alone. Nothing is derived from them: another planner may mean something else by the same words.
 
 use std::fmt::Write as _;
 
@@ -13,24 +12,25 @@ use super::source::DecisionSource;
 use super::{DecisionIndex, RunDecision};
 use crate::files::escape_hidden;
 use crate::render::{self, apply_style, quote_untrusted};
+use crate::verbosity;
 
-/// What is kept of a plan.
+/// The stored parts of a plan.
 pub(super) struct StoredPlan {
     body: Json,
     judgement: Json,
-    /// Why it is not made again: a code, and the sentence.
+    /// Why it cannot be made again: a code, and a sentence.
     code: Option<&'static str>,
     why: String,
 }
 
 impl StoredPlan {
     pub(super) fn load(
-        record: &DecisionSource<'_>,
-        decided: &DecisionIndex,
+        source: &DecisionSource<'_>,
+        index: &DecisionIndex,
         made: &RunDecision,
         why: &CommandError,
     ) -> Result<Self, CommandError> {
-        let read = |piece| decided.read_part_json(record, made, piece);
+        let read = |part| index.read_part_json(source, made, part);
         Ok(Self {
             body: read(DecisionPart::Plan)?,
             judgement: read(DecisionPart::Judgement)?,
@@ -56,15 +56,10 @@ impl StoredPlan {
         text.extend(guests.iter().map(render_guest));
         let causes = as_rows(&self.body["refusals"]).iter().chain(as_rows(&self.judgement["refusals"]));
         text.extend(causes.map(|cause| format!("refused as a whole: {}\n", render_refusal(cause))));
+        let _ = writeln!(text, "{} shown as it was recorded; it cannot be made again: {}", apply_style(render::CYAN, "note:"), self.why);
         let _ = writeln!(
             text,
-            "{} it is shown as it was written then, and was not made again: {}",
-            apply_style(render::CYAN, "note:"),
-            self.why
-        );
-        let _ = writeln!(
-            text,
-            "{} when it was read, what waits for a restart, and what is not declared stands in the reading alone",
+            "{} only the reading has the time of the reading, pending changes, and guests that are not declared",
             apply_style(render::CYAN, "note:")
         );
         text
@@ -79,7 +74,7 @@ fn as_rows(value: &Json) -> &[Json] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
-/// A value of the record in one line that acts on no terminal.
+/// A stored value on one line, without characters that act on a terminal.
 fn format_value(value: &Json) -> String {
     value.as_str().map_or_else(|| escape_hidden(&value.to_string()), quote_untrusted)
 }
@@ -103,14 +98,22 @@ fn render_guest(row: &Json) -> String {
 fn render_step(step: &Json) -> String {
     let word = |name: &str| format_value(&step[name]);
     let why = step["reason"].as_str().map(escape_hidden).unwrap_or_default();
-    let mut text = format!("    {}: {why} (impact {}, risk {}, {})\n", word("change"), word("impact"), word("risk"), word("class"));
+    let (impact, risk, class) = (word("impact"), word("risk"), word("class"));
+    let annotation = if verbosity::is_verbose() {
+        format!(" (impact {impact}, risk {risk}, {class})")
+    } else {
+        let words = render::notable_words(&impact, &risk, &class);
+        if words.is_empty() { String::new() } else { format!(" ({})", words.join(", ")) }
+    };
+    let mut text = format!("    {}: {why}{annotation}\n", word("change"));
     for (name, field) in step["fields"].as_object().into_iter().flatten() {
-        let _ = writeln!(text, "      {}: {} to {}", escape_hidden(name), format_value(&field["before"]), format_value(&field["after"]));
+        let side = |name: &str| if field[name].is_null() { "(absent)".to_owned() } else { format_value(&field[name]) };
+        let _ = writeln!(text, "      {}: {} -> {}", escape_hidden(name), side("before"), side("after"));
     }
     text
 }
 
-/// A cause with its evidence.
+/// A refusal with its evidence.
 fn render_refusal(cause: &Json) -> String {
     let facts = cause["evidence"].as_object().into_iter().flatten();
     let facts: Vec<String> = facts.map(|(name, fact)| format!("{}: {}", escape_hidden(name), format_value(fact))).collect();

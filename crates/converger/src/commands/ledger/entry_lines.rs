@@ -28,7 +28,7 @@ fn describe_entry(entry: &LedgerEntry) -> String {
                 quote_untrusted(&inputs.program)
             )
         }
-        LedgerEntry::PlanMade { run, plan, .. } => format!("{plan} in {}", run.as_str()),
+        LedgerEntry::PlanMade { run, plan, .. } => format!("{} in {}", render::short_digest(*plan), run.as_str()),
         LedgerEntry::Refused { guest, code, .. } => match guest {
             Some(guest) => format!("{} for guest {guest}", code.as_str()),
             None => format!("{} for the whole run", code.as_str()),

@@ -1,7 +1,6 @@
 //! Reads decisions from an export, after verifying its log in the same way as `converger verify`.
 
 use std::collections::BTreeMap;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use converger_core::apply::{JournalRecord, OperationHistory, OperationId, RunId};
@@ -12,8 +11,7 @@ use converger_core::failure::FailureCode;
 use super::super::CommandError;
 use super::super::ledger::broken;
 use super::{UNTRUSTED_KEY, export_files, parse_verifier, with_source_help};
-use crate::render::{self, apply_style};
-use crate::{files, line_wrap};
+use crate::{files, output};
 
 /// An export whose signature, hashes and entries are verified.
 pub(in super::super) struct VerifiedExport {
@@ -52,8 +50,7 @@ impl VerifiedExport {
     /// Prints the note.
     pub(in super::super) fn print_note(&self) {
         if let Some(note) = self.note {
-            let _ =
-                write!(anstream::stderr(), "{}", line_wrap::wrap_for_stderr(&format!("{} {note}\n", apply_style(render::CYAN, "note:"))));
+            output::print_warning(note);
         }
     }
 

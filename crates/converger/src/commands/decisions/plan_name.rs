@@ -1,0 +1,186 @@
+//! Names of recorded plans on a command line: the id of a run, a digest, or the first digits of a digest.
+
+use converger_core::apply::RunId;
+use converger_core::artifact::Digest;
+
+use super::super::CommandError;
+use super::{DecisionIndex, RunDecision};
+use crate::render;
+
+/// Fewer digits are refused: they would be ambiguous soon.
+const PREFIX_DIGITS_MIN: usize = 6;
+
+/// Hexadecimal digits of a full digest.
+const DIGEST_DIGITS: usize = 64;
+
+/// Plans that an error names at most.
+const CANDIDATES_MAX: usize = 10;
+
+/// The first digits of a digest, or all of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in super::super) struct DigestPrefix(String);
+
+impl DigestPrefix {
+    /// Six to 64 hexadecimal digits, with or without `sha256:`.
+    pub(in super::super) fn parse(text: &str) -> Option<Self> {
+        let digits = text.strip_prefix("sha256:").unwrap_or(text);
+        let is_hex = digits.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+        (is_hex && (PREFIX_DIGITS_MIN..=DIGEST_DIGITS).contains(&digits.len())).then(|| Self(digits.to_owned()))
+    }
+
+    /// Whether digits are missing.
+    pub(in super::super) fn is_partial(&self) -> bool {
+        self.0.len() < DIGEST_DIGITS
+    }
+
+    fn matches(&self, digest: Digest) -> bool {
+        digest.to_string().strip_prefix("sha256:").is_some_and(|digits| digits.starts_with(&self.0))
+    }
+}
+
+impl DecisionIndex {
+    /// The decision of this run.
+    pub(super) fn find_run(&self, run: &RunId) -> Option<&RunDecision> {
+        self.decisions.iter().rfind(|made| made.run.id == *run)
+    }
+
+    /// The decision of the run, or the last one with the plan, that this name stands for.
+    ///
+    /// # Errors
+    /// Several plans start with these digits.
+    pub(super) fn find_decision(&self, name: &str) -> Result<Option<&RunDecision>, CommandError> {
+        if let Some(made) = RunId::new(name).and_then(|run| self.find_run(&run)) {
+            return Ok(Some(made));
+        }
+        let Some(prefix) = DigestPrefix::parse(name) else { return Ok(None) };
+        let is_meant = |made: &&RunDecision| prefix.matches(made.decision.plan);
+        let Some(last) = self.decisions.iter().rfind(is_meant) else { return Ok(None) };
+        if self.decisions.iter().filter(is_meant).all(|made| made.decision.plan == last.decision.plan) {
+            return Ok(Some(last));
+        }
+        let candidates = self.recent_plans(|made| prefix.matches(made.decision.plan));
+        let count = candidates.len();
+        let listed = list_candidates(&candidates, |digest| digest.to_string());
+        Err(CommandError::input_error(format!("`{name}` is the start of {count} recorded plans"))
+            .with_help(format!("give more digits, or name a run:{listed}")))
+    }
+
+    /// The decision that this name stands for.
+    ///
+    /// # Errors
+    /// There is none, or there are several.
+    pub(super) fn require_decision(&self, name: &str) -> Result<&RunDecision, CommandError> {
+        self.find_decision(name)?.ok_or_else(|| self.unknown_plan_error(name))
+    }
+
+    /// The error for a name that no recorded plan and no run has.
+    pub(super) fn unknown_plan_error(&self, name: &str) -> CommandError {
+        let error = CommandError::input_error(format!("the ledger has no plan and no run `{}`", name.escape_debug()));
+        let recent = self.recent_plans(|_| true);
+        let recorded = match recent.len() {
+            0 => "; no plan is recorded yet".to_owned(),
+            _ => format!("; the last ones are:{}", list_candidates(&recent, render::short_digest)),
+        };
+        error.with_help(format!(
+            "name a plan by its digest or at least {PREFIX_DIGITS_MIN} of its first digits, or a run by its id (`converger ledger tail` \
+             lists both, with --from those of an export){recorded}"
+        ))
+    }
+
+    /// The other runs that made the same plan, if the name is one of a plan and not of a run.
+    pub(super) fn other_runs(&self, name: &str, taken: &RunDecision) -> Vec<RunId> {
+        if name == taken.run.id.as_str() {
+            return Vec::new();
+        }
+        let is_other = |made: &&RunDecision| made.decision.plan == taken.decision.plan && made.run.id != taken.run.id;
+        self.decisions.iter().filter(is_other).map(|made| made.run.id.clone()).collect()
+    }
+
+    /// Each plan once, the newest first, with the last run that made it.
+    fn recent_plans(&self, is_meant: impl Fn(&RunDecision) -> bool) -> Vec<(Digest, &RunId)> {
+        let mut plans: Vec<(Digest, &RunId)> = Vec::new();
+        for made in self.decisions.iter().rev().filter(|made| is_meant(made)) {
+            if !plans.iter().any(|(plan, _)| *plan == made.decision.plan) {
+                plans.push((made.decision.plan, &made.run.id));
+            }
+        }
+        plans
+    }
+}
+
+fn list_candidates(candidates: &[(Digest, &RunId)], name: impl Fn(Digest) -> String) -> String {
+    let shown = candidates.iter().take(CANDIDATES_MAX);
+    let mut text: String = shown.map(|(plan, run)| format!("\n  {} of run {}", name(*plan), run.as_str())).collect();
+    let more = candidates.len().saturating_sub(CANDIDATES_MAX);
+    if more > 0 {
+        text.push_str(&format!("\n  and {more} more"));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use converger_core::apply::RunStart;
+    use converger_core::evidence::{Decision, DecisionInputs};
+    use converger_core::guest::EnvironmentName;
+
+    use super::*;
+
+    /// A digest that starts with these digits.
+    fn digest(start: &str) -> Digest {
+        Digest::parse(&format!("sha256:{start:0<64}")).expect("a digest")
+    }
+
+    fn index(decisions: &[(&str, &str)]) -> DecisionIndex {
+        let made = decisions.iter().map(|(run, start)| {
+            let any = digest("0");
+            let inputs =
+                DecisionInputs { program: "1".into(), planner: 1, config: any, desired: any, observation: any, rules: any, catalogue: any };
+            let (id, environment) = (RunId::new(run).expect("a run"), EnvironmentName::new("lab").expect("a name"));
+            let run = RunStart { id, environment, plan: digest(start), by: "ann".into(), at_ms: 0, boot: None };
+            RunDecision { run, decision: Decision { inputs, plan: digest(start), judgement: any }, index: 0, admissions: Vec::new() }
+        });
+        DecisionIndex { decisions: made.collect(), ..DecisionIndex::default() }
+    }
+
+    fn found(index: &DecisionIndex, name: &str) -> Option<String> {
+        let found = index.find_decision(name).map_err(|error| error.message_text()).expect("not ambiguous");
+        found.map(|made| made.run.id.as_str().to_owned())
+    }
+
+    #[test]
+    fn a_plan_is_found_by_six_digits_or_more_with_or_without_sha256() {
+        let index = index(&[("6afb4282-98434845", "abcdef01"), ("6afb4282-98434846", "abcdef01"), ("6afb4282-98434847", "123456")]);
+        let last = Some("6afb4282-98434846".to_owned());
+        for name in ["abcdef", "sha256:abcdef", "abcdef01", &digest("abcdef01").to_string(), &digest("abcdef01").to_string()[7..]] {
+            assert_eq!(found(&index, name), last, "{name}");
+        }
+        assert_eq!(found(&index, "6afb4282-98434845"), Some("6afb4282-98434845".to_owned()));
+        for name in ["abcde", "sha256:", "abcdeg", "ABCDEF", "abcdef02", ""] {
+            assert_eq!(found(&index, name), None, "{name}");
+        }
+        assert_eq!(index.other_runs("abcdef", &index.decisions[1]), [RunId::new("6afb4282-98434845").expect("a run")]);
+        assert!(index.other_runs("6afb4282-98434846", &index.decisions[1]).is_empty());
+    }
+
+    #[test]
+    fn an_ambiguous_prefix_is_refused_with_the_candidates() {
+        let index = index(&[("6afb4282-98434845", "abcdef01"), ("6afb4282-98434846", "abcdef02")]);
+        let error = index.find_decision("abcdef").err().expect("refused");
+        assert_eq!(error.message_text(), "`abcdef` is the start of 2 recorded plans");
+        let help = error.remedy().expect("help");
+        for start in ["abcdef01", "abcdef02"] {
+            assert!(help.contains(&digest(start).to_string()), "{help}");
+        }
+        assert!(help.contains("6afb4282-98434846"), "{help}");
+    }
+
+    #[test]
+    fn an_unknown_name_is_refused_with_the_last_plans() {
+        let error = index(&[("6afb4282-98434845", "abcdef01")]).require_decision("feed01").err().expect("refused");
+        assert_eq!(error.message_text(), "the ledger has no plan and no run `feed01`");
+        assert!(error.remedy().is_some_and(|help| help.contains("sha256:abcdef010000 of run 6afb4282-98434845")));
+        let error = DecisionIndex::default().require_decision("feed01").err().expect("refused");
+        assert!(error.remedy().is_some_and(|help| help.ends_with("no plan is recorded yet")));
+    }
+}
