@@ -277,6 +277,9 @@ pub(crate) fn draw_faults(rng: &mut Rng, scene: &SimulationSetup, least: usize, 
     if rng.one_in(20) {
         harms.extend(rare_faults(rng, scene).into_iter().flatten());
     }
+    if rng.one_in(20) {
+        harms.extend(stale_report_faults(rng, scene).into_iter().flatten());
+    }
     // Few worlds have a guest that is restarted.
     if rng.one_in(4) {
         harms.extend(cannot_start_again(scene));
@@ -309,14 +312,13 @@ fn late_change_faults(rng: &mut Rng, scene: &SimulationSetup) -> Option<[Schedul
 }
 
 /// What hardly ever comes about by itself: the node of a guest is gone between the plan and the check of its first step, a task of ours is killed, one is
-/// still at work when the next process asks for it, our token loses its privileges, a guest is protected between the plan and the check, and pvestatd
-/// of a node hangs while the process dies, so that the next process reads a report that is old.
+/// still at work when the next process asks for it, our token loses its privileges, and a guest is protected between the plan and the check.
 fn rare_faults(rng: &mut Rng, scene: &SimulationSetup) -> Option<Vec<ScheduledFault>> {
     let entry = scene.setting.nodes.keys().next()?;
     let guest = rng.pick(&scene.setting.guests)?;
     let of =
         |kind, moment| ScheduledFault { vmid: guest.vmid, node: guest.node.clone(), heals_ms: None, ..ScheduledFault::at(kind, moment) };
-    match rng.below(8) {
+    match rng.below(6) {
         0 | 1 if guest.node != *entry => Some(vec![of(FaultKind::NodeDown, FaultTrigger::Request(6 + rng.below(4)))]),
         2 => Some(vec![of(FaultKind::TaskKilled, FaultTrigger::AfterSend)]),
         3 => Some(vec![
@@ -325,20 +327,20 @@ fn rare_faults(rng: &mut Rng, scene: &SimulationSetup) -> Option<Vec<ScheduledFa
         ]),
         4 if scene.is_granted => Some(vec![of(FaultKind::Revoked, FaultTrigger::Request(1 + rng.below(10)))]),
         5 => Some(vec![of(FaultKind::TaggedProd, FaultTrigger::Request(6 + rng.below(4)))]),
-        6 | 7 => stale_report_faults(scene),
         _ => None,
     }
 }
 
-/// pvestatd of a node with a running virtual machine hangs at the first request and stays so, and the process dies when it sends its first change. A
+/// pvestatd of a node with a running virtual machine hangs or dies at the first request and stays so, and the process dies when it sends its first change. A
 /// report is only seen to be old by a reading that begins more than 30 s later: a process that lives takes its one reading before that.
-fn stale_report_faults(scene: &SimulationSetup) -> Option<Vec<ScheduledFault>> {
+fn stale_report_faults(rng: &mut Rng, scene: &SimulationSetup) -> Option<[ScheduledFault; 2]> {
     let is_running = |guest: &&GuestSpec| guest.kind == converger_lab::LabGuestKind::Qemu && guest.state.as_deref() == Some("running");
     let guest = scene.setting.guests.iter().find(is_running)?;
-    let hung = ScheduledFault::at(FaultKind::StatdHung, FaultTrigger::Request(1));
-    let hung = ScheduledFault { vmid: guest.vmid, node: guest.node.clone(), heals_ms: None, ..hung };
-    let death = ScheduledFault { kind: FaultKind::CrashAfter, trigger: FaultTrigger::Sending, ..hung.clone() };
-    Some(vec![hung, death])
+    let kind = if rng.one_in(2) { FaultKind::StatdHung } else { FaultKind::StatdDown };
+    let no_report = ScheduledFault::at(kind, FaultTrigger::Request(1));
+    let no_report = ScheduledFault { vmid: guest.vmid, node: guest.node.clone(), heals_ms: None, ..no_report };
+    let death = ScheduledFault { kind: FaultKind::CrashAfter, trigger: FaultTrigger::Sending, ..no_report.clone() };
+    Some([no_report, death])
 }
 
 /// A guest that is restarted goes down, and its node has too few processors to start it again.
