@@ -249,7 +249,7 @@ impl ProxmoxTransport for FleetLab {
     }
 }
 
-struct FleetActuator(ProxmoxHand<FleetLab>);
+struct FleetActuator(ProxmoxActuator<FleetLab>);
 
 impl Actuator for FleetActuator {
     type Permit = NodePermit;
